@@ -1,0 +1,131 @@
+"""The command line: `kafkalite WORD …`.
+
+A word is a noun with verbs (`kafkalite topic create`: cli/topic.py, function create) or a verb on
+its own (`kafkalite start`: cli/broker.py, function start).  Only the module of the word asked for
+is imported, so `kafkalite start` pays for nothing that another word needs.
+
+Whatever goes wrong is one sentence on stderr and an exit code: 1 what was asked cannot be done,
+2 it was asked wrongly, 130 interrupted, 141 nobody reads the output any more.
+KAFKALITE_TRACE=1 shows where an unexpected fault came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from kafkalite.cli.command import COMMANDS, Command, Usage, described, nearest, warn
+from kafkalite.errors import KafkaError, Refusal
+
+MODULES = {
+    "start": "broker",
+    "status": "broker",
+    "stop": "broker",
+    "demo": "demo",
+    "produce": "messages",
+    "consume": "messages",
+    "topic": "topic",
+    "config": "config",
+    "log": "log",
+}
+"""The module that holds each word, in the order the help shows them."""
+
+INTERRUPTED = 130
+NOBODY_READS = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and answer its exit code."""
+    try:
+        code = run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more as it ends, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Refusal as refusal:
+        return failed(refusal, str(refusal), refusal.exit_code)
+    except KafkaError as error:
+        return failed(error, str(error), 1)
+    except OSError as error:
+        return failed(error, f"{error.filename or 'system'}: {error.strerror or error}", 1)
+    except Exception as fault:
+        sentence = f"this is a fault of kafkalite: {type(fault).__name__}: {fault}"
+        return failed(fault, f"{sentence} (KAFKALITE_TRACE=1 shows where)", 1)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Find the command that the first words name, and run it with the others."""
+    word, *rest = argv or ["--help"]
+    if word in ("--help", "-h", "help"):
+        print(overview())
+        return 0
+    if word == "--version":
+        from importlib.metadata import version
+
+        print("kafkalite", version("kafkalite"))
+        return 0
+    if word not in MODULES:
+        kind = "flag" if word.startswith("-") else "command"
+        raise Usage(f"unknown {kind} {word}{nearest(word, MODULES)} (try: kafkalite --help)")
+    verbs = commands_of(word)
+    if word in verbs:
+        return verbs[word].run(f"kafkalite {word}", rest)
+    verb, *rest = rest or [""]
+    if verb in ("--help", "-h", "help"):
+        print(noun_page(word, verbs))
+        return 0
+    if verb not in verbs:
+        known = ", ".join(verbs)
+        wrong = f"unknown command {word} {verb}{nearest(verb, verbs)}" if verb else "say what to do"
+        raise Usage(f"{wrong} (kafkalite {word} knows: {known})")
+    return verbs[verb].run(f"kafkalite {word} {verb}", rest)
+
+
+def commands_of(word: str) -> dict[str, Command]:
+    """Import a word's module and answer its commands by name."""
+    module = f"{__name__}.{MODULES[word]}"
+    import_module(module)
+    return COMMANDS[module]
+
+
+def overview() -> str:
+    """The page of `kafkalite --help`: every command with its first sentence."""
+    lines = []
+    for word in MODULES:
+        verbs = commands_of(word)
+        chosen = {word: verbs[word]} if word in verbs else {f"{word} {v}": verbs[v] for v in verbs}
+        lines += [f"  {name:<16} {verb.summary}" for name, verb in chosen.items()]
+    return "\n".join(
+        [
+            "usage: kafkalite COMMAND …",
+            "",
+            "Apache Kafka's whole job on one host.",
+            "",
+            *lines,
+            "",
+            "kafkalite COMMAND --help shows a command's flags and examples.",
+        ]
+    )
+
+
+def noun_page(word: str, verbs: dict[str, Command]) -> str:
+    """The page of `kafkalite topic --help`: the noun's module docstring and its verbs."""
+    opening, _ = described(sys.modules[f"{__name__}.{MODULES[word]}"].__doc__)
+    lines = [f"  {name:<12} {verb.summary}" for name, verb in verbs.items()]
+    return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *lines])
+
+
+def failed(fault: BaseException, sentence: str, code: int) -> int:
+    """Say what went wrong; all of it when KAFKALITE_TRACE asks."""
+    if os.environ.get("KAFKALITE_TRACE"):
+        import traceback
+
+        traceback.print_exception(fault)
+    warn(sentence)
+    return code

@@ -1,0 +1,176 @@
+"""What a command is: a plain function, its arguments in argparse's words, its docstring as help.
+
+    @command(
+        argument("topic", help="the topic's name"),
+        argument("-p", "--partitions", type=int, default=1, help="how many"),
+    )
+    def create(topic: str, partitions: int) -> None:
+        \"""Create a topic.
+
+        Examples:
+          kafkalite topic create flights -p 6
+        \"""
+
+The file is the noun, the function the verb: this one, in cli/topic.py, is `kafkalite topic create`.
+Arguments arrive under their argparse names (`dest=` renames one).  The docstring up to
+`Examples:` opens the help page, the rest closes it.  A command prints what was asked for on stdout
+and the rest on stderr; it returns None or its exit code, and raises Refusal for what cannot be
+done.  The function stays a function: tests may call it.
+
+This module must stay light, since every command pays for it: no dataclasses, no inspect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from kafkalite.errors import Refusal
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Usage(Refusal):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+class Argument(NamedTuple):
+    """One argument: what `ArgumentParser.add_argument` is called with."""
+
+    names: tuple[str, ...]
+    words: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """A verb: the function behind it and what may follow it."""
+
+    name: str
+    function: Callable[..., int | None]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def summary(self) -> str:
+        """The docstring's first sentence, for a list of commands."""
+        return described(self.function.__doc__)[0].partition("\n")[0]
+
+    def run(self, prog: str, argv: Sequence[str]) -> int:
+        """Read the arguments and call the function with them."""
+        parser = self.parser(prog)
+        given, unknown = parser.parse_known_args(joined(argv, parser))
+        if unknown:
+            raise Usage(unknown_argument(unknown[0], prog, parser))
+        return self.function(**vars(given)) or 0
+
+    def parser(self, prog: str) -> Parser:
+        opening, examples = described(self.function.__doc__)
+        parser = Parser(
+            prog=prog,
+            description=opening,
+            epilog=examples,
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for names, words in self.arguments:
+            parser.add_argument(*names, **words)
+        parser.add_argument("--help", action="help", help="show this page")
+        return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one sentence instead of a page when something is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{message} (try: {self.prog} --help)")
+
+
+COMMANDS: dict[str, dict[str, Command]] = {}
+"""Module name to its commands; filled as the modules are imported."""
+
+
+def argument(*names: str, **words: Any) -> Argument:
+    """One argument of a command, in argparse's words."""
+    return Argument(names, words)
+
+
+def command(*arguments: Argument, name: str | None = None) -> Callable[[Function], Function]:
+    """Make the function a command of its module, under its own name or the one given."""
+
+    def enter(function: Function) -> Function:
+        verb = name or function.__name__
+        verbs = COMMANDS.setdefault(function.__module__, {})
+        assert verb not in verbs, f"{function.__module__} has two commands {verb!r}"
+        assert function.__doc__, f"the command {verb!r} has no docstring to be its help"
+        verbs[verb] = Command(verb, function, arguments)
+        return function
+
+    return enter
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """An argument type: KEY=VALUE, split at the first `=`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return key, value
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing when no known word is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def described(docstring: str | None) -> tuple[str, str]:
+    """A docstring's opening and its examples, both without the indentation of the code."""
+    first, _, rest = (docstring or "").strip().partition("\n")
+    lines = rest.splitlines()
+    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    text = "\n".join([first, *(line[margin:].rstrip() for line in lines)]).strip()
+    opening, mark, examples = text.partition("Examples:")
+    return opening.rstrip(), mark + examples
+
+
+def joined(argv: Sequence[str], parser: Parser) -> list[str]:
+    """The same arguments, `-f -%s` written as `-f-%s`.
+
+    argparse takes any word that begins with a dash for a flag; getopt, and so kcat, takes what
+    follows a flag that wants a value for its value.  A word that *is* one of the command's flags
+    stays a flag, so that a forgotten value is still noticed.
+    """
+    flags = parser._option_string_actions
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        if word == "--":
+            return [*words, word, *rest]
+        if word in flags and flags[word].nargs is None:
+            value = next(rest, None)
+            if value is None:
+                words.append(word)
+            elif not value.startswith("-") or value in ("-", *flags):
+                words += [word, value]
+            else:
+                words.append(f"{word}={value}" if word.startswith("--") else word + value)
+        else:
+            words.append(word)
+    return words
+
+
+def unknown_argument(word: str, prog: str, parser: Parser) -> str:
+    """The sentence for an argument nobody knows."""
+    if not word.startswith("-"):
+        return f"there is one argument too many: {word!r} (try: {prog} --help)"
+    flag = word.partition("=")[0]
+    return f"unknown flag {flag}{nearest(flag, parser._option_string_actions)} (try: {prog} --help)"
+
+
+def warn(sentence: str) -> None:
+    """Say something beside the output."""
+    print(f"kafkalite: {sentence}", file=sys.stderr)
