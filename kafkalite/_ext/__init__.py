@@ -1,0 +1,42 @@
+"""The compiled floor: what is done to every byte of a record, in C.
+
+Each module here is built from `ext/<name>.pyx` and has a `.pyi` stub beside it.  Four rules keep
+the border between Python and C narrow:
+
+1. An ext module imports nothing of kafkalite.
+2. Only ints, bytes, buffers and tuples of them cross; no Python object is kept.
+   (`loop` is the one exception: it owns the connections' descriptors and buffers, and calls one
+   Python function per frame that is not hot.)
+3. No exception for judged input: a function answers 0 or a Kafka error code, which
+   `errors.raise_for` turns into a class.  `assert` is for misuse by our own code.
+4. Modules share inline functions and constants through `.pxd` files, never a class.
+
+A call with a buffer costs a few tenths of a microsecond: right once a batch, wrong once a record.
+So loops over records are inside.  Each function has a twin in plain Python under `tests/twins/`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class NotBuilt:
+    """Asked last, when no built module was found: says what to run."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.startswith(f"{__name__}."):
+            raise ImportError(
+                f"{name} is not built for this Python. Run `make build` in the source directory,"
+                " or install kafkalite again with `pip install .`",
+                name=name,
+            )
+        return None
+
+
+sys.meta_path.append(NotBuilt)
