@@ -1,0 +1,30 @@
+"""Whether bytes are one whole RecordBatch: the one rule produce, recovery and rings share.
+
+Inline only, so every module that walks batches can hold it to the same answer.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from batch_layout cimport (
+    ATTRIBUTES, BATCH_LENGTH, CORRUPT_MESSAGE, CRC, CURRENT_MAGIC, HEADER_SIZE, MAGIC, NONE,
+    PREFIX_SIZE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
+from big_endian cimport load_i32, load_u32
+
+
+cdef extern from "crc32c.h" nogil:
+    uint32_t crc32c(const uint8_t* at, size_t size) noexcept
+    uint32_t crc32c_by_table(const uint8_t* at, size_t size) noexcept
+
+
+cdef inline int check_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+    """The error code these bytes earn as a batch, compacted or not; 0 when they are whole."""
+    if size < HEADER_SIZE:
+        return CORRUPT_MESSAGE
+    if <int64_t> load_i32(batch + BATCH_LENGTH) + PREFIX_SIZE != size:
+        return CORRUPT_MESSAGE
+    if batch[MAGIC] != CURRENT_MAGIC:
+        return UNSUPPORTED_FOR_MESSAGE_FORMAT
+    if load_u32(batch + CRC) != crc32c(batch + ATTRIBUTES, size - ATTRIBUTES):
+        return CORRUPT_MESSAGE
+    return NONE

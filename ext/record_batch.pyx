@@ -1,0 +1,193 @@
+"""Judge a batch, and write into it what a leader writes.
+
+A function here is given bytes that nobody has looked at yet.  It answers 0 or the Kafka error
+code they earn, never an exception.  A buffer of GIL_SIZE_MIN bytes or more is read without the
+GIL: below that, letting go of it costs more than the reading.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+cimport batch_check
+from batch_check cimport check_batch
+from batch_layout cimport *
+from big_endian cimport load_i16, load_i32, load_i64, load_u32
+from big_endian cimport store_i16, store_i32, store_i64, store_u32
+
+
+cdef enum:
+    GIL_SIZE_MIN = 32 * 1024
+
+
+# What the layout says, said again to Python.
+globals().update(
+    HEADER_SIZE=HEADER_SIZE,
+    PREFIX_SIZE=PREFIX_SIZE,
+    CODEC_MASK=CODEC_MASK,
+    LOG_APPEND_TIME=LOG_APPEND_TIME,
+    TRANSACTIONAL=TRANSACTIONAL,
+    CONTROL=CONTROL,
+    DELETE_HORIZON=DELETE_HORIZON,
+)
+
+
+cdef int judge_whole(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+    """The code a client's record set earns before its fields are believed.
+
+    Kafka takes batches from a record set until the bytes run out, and refuses the set when it
+    did not find exactly one of the current magic; only a batch it did find can be corrupt.
+    """
+    cdef int64_t claimed
+    if size < PREFIX_SIZE:
+        return INVALID_RECORD
+    claimed = <int64_t> load_i32(batch + BATCH_LENGTH) + PREFIX_SIZE
+    if claimed <= MAGIC:
+        return CORRUPT_MESSAGE
+    if size <= MAGIC:
+        return INVALID_RECORD
+    if batch[MAGIC] > CURRENT_MAGIC:
+        return CORRUPT_MESSAGE
+    if batch[MAGIC] < CURRENT_MAGIC or claimed != size:
+        return INVALID_RECORD
+    return check_batch(batch, size)
+
+
+cdef int judge_fields(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+    """The code a whole batch's header earns, coming from a client."""
+    cdef int16_t attributes = load_i16(batch + ATTRIBUTES)
+    cdef int16_t codec = attributes & CODEC_MASK
+    cdef int32_t count = load_i32(batch + RECORD_COUNT)
+    cdef bint has_producer = load_i64(batch + PRODUCER_ID) >= 0
+
+    if attributes & (CONTROL | DELETE_HORIZON):
+        return INVALID_RECORD
+    if codec > CODEC_ZSTD:
+        return UNSUPPORTED_COMPRESSION_TYPE
+    if attributes & LOG_APPEND_TIME:
+        return INVALID_TIMESTAMP
+    if count < 1 or load_i32(batch + LAST_OFFSET_DELTA) != count - 1:
+        return INVALID_RECORD
+    if codec == CODEC_NONE and <int64_t> count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+        return INVALID_RECORD
+    if has_producer:
+        if load_i16(batch + PRODUCER_EPOCH) < 0 or load_i32(batch + BASE_SEQUENCE) < 0:
+            return INVALID_RECORD
+    elif attributes & TRANSACTIONAL:
+        return INVALID_RECORD
+    return NONE
+
+
+cdef int judge_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+    cdef int code = judge_whole(batch, size)
+    return code if code else judge_fields(batch, size)
+
+
+def check(batch) -> int:
+    """The code these bytes earn as exactly one batch, compacted or not; 0 when whole."""
+    cdef Py_buffer view
+    cdef int code
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    if view.len < GIL_SIZE_MIN:
+        code = check_batch(<const uint8_t*> view.buf, view.len)
+    else:
+        with nogil:
+            code = check_batch(<const uint8_t*> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return code
+
+
+def judge(batch) -> int:
+    """The code these bytes earn as what a client sent for one partition; 0 when acceptable.
+
+    That is one whole batch of the current magic with dense offsets, a codec we know, the
+    client's own timestamps, no control records, and a producer's three fields together or none.
+    """
+    cdef Py_buffer view
+    cdef int code
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    if view.len < GIL_SIZE_MIN:
+        code = judge_batch(<const uint8_t*> view.buf, view.len)
+    else:
+        with nogil:
+            code = judge_batch(<const uint8_t*> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return code
+
+
+def header(batch) -> tuple:
+    """The fields in the order they stand; records.batch.BatchHeader names them."""
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        assert view.len >= HEADER_SIZE, "a header was asked of fewer bytes than it has"
+        at = <const uint8_t*> view.buf
+        return (
+            load_i64(at + BASE_OFFSET),
+            load_i32(at + BATCH_LENGTH),
+            load_i32(at + LEADER_EPOCH),
+            at[MAGIC],
+            load_u32(at + CRC),
+            load_i16(at + ATTRIBUTES),
+            load_i32(at + LAST_OFFSET_DELTA),
+            load_i64(at + BASE_TIMESTAMP),
+            load_i64(at + MAX_TIMESTAMP),
+            load_i64(at + PRODUCER_ID),
+            load_i16(at + PRODUCER_EPOCH),
+            load_i32(at + BASE_SEQUENCE),
+            load_i32(at + RECORD_COUNT),
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+def place(header, int64_t base_offset, int32_t leader_epoch):
+    """Write the offset and the epoch the leader gives; both stand before the CRC's reach."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(header, &view, PyBUF_WRITABLE)
+    try:
+        assert view.len >= HEADER_SIZE, "a header is placed whole"
+        assert base_offset >= 0
+        store_i64(<uint8_t*> view.buf + BASE_OFFSET, base_offset)
+        store_i32(<uint8_t*> view.buf + LEADER_EPOCH, leader_epoch)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def stamp_append_time(batch, int64_t timestamp_ms):
+    """Make a whole batch's records bear the time it was appended, and renew its CRC."""
+    cdef Py_buffer view
+    cdef uint8_t* at
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    try:
+        assert view.len >= HEADER_SIZE, "a batch is stamped whole"
+        at = <uint8_t*> view.buf
+        store_i16(at + ATTRIBUTES, load_i16(at + ATTRIBUTES) | LOG_APPEND_TIME)
+        store_i64(at + MAX_TIMESTAMP, timestamp_ms)
+        store_u32(at + CRC, batch_check.crc32c(at + ATTRIBUTES, view.len - ATTRIBUTES))
+    finally:
+        PyBuffer_Release(&view)
+
+
+def crc32c(buffer) -> int:
+    """The CRC-32C (Castagnoli) of these bytes."""
+    cdef Py_buffer view
+    cdef uint32_t crc
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    if view.len < GIL_SIZE_MIN:
+        crc = batch_check.crc32c(<const uint8_t*> view.buf, view.len)
+    else:
+        with nogil:
+            crc = batch_check.crc32c(<const uint8_t*> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return crc
+
+
+def crc32c_by_table(buffer) -> int:
+    """The same, the way a processor without the instruction goes; here so that it is tested."""
+    cdef Py_buffer view
+    cdef uint32_t crc
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    crc = batch_check.crc32c_by_table(<const uint8_t*> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return crc
