@@ -1,0 +1,131 @@
+"""From a frame to its handler, and from the handler's answer to the frames that go out.
+
+    header → the table says who answers, in which versions → decode → handler → encode
+
+A frame that cannot be read, an API that is not served and a version that is not known end the
+connection, as they do in Kafka: there is no answer whose shape both sides would agree on.  The one
+exception is ApiVersions, whose unknown versions are answered in version 0 (KIP-511).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
+    SERVED,
+    Caller,
+    Handler,
+    cluster,
+    fault_fields,
+    fetch,
+    offsets,
+    produce,
+    topics,
+    transactions,
+)
+from kafkalite.broker.later import Later
+from kafkalite.errors import InvalidRequest, KafkaError, raise_for
+from kafkalite.protocol.frame import RequestHeader, read_header, response_header
+from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from kafkalite.transport.connection import Connection, Disconnect
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+    from kafkalite.transport.connection import Answer
+
+Chunks = list[Any]
+
+
+class Dispatcher:
+    """Serves the frames of every connection of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def serve(self, connection: Connection, frame: memoryview) -> Chunks | Answer | None:
+        """Answer one request; see Reactor for what the result means."""
+        try:
+            header = read_header(frame)
+        except InvalidRequest as fault:
+            raise Disconnect(f"a header that cannot be read: {fault}") from None
+        handler = SERVED.get(header.api_key)
+        if handler is None:
+            raise Disconnect(f"API key {header.api_key} is not served")
+        if not handler.low <= header.api_version <= handler.high:
+            return self._unknown_version(handler, header)
+        caller = Caller(
+            self._node.authorizer,
+            version=header.api_version,
+            client_id=header.client_id,
+            peer=connection.peer,
+            local=connection.local,
+            connection_id=connection.id,
+        )
+        try:
+            request = _decode(handler, header, frame)
+        except InvalidRequest as fault:
+            raise Disconnect(
+                f"{handler.api.name} v{header.api_version} cannot be read: {fault}"
+            ) from None
+        try:
+            response = handler.answer(self._node, request, caller)
+        except KafkaError as fault:
+            response = _refusal(handler, fault)
+        if isinstance(response, Later):
+            return _expect(connection, handler, header, response)
+        if response is None:
+            return None
+        return _encode(handler, header, response)
+
+    def _unknown_version(self, handler: Handler, header: RequestHeader) -> Chunks:
+        if handler.api is not API_VERSIONS:
+            raise Disconnect(f"{handler.api.name} v{header.api_version} is not served")
+        body = API_VERSIONS.response.write(0, cluster.api_versions_unsupported(self._node))
+        return [response_header(header.correlation_id, flexible=False), body]
+
+
+def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
+    version, position = header.api_version, header.body_position
+    if handler.codec is None:
+        return handler.api.request.read(version, frame, position)
+    request = handler.codec.decode(version, frame, position)
+    if isinstance(request, int):
+        raise_for(request)
+    return request
+
+
+def _encode(handler: Handler, header: RequestHeader, response: dict[str, Any]) -> Chunks:
+    version = header.api_version
+    if handler.codec is not None:
+        return handler.codec.encode(version, header.correlation_id, response)
+    flexible = handler.api.response_header_flexible(version)
+    body = handler.api.response.write(version, response)
+    return [response_header(header.correlation_id, flexible=flexible), body]
+
+
+def _expect(
+    connection: Connection, handler: Handler, header: RequestHeader, later: Later[Any]
+) -> Answer:
+    answer = connection.expect()
+    answer.abandoned = later.abandon
+
+    def send(response: dict[str, Any] | None, fault: KafkaError | None) -> None:
+        if fault is not None:
+            try:
+                response = _refusal(handler, fault)
+            except Disconnect:
+                connection.close()
+                return
+        assert response is not None
+        answer.send(_encode(handler, header, response))
+
+    later.then(send)
+    return answer
+
+
+def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:
+    """A fault of the whole request, where the response has a place for one."""
+    names = handler.api.response.names
+    if "error_code" not in names:
+        raise Disconnect(f"{handler.api.name}: {fault}")
+    return fault_fields(fault, messages="error_message" in names)

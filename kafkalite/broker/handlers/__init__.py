@@ -1,0 +1,158 @@
+"""The shape of a handler, and the one table of what is served.
+
+A handler is a plain function of `(node, request, caller)` entered by `@serves`.  It returns the
+response as a dict shaped like the schema (a missing field takes the schema's default), a `Later`
+of one, or None when the client wants no answer.  A fault of the whole request is raised; a fault
+of one entry becomes that entry's `error_code` through `each`.
+
+ApiVersions is printed from SERVED: an API without a handler is not advertised.  The table is whole
+once `kafkalite.broker.dispatch` is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafkalite.broker.later import Later
+from kafkalite.broker.security import ANONYMOUS, Operation, ResourceType
+from kafkalite.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    KafkaError,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
+from kafkalite.protocol.schema import Api
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+    from kafkalite.broker.security import Authorizer
+
+Response = dict[str, Any]
+Answer = Callable[["Node", Any, "Caller"], "Response | Later[Response] | None"]
+
+
+class At(Enum):
+    """Which node may answer; the dispatcher brings a request there and no handler knows."""
+
+    ANY = "any"
+    LEADER = "leader"
+    COORDINATOR = "coordinator"
+    CONTROLLER = "controller"
+
+
+class Codec(NamedTuple):
+    """A compiled reader and writer in the schema's place, for the APIs that carry records.
+
+    decode(version, frame, position) gives the request or an error code;
+    encode(version, correlation_id, response) gives the whole answer, header included, in chunks.
+    """
+
+    decode: Callable[[int, memoryview, int], Any]
+    encode: Callable[[int, int, Any], list[Any]]
+
+
+class Handler(NamedTuple):
+    """One served API: who answers it, in which versions, and where."""
+
+    api: Api
+    low: int
+    high: int
+    at: At
+    answer: Answer
+    codec: Codec | None
+
+
+SERVED: dict[int, Handler] = {}
+"""Every API that is served, by its key."""
+
+
+def serves(
+    api: Api, versions: str, at: At, codec: Codec | None = None
+) -> Callable[[Answer], Answer]:
+    """Enter a function in SERVED as the answer to `api` in `versions` ("2-7" or "0")."""
+
+    def enter(answer: Answer) -> Answer:
+        assert api.key not in SERVED, f"{api.name} is answered twice"
+        low, _, high = versions.partition("-")
+        handler = Handler(api, int(low), int(high or low), at, answer, codec)
+        assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
+        SERVED[api.key] = handler
+        return answer
+
+    return enter
+
+
+_REFUSALS: dict[ResourceType, type[KafkaError]] = {
+    ResourceType.TOPIC: TopicAuthorizationFailed,
+    ResourceType.GROUP: GroupAuthorizationFailed,
+    ResourceType.CLUSTER: ClusterAuthorizationFailed,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
+}
+
+
+class Caller:
+    """Who sent this request, from where, and in which version of its API."""
+
+    __slots__ = ("authorizer", "client_id", "connection_id", "local", "peer", "principal",
+                 "version")  # fmt: skip
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        *,
+        version: int,
+        client_id: str | None = None,
+        peer: tuple[str, int] = ("", 0),
+        local: tuple[str, int] = ("", 0),
+        connection_id: int = 0,
+    ) -> None:
+        self.authorizer = authorizer
+        self.version = version
+        self.client_id = client_id
+        self.peer = peer
+        self.local = local
+        self.connection_id = connection_id
+        self.principal = ANONYMOUS
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether this caller may do `operation` to the resource called `name`."""
+        return self.authorizer.allows(self.principal, operation, resource_type, name)
+
+    def must(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """The same, raising Kafka's refusal for that kind of resource."""
+        if not self.may(operation, resource_type, name):
+            raise _REFUSALS[resource_type]()
+
+    def allowed_bits(self, resource_type: ResourceType, name: str) -> int:
+        """All this caller may do to a resource, as KIP-430's bit field."""
+        return self.authorizer.allowed_bits(self.principal, resource_type, name)
+
+
+def each(
+    entries: Iterable[Any],
+    named: str,
+    answer: Callable[[Any], dict[str, Any]],
+    messages: bool = True,
+) -> list[dict[str, Any]]:
+    """Answer entry by entry; an entry's own fault is its error_code, and no one else's.
+
+    `messages` says whether the schema's entry has an error_message to fill.
+    """
+    answers = []
+    for entry in entries:
+        who = {named: getattr(entry, named, entry)}
+        try:
+            answers.append({**who, "error_code": 0, **answer(entry)})
+        except KafkaError as fault:
+            answers.append({**who, **fault_fields(fault, messages)})
+    return answers
+
+
+def fault_fields(fault: KafkaError, messages: bool = True) -> dict[str, Any]:
+    """How a fault stands in a response."""
+    if messages:
+        return {"error_code": fault.code, "error_message": str(fault)}
+    return {"error_code": fault.code}

@@ -1,0 +1,89 @@
+"""Fetch: records out, as slices of the segment files they lie in.
+
+Fetch   v4–v18   v7 brings sessions (KIP-227), v9 leader epochs (KIP-320), v12 diverging epochs
+                 (KIP-595), v13 names topics by id (KIP-516)
+
+Left out: followers (a replica id is ignored: there is nobody to be one); a preferred read replica
+(there is one replica); aborted transactions, until there are transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalite._ext import wire
+from kafkalite.broker.handlers import At, Caller, Codec, serves
+from kafkalite.broker.later import Later
+from kafkalite.broker.purgatory import DelayedFetch
+from kafkalite.broker.replica_manager import Fetched, FetchItem
+from kafkalite.broker.security import READ, TOPIC
+from kafkalite.config.broker import FETCH_MAX_BYTES
+from kafkalite.errors import KafkaError, TopicAuthorizationFailed
+from kafkalite.protocol.schemas.fetch import FETCH
+
+if TYPE_CHECKING:
+    from kafkalite.broker.fetch_sessions import FetchSession
+    from kafkalite.broker.node import Node
+
+
+def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
+    return wire.encode_fetch(
+        version,
+        correlation_id,
+        0,
+        response.get("error_code", 0),
+        response.get("session_id", 0),
+        response.get("topics", []),
+    )
+
+
+@serves(FETCH, versions="4-18", at=At.LEADER, codec=Codec(wire.decode_fetch, _encode))
+def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any]:
+    """Read every partition asked for; wait when together they hold less than `min_bytes`."""
+    (_, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+     topics, forgotten, _) = request  # fmt: skip
+    try:
+        session = node.fetch_sessions.enter(session_id, session_epoch, topics, forgotten)
+    except KafkaError as fault:
+        return {"error_code": fault.code}
+    everything = session is None or session_epoch <= 0
+    items = _items(node, caller, topics if everything or session is None else session.topics())
+    max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
+
+    def respond(fetched: Fetched) -> dict[str, Any]:
+        return _respond(session, fetched, everything)
+
+    fetched = node.replicas.fetch(items, max_bytes, isolation_level)
+    if fetched.size >= min_bytes or fetched.any_fault or not items or max_wait_ms <= 0:
+        return respond(fetched)
+    delayed = DelayedFetch(node.replicas, items, min_bytes, max_bytes, isolation_level, respond)
+    return node.replicas.purgatory.park(delayed, max_wait_ms)
+
+
+def _items(node: Node, caller: Caller, topics: list[Any]) -> list[FetchItem]:
+    items = []
+    find = node.replicas.find
+    for topic, partitions in topics:
+        for index, leader_epoch, offset, fetched_epoch, _, size_max in partitions:
+            partition, fault = None, None
+            try:
+                partition = find(topic, index)
+                if not caller.may(READ, TOPIC, partition.topic):
+                    raise TopicAuthorizationFailed()
+            except KafkaError as raised:
+                partition, fault = None, raised
+            items.append(
+                FetchItem(
+                    topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
+                )
+            )
+    return items
+
+
+def _respond(session: FetchSession | None, fetched: Fetched, everything: bool) -> dict[str, Any]:
+    if session is None:
+        return {"topics": fetched.topics}
+    return {
+        "session_id": session.session_id,
+        "topics": session.news(fetched.topics, everything),
+    }

@@ -1,0 +1,98 @@
+"""Produce: batches in, at the end of their partitions.
+
+Produce   v3–v13   v8 says which records of a batch were refused (KIP-467); v13 names topics by id
+
+Versions 0–2 are advertised, because librdkafka reads the message format from them (KAFKA-18659),
+and refused when used, as Kafka 4 does.
+
+Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalite._ext import wire
+from kafkalite.broker.handlers import At, Caller, Codec, serves
+from kafkalite.broker.later import Later
+from kafkalite.broker.purgatory import DelayedProduce, OpenEntry
+from kafkalite.broker.security import TOPIC, WRITE
+from kafkalite.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTxnState,
+    KafkaError,
+    TopicAuthorizationFailed,
+)
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.transport.connection import Disconnect
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+ALL = -1
+LEADER = 1
+NOBODY = 0
+
+
+def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
+    return [wire.encode_produce(version, correlation_id, response["topics"], 0)]
+
+
+@serves(PRODUCE, versions="3-13", at=At.LEADER, codec=Codec(wire.decode_produce, _encode))
+def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any] | None:
+    """Append each partition's batch; answer now, or once what the client waits for is so."""
+    transactional_id, acks, timeout_ms, topics = request
+    open_entries: list[OpenEntry] = []
+    any_fault = False
+    answers: list[Any] = []
+    for topic, partitions in topics:
+        entries: list[Any] = []
+        answers.append((topic, entries))
+        for index, batch in partitions:
+            try:
+                if acks not in (ALL, LEADER, NOBODY):
+                    raise InvalidRequiredAcks()
+                if transactional_id is not None:
+                    raise InvalidTxnState("transactions are not served yet")
+                partition = node.replicas.find(topic, index)
+                if not caller.may(WRITE, TOPIC, partition.topic):
+                    raise TopicAuthorizationFailed()
+                if not batch:
+                    raise InvalidRecord("a produce request holds exactly one batch a partition")
+                appended = partition.append(batch)
+            except KafkaError as fault:
+                any_fault = True
+                entries.append(_refused(index, fault))
+                continue
+            node.replicas.touched(partition)
+            if acks == ALL and partition.high_watermark <= appended.last_offset:
+                open_entries.append(
+                    OpenEntry(partition, appended.last_offset, entries, len(entries))
+                )
+            entries.append(
+                (
+                    index,
+                    0,
+                    appended.base_offset,
+                    appended.append_time_ms,
+                    appended.log_start_offset,
+                    (),
+                    None,
+                    None,
+                )
+            )
+    if acks == NOBODY:
+        if any_fault:
+            # The client hears of a fault only by losing the connection: as Kafka does.
+            raise Disconnect("a produce with acks=0 failed")
+        return None
+    response = {"topics": answers}
+    if open_entries:
+        delayed = DelayedProduce(response, open_entries)
+        return node.replicas.purgatory.park(delayed, max(0, timeout_ms))
+    return response
+
+
+def _refused(index: int, fault: KafkaError) -> tuple[Any, ...]:
+    return (index, fault.code, -1, -1, -1, fault.record_errors, str(fault), None)

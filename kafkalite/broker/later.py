@@ -1,0 +1,82 @@
+"""An answer that is not there yet.
+
+A handler returns its response, or a `Later` of it: once the disk has flushed, once there are bytes
+enough, once the time is up.  A Later is settled exactly once, with a value or with a fault, and
+runs its callbacks at that moment; there is no thread and no loop behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from kafkalite.errors import KafkaError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_WAITING: Any = object()
+
+
+class Later(Generic[T]):
+    """A value to come; see the module."""
+
+    __slots__ = ("_callbacks", "_fault", "_value", "abandoned")
+
+    def __init__(self, abandoned: Callable[[], None] | None = None) -> None:
+        self._value: T = _WAITING
+        self._fault: KafkaError | None = None
+        self._callbacks: list[Callable[[T | None, KafkaError | None], None]] = []
+        self.abandoned = abandoned
+
+    @property
+    def settled(self) -> bool:
+        """Whether the value or the fault has come."""
+        return self._value is not _WAITING or self._fault is not None
+
+    def resolve(self, value: T) -> None:
+        """The value has come."""
+        assert not self.settled, "a Later is settled once"
+        self._value = value
+        self._run()
+
+    def fail(self, fault: KafkaError) -> None:
+        """It will not come, for this reason."""
+        assert not self.settled, "a Later is settled once"
+        self._fault = fault
+        self._run()
+
+    def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
+        """Call `callback(value, fault)`, one of them None, as soon as this is settled."""
+        if self.settled:
+            callback(None if self._fault else self._value, self._fault)
+        else:
+            self._callbacks.append(callback)
+
+    def map(self, change: Callable[[T], U]) -> Later[U]:
+        """A Later of `change(value)`; a fault, also one raised by `change`, passes through."""
+        result: Later[U] = Later(self.abandon)
+
+        def pass_on(value: Any, fault: KafkaError | None) -> None:
+            if fault is not None:
+                result.fail(fault)
+                return
+            try:
+                changed = change(value)
+            except KafkaError as raised:
+                result.fail(raised)
+            else:
+                result.resolve(changed)
+
+        self.then(pass_on)
+        return result
+
+    def abandon(self) -> None:
+        """Nobody waits any more: whoever would have settled this may forget it."""
+        if not self.settled and self.abandoned is not None:
+            self.abandoned()
+
+    def _run(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(None if self._fault else self._value, self._fault)

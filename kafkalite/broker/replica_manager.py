@@ -1,0 +1,265 @@
+"""ReplicaManager: the partitions of this node; append, read and flush across them.
+
+It finds partitions and loops over them, no more: what concerns one partition is Partition's.
+
+After a tick's appends `settle` runs once: index entries go to disk, one group commit takes all that
+must be flushed, high watermarks move, and what waited in purgatory is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kafkalite.broker.partition import Partition
+from kafkalite.broker.purgatory import Purgatory, Timers
+from kafkalite.config.topic import DURABILITY, FLUSH_BYTES, FLUSH_MESSAGES, FLUSH_MS
+from kafkalite.errors import (
+    KafkaError,
+    NotLeaderOrFollower,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.config.settings import Settings
+    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.log import Log
+
+
+class FetchItem(NamedTuple):
+    """One partition of a fetch: found or not, and from where to read it."""
+
+    topic: str | bytes
+    index: int
+    partition: Partition | None
+    fault: KafkaError | None
+    current_leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    size_max: int
+
+    def checked(self) -> Partition:
+        """The partition, if it may be read under the epoch the client knows."""
+        if self.partition is None:
+            assert self.fault is not None
+            raise self.fault
+        self.partition.check_epoch(self.current_leader_epoch)
+        return self.partition
+
+    def available(self, isolation_level: int) -> int:
+        """How many bytes reading this item would give."""
+        return self.checked().available(self.offset, self.size_max, isolation_level)
+
+
+class Fetched(NamedTuple):
+    """The answers of a fetch, item by item as the wire wants them, and what they add up to."""
+
+    topics: list[Any]
+    size: int
+    any_fault: bool
+
+
+class ReplicaManager:
+    """The partitions of a node; see the module."""
+
+    def __init__(self, timers: Timers, flusher: Flusher) -> None:
+        self.purgatory = Purgatory(timers)
+        self._timers = timers
+        self._flusher = flusher
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self._dirty: dict[Partition, None] = {}
+        self._flush_rules: dict[Partition, tuple[int, int, int]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    # -- which partitions there are ----------------------------------------------------------
+
+    def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
+        """Lead the partition whose log this is."""
+        partition = Partition(log, leader_epoch, settings)
+        self._by_name.setdefault(partition.topic, {})[partition.index] = partition
+        self._by_id.setdefault(partition.topic_id, {})[partition.index] = partition
+        self.reconfigure(partition, settings)
+        return partition
+
+    def remove(self, partition: Partition) -> None:
+        """Lead it no more: what waits for it is answered, what comes for it is refused."""
+        for partitions, topic in (
+            (self._by_name, partition.topic),
+            (self._by_id, partition.topic_id),
+        ):
+            of_topic: dict[int, Partition] = partitions[topic]  # type: ignore[index]
+            del of_topic[partition.index]
+            if not of_topic:
+                del partitions[topic]  # type: ignore[attr-defined]
+        self._dirty.pop(partition, None)
+        self._flush_rules.pop(partition, None)
+        partition.fault = UnknownTopicOrPartition()
+        self.purgatory.wake(partition)
+
+    def reconfigure(self, partition: Partition, settings: Settings) -> None:
+        """Take a topic's new settings for one of its partitions."""
+        partition.reconfigure(settings)
+        self._flush_rules.pop(partition, None)
+        if settings[DURABILITY] == "interval":
+            self._flush_rules[partition] = (
+                settings[FLUSH_MESSAGES],
+                settings[FLUSH_BYTES],
+                settings[FLUSH_MS],
+            )
+
+    def leader(self, topic: str, index: int) -> Partition:
+        """The partition, led here; raises UnknownTopicOrPartition or NotLeaderOrFollower."""
+        partition = self._by_name.get(topic, {}).get(index)
+        if partition is None:
+            raise UnknownTopicOrPartition()
+        return partition
+
+    def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """The same by topic id; raises UnknownTopicId for an id nobody has."""
+        partitions = self._by_id.get(topic_id)
+        if partitions is None:
+            raise UnknownTopicId()
+        partition = partitions.get(index)
+        if partition is None:
+            raise UnknownTopicOrPartition()
+        return partition
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """By name, or by id where the request speaks in ids."""
+        if isinstance(topic, str):
+            return self.leader(topic, index)
+        return self.leader_by_id(topic, index)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def fetch(self, items: Sequence[FetchItem], size_max: int, isolation_level: int) -> Fetched:
+        """Read each item in turn until `size_max` bytes are found.
+
+        The first batch found is given whole however large it is, so that a consumer with small
+        limits always gets on (KIP-74).
+        """
+        topics: list[Any] = []
+        found = 0
+        any_fault = False
+        topic: str | bytes | None = None
+        entries: list[Any] = []
+        for item in items:
+            if item.topic != topic:
+                topic, entries = item.topic, []
+                topics.append((topic, entries))
+            try:
+                partition = item.checked()
+                diverging = _diverging(partition, item)
+                records = None
+                if diverging is None:
+                    records = partition.read(
+                        item.offset,
+                        max(0, min(item.size_max, size_max - found)),
+                        isolation_level,
+                        whole_first=not found,
+                    )
+            except KafkaError as fault:
+                any_fault = True
+                entries.append(_refused(item, fault))
+                continue
+            if records is not None:
+                found += records.size
+            any_fault = any_fault or diverging is not None
+            entries.append(
+                (
+                    item.index,
+                    0,
+                    partition.high_watermark,
+                    partition.last_stable_offset,
+                    partition.log.log_start_offset,
+                    None,
+                    -1,
+                    records,
+                    None,
+                    diverging,
+                )
+            )
+        return Fetched(topics, found, any_fault)
+
+    # -- the end of the tick -----------------------------------------------------------------
+
+    def touched(self, partition: Partition) -> None:
+        """This partition was appended to, or its bounds moved, in this tick."""
+        self._dirty[partition] = None
+
+    def settle(self) -> None:
+        """Finish the tick's appends; see the module."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        flushes: list[Flush] = []
+        for partition in dirty:
+            partition.log.settle()
+            if partition.flushes_always:
+                self._flush(partition, flushes)
+            elif partition in self._flush_rules:
+                self._flush_by_rule(partition, flushes)
+            partition.advance()
+            self.purgatory.wake(partition)
+        if flushes:
+            self._flusher.submit(flushes)
+
+    def flushed(self, partition: Partition, flush: Flush) -> None:
+        """A flush came back whole."""
+        partition.flushing = False
+        partition.log.flush_end(flush)
+        if partition.advance():
+            self.purgatory.wake(partition)
+        if partition.flushes_always and partition.log.durable_offset < partition.log.end_offset:
+            self.touched(partition)
+
+    def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
+        if partition.flushing or partition.fault is not None:
+            return
+        flush = partition.log.flush_begin()
+        if flush is not None:
+            partition.flushing = True
+            flush.done = lambda flush: self.flushed(partition, flush)
+            flushes.append(flush)
+
+    def _flush_by_rule(self, partition: Partition, flushes: list[Flush]) -> None:
+        messages_max, bytes_max, ms_max = self._flush_rules[partition]
+        log = partition.log
+        if log.end_offset - log.durable_offset >= messages_max or log.unflushed_size >= bytes_max:
+            self._flush(partition, flushes)
+        elif partition.flush_timer is None:
+            partition.flush_timer = self._timers.call_later(
+                ms_max, lambda: self._flush_by_time(partition)
+            )
+
+    def _flush_by_time(self, partition: Partition) -> None:
+        partition.flush_timer = None
+        flushes: list[Flush] = []
+        self._flush(partition, flushes)
+        if flushes:
+            self._flusher.submit(flushes)
+
+
+class Flushed(Protocol):
+    """What is called when a flush came back whole."""
+
+    def __call__(self, flush: Flush) -> None: ...
+
+
+def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
+    # KIP-595: a reader whose last epoch ended earlier here must truncate to that end first.
+    if item.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
+    if epoch == item.last_fetched_epoch and end_offset >= item.offset:
+        return None
+    return epoch, end_offset
+
+
+def _refused(item: FetchItem, fault: KafkaError) -> tuple[Any, ...]:
+    return (item.index, fault.code, -1, -1, -1, None, -1, None, None, None)
