@@ -1,0 +1,291 @@
+"""The broker's keys: Kafka's names, and Kafka's defaults unless they would hurt a local user.
+
+Defaults that are not Kafka's:
+    listeners                    loopback only, where Kafka listens on every address
+    log.flush.interval.ms        1000, since `durability=interval` flushes by it
+    queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
+Keys that are not Kafka's: `durability`, `flush.bytes`, `group.commit.max.wait.us`,
+`storage.min.free.bytes`.
+
+A broker key that only gives topics their default is not written here again: it is declared from
+the topic's key that overrides it.
+
+Left out: keys of Kafka's without a counterpart here are refused, those that people set with the
+reason.  No key changes while the broker runs until the config APIs are served.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafkalite.config.key import Check, Key, Scope, Type, at_least, between, only
+from kafkalite.config.topic import TOPIC
+from kafkalite.errors import InvalidConfig
+
+BROKER = Scope("broker")
+
+INT_MAX = (1 << 31) - 1
+
+
+class Listener(NamedTuple):
+    """An address to listen on, or to tell clients."""
+
+    host: str
+    port: int
+
+
+def parse_listener(text: str) -> Listener:
+    """The address in `PLAINTEXT://HOST:PORT`; an IPv6 host stands in brackets."""
+    protocol, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
+        raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {text!r}.")
+    if protocol.upper() != "PLAINTEXT":
+        raise InvalidConfig(f"Only PLAINTEXT listeners are served in this version, not {text!r}.")
+    if int(port) > 65_535:
+        raise InvalidConfig(f"A port is at most 65535, which {port} is not.")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidConfig(f"An IPv6 address stands in brackets: PLAINTEXT://[{host}]:{port}.")
+    return Listener(host, int(port))
+
+
+def one_listener(entries: tuple[str, ...]) -> bool:
+    return len(entries) == 1 and parse_listener(entries[0]) is not None
+
+
+# Who the node is, and where it is reached.
+
+NODE_ID = BROKER.declare(
+    "node.id", Type.INT, 0,
+    """The number by which clients know this node.""",
+    check=at_least(0),
+)
+LISTENERS = BROKER.declare(
+    "listeners", Type.LIST, ("PLAINTEXT://127.0.0.1:9092",),
+    """The address to listen on.  Port 0 lets the system choose a free one; the ready file and
+    `kafkalite status` say which.  An empty host is every address of the machine.""",
+    check=Check("one PLAINTEXT://HOST:PORT", one_listener),
+)
+ADVERTISED_LISTENERS: Key[tuple[str, ...] | None] = BROKER.declare(
+    "advertised.listeners", Type.LIST, None,
+    """The address that clients are told to connect to.  Unset, each client is told the address
+    it connected to, which is right unless a network between maps addresses or ports.""",
+    check=Check("one PLAINTEXT://HOST:PORT", one_listener),
+)
+BROKER_RACK: Key[str | None] = BROKER.declare(
+    "broker.rack", Type.STRING, None,
+    """The rack that clients are told this node stands in.""",
+)
+LOG_DIRS = BROKER.declare(
+    "log.dirs", Type.LIST, (),
+    """The directory that holds the logs and all else the broker keeps; the flag --data names
+    the same.  Unset, it is a directory of the user's own.""",
+    check=Check("one directory", lambda entries: len(entries) <= 1),
+)
+
+# Topics.
+
+NUM_PARTITIONS = BROKER.declare(
+    "num.partitions", Type.INT, 1,
+    """How many partitions a topic has when its creator does not say.""",
+    check=at_least(1),
+)
+DEFAULT_REPLICATION_FACTOR = BROKER.declare(
+    "default.replication.factor", Type.INT, 1,
+    """How many replicas a partition has when the topic's creator does not say.""",
+    check=only(1, "a partition has one replica in this version"),
+)
+AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
+    "auto.create.topics.enable", Type.BOOLEAN, True,
+    """Whether a topic is created when a client first asks for its metadata.""",
+)
+DELETE_TOPIC_ENABLE = BROKER.declare(
+    "delete.topic.enable", Type.BOOLEAN, True,
+    """Whether topics may be deleted.""",
+)
+
+# Connections and requests.
+
+SOCKET_REQUEST_MAX_BYTES = BROKER.declare(
+    "socket.request.max.bytes", Type.INT, 100 << 20,
+    """The largest request a client may send; a connection that announces a larger one is
+    closed.""",
+    check=at_least(1),
+)
+SOCKET_SEND_BUFFER_BYTES = BROKER.declare(
+    "socket.send.buffer.bytes", Type.INT, 102_400,
+    """The size of a connection's send buffer in the kernel; -1 leaves it to the kernel.""",
+    check=at_least(-1),
+)
+SOCKET_RECEIVE_BUFFER_BYTES = BROKER.declare(
+    "socket.receive.buffer.bytes", Type.INT, 102_400,
+    """The size of a connection's receive buffer in the kernel; -1 leaves it to the kernel.""",
+    check=at_least(-1),
+)
+SOCKET_LISTEN_BACKLOG_SIZE = BROKER.declare(
+    "socket.listen.backlog.size", Type.INT, 50,
+    """How many connections may wait to be accepted; the system bounds it as well.""",
+    check=at_least(1),
+)
+CONNECTIONS_MAX_IDLE_MS = BROKER.declare(
+    "connections.max.idle.ms", Type.LONG, 600_000,
+    """How long a connection may be silent before it is closed; -1 lets it be.""",
+    check=at_least(-1),
+)
+MAX_CONNECTIONS = BROKER.declare(
+    "max.connections", Type.INT, INT_MAX,
+    """How many connections a node holds at once.""",
+    check=at_least(0),
+)
+MAX_CONNECTIONS_PER_IP = BROKER.declare(
+    "max.connections.per.ip", Type.INT, INT_MAX,
+    """How many connections a node holds at once from one address.""",
+    check=at_least(0),
+)
+QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
+    "queued.max.request.bytes", Type.LONG, 512 << 20,
+    """How many bytes of requests a node holds before it has answered them; above that it reads
+    no further.  -1 sets no bound.""",
+    check=Check("-1 or at least 1", lambda size: size == -1 or size >= 1),
+)
+FETCH_MAX_BYTES = BROKER.declare(
+    "fetch.max.bytes", Type.INT, 55 << 20,
+    """The most that one fetch is answered with, whatever the client asks for.""",
+    check=at_least(1024),
+)
+MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS = BROKER.declare(
+    "max.incremental.fetch.session.cache.slots", Type.INT, 1_000,
+    """How many incremental fetch sessions a node remembers.""",
+    check=at_least(0),
+)
+MAX_REQUEST_PARTITION_SIZE_LIMIT = BROKER.declare(
+    "max.request.partition.size.limit", Type.INT, 2_000,
+    """How many partitions one DescribeTopicPartitions answer holds; the client asks for the
+    rest with the cursor it is given.""",
+    check=at_least(1),
+)
+PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
+    "producer.id.expiration.ms", Type.INT, 86_400_000,
+    """How long after its last batch a partition forgets an idempotent producer.""",
+    check=at_least(1),
+)
+
+# The disk.
+
+GROUP_COMMIT_MAX_WAIT_US = BROKER.declare(
+    "group.commit.max.wait.us", Type.INT, 500,
+    """With durability=fsync, how long a flush waits for more appends to join it.  A lone
+    append is flushed at once.""",
+    check=between(0, 5_000),
+)
+STORAGE_MIN_FREE_BYTES = BROKER.declare(
+    "storage.min.free.bytes", Type.LONG, -1,
+    """The free space of the disk below which producers get a retriable error; reads go on.
+    -1 means 5 % of the disk, but at most 1 GiB.""",
+    check=at_least(-1),
+)
+LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = BROKER.declare(
+    "log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000,
+    """How often the offsets are written down from which logs are checked after a crash.""",
+    check=at_least(0),
+)
+LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
+    "log.retention.check.interval.ms", Type.LONG, 300_000,
+    """How often the logs are searched for segments to remove.""",
+    check=at_least(1),
+)
+NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
+    "num.recovery.threads.per.data.dir", Type.INT, 2,
+    """How many logs are checked at once when the broker starts after a crash.""",
+    check=at_least(1),
+)
+
+# What holds for topics that do not say otherwise.  Where several units are offered, the finest
+# that is set counts.
+
+BROKER.declare(
+    "log.retention.ms", Type.LONG, None,
+    """How long a segment is kept after its newest record, for topics without retention.ms.
+    -1 keeps it for ever.  Unset, log.retention.minutes counts.""",
+    check=at_least(-1),
+)
+BROKER.declare(
+    "log.retention.minutes", Type.INT, None,
+    """log.retention.ms in minutes.  Unset, log.retention.hours counts.""",
+    check=at_least(-1),
+)
+BROKER.declare(
+    "log.retention.hours", Type.INT, 168,
+    """log.retention.ms in hours.""",
+    check=at_least(-1),
+)
+BROKER.declare(
+    "log.roll.ms", Type.LONG, None,
+    """The age at which a segment is closed although it is not full, for topics without
+    segment.ms.  Unset, log.roll.hours counts.""",
+    check=at_least(1),
+)
+BROKER.declare(
+    "log.roll.hours", Type.INT, 168,
+    """log.roll.ms in hours.""",
+    check=at_least(1),
+)
+BROKER.declare(
+    "log.roll.jitter.ms", Type.LONG, None,
+    """The most by which log.roll.ms is shortened, for topics without segment.jitter.ms.
+    Unset, log.roll.jitter.hours counts.""",
+    check=at_least(0),
+)
+BROKER.declare(
+    "log.roll.jitter.hours", Type.INT, 0,
+    """log.roll.jitter.ms in hours.""",
+    check=at_least(0),
+)
+for key in TOPIC.values():
+    for name in key.overrides:
+        if name not in BROKER:
+            doc = f"For topics without {key.name}.  {key.doc}"
+            BROKER.declare(name, key.type, key.default, doc, check=key.check)
+
+# Keys of Kafka's that people set, and why they are not needed or not there.
+
+BROKER.leave_out(
+    "process.roles", "controller.", "inter.broker.", "control.plane.", "early.start.listeners",
+    "metadata.log.", "metadata.max.", "initial.broker.",
+    because="every node takes its part in the cluster by itself; remove the line",
+)
+BROKER.leave_out(
+    "zookeeper.", "inter.broker.protocol.version", "log.message.format.version",
+    because="Kafka itself removed it; remove the line",
+)
+BROKER.leave_out("broker.id", because="the key is node.id")
+BROKER.leave_out("log.dir", because="the key is log.dirs")
+BROKER.leave_out(
+    "num.network.threads", "num.io.threads", "queued.max.requests", "background.threads",
+    because="a node serves all its connections from one loop; remove the line",
+)
+BROKER.leave_out(
+    "num.replica.", "replica.", "auto.leader.", "leader.imbalance.",
+    because="a partition has one replica in this version; remove the line",
+)
+BROKER.leave_out(
+    "group.", "offsets.", "share.",
+    because="groups come with a later version; remove the line",
+)
+BROKER.leave_out(
+    "transaction.", "transactional.",
+    because="transactions come with a later version; remove the line",
+)
+BROKER.leave_out(
+    "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users", "allow.everyone.",
+    "principal.", "delegation.",
+    because="encryption, logins and access rules come with a later version; keep to loopback",
+)
+BROKER.leave_out(
+    "log.cleaner.", because="compaction comes with a later version; remove the line"
+)
+BROKER.leave_out(
+    "remote.log.", because="tiered storage comes with a later version; remove the line"
+)

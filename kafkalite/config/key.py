@@ -1,0 +1,238 @@
+"""A configuration key: its name, type, default, bounds and words, said once.
+
+    SEGMENT_BYTES = TOPIC.declare(
+        "segment.bytes", Type.INT, 1 << 30,
+        \"""The size at which a segment is closed and a new one begun.\""",
+        check=at_least(1 << 20),
+        overrides="log.segment.bytes",
+    )
+
+A value is text where people and the wire write it, and typed everywhere else: `parse` and
+`format` are the only doors between the two.  What cannot be parsed or does not pass the key's
+check is an InvalidConfig whose sentence names the key, the value and what would do.
+
+A topic's key names the broker's keys it overrides, the most exact first.  Where those count in
+another unit their name ends in it (`log.retention.hours`), and their value is converted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kafkalite.errors import InvalidConfig
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+UNIT_MS = {"minutes": 60_000, "hours": 3_600_000}
+
+
+class Type(enum.IntEnum):
+    """What a value is; the numbers are those of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+
+
+class Place(NamedTuple):
+    """A name under which a key's value may stand, and how many of the key's units one is."""
+
+    name: str
+    factor: int
+
+
+class Check(Generic[T_contra]):
+    """A condition on a typed value, with the words that complete `… must be`."""
+
+    def __init__(self, words: str, holds: Callable[[T_contra], bool]) -> None:
+        self.words = words
+        self.holds = holds
+
+
+class Key(Generic[T]):
+    """One declared key; two keys are equal only when they are the same."""
+
+    def __init__(
+        self,
+        name: str,
+        type: Type,
+        default: T,
+        doc: str,
+        *,
+        check: Check[Any] | None,
+        overrides: str | tuple[str, ...],
+        dynamic: bool,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.doc = " ".join(doc.split())
+        self.check = check
+        self.overrides = (overrides,) if isinstance(overrides, str) else overrides
+        self.dynamic = dynamic
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is Type.PASSWORD
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """Where to look for the value: the key's own name, then those it overrides."""
+        yield Place(self.name, 1)
+        for name in self.overrides:
+            if name != self.name:
+                yield Place(name, UNIT_MS.get(name.rpartition(".")[2], 1))
+
+    def parse(self, text: str) -> T:
+        """The typed value of a text, once it has passed the key's check."""
+        text = text.strip()
+        try:
+            value: T = PARSERS[self.type](text)
+        except ValueError as words:
+            raise InvalidConfig(f"{self.name} must be {words}, not {text!r}.") from None
+        if self.check is not None and not self.check.holds(value):
+            raise InvalidConfig(f"{self.name} must be {self.check.words}, not {text!r}.")
+        return value
+
+    def format(self, value: T) -> str:
+        """The text of a typed value; parsing it gives the value again."""
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def __repr__(self) -> str:
+        return f"<key {self.name}>"
+
+
+class Scope(dict[str, Key[Any]]):
+    """The keys that one kind of thing has, by name; dynamic ones may change while it runs."""
+
+    def __init__(self, owner: str, dynamic: bool = False) -> None:
+        super().__init__()
+        self.owner = owner
+        self.dynamic = dynamic
+        self.left_out: dict[str, str] = {}
+
+    def declare(
+        self,
+        name: str,
+        type: Type,
+        default: T,
+        doc: str,
+        *,
+        check: Check[Any] | None = None,
+        overrides: str | tuple[str, ...] = (),
+    ) -> Key[T]:
+        """Enter a key; its default must pass its own check, and its name be new."""
+        assert name not in self, f"{name} is declared twice"
+        key = Key(name, type, default, doc, check=check, overrides=overrides, dynamic=self.dynamic)
+        assert default is None or key.parse(key.format(default)) == default, f"{name}: its default"
+        self[name] = key
+        return key
+
+    def leave_out(self, *names: str, because: str) -> None:
+        """Say why there are no keys of these names; a name that ends in a dot is a beginning."""
+        self.left_out |= dict.fromkeys(names, because)
+
+    def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """The typed values of texts by key name; an unknown name is refused."""
+        return {name: self.named(name).parse(text) for name, text in texts.items()}
+
+    def named(self, name: str) -> Key[Any]:
+        """The key of this name; InvalidConfig, with the names near it, when there is none."""
+        if name in self:
+            return self[name]
+        for left_out, because in self.left_out.items():
+            if name == left_out or (left_out.endswith(".") and name.startswith(left_out)):
+                raise InvalidConfig(f"{name} is not a key here: {because}.")
+        near = difflib.get_close_matches(name, self, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        raise InvalidConfig(f"{name} is not a configuration key of a {self.owner}{hint}")
+
+
+def parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def parse_integer(bits: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        bound = 1 << (bits - 1)
+        digits = text.removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
+            raise ValueError("a whole number")
+        if not -bound <= int(text) < bound:
+            raise ValueError(f"a whole number of at most {bits} bits")
+        return int(text)
+
+    return parse
+
+
+def parse_double(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",")) if text else ()
+
+
+PARSERS: dict[Type, Callable[[str], Any]] = {
+    Type.BOOLEAN: parse_boolean,
+    Type.STRING: str,
+    Type.SHORT: parse_integer(16),
+    Type.INT: parse_integer(32),
+    Type.LONG: parse_integer(64),
+    Type.DOUBLE: parse_double,
+    Type.LIST: parse_list,
+    Type.CLASS: str,
+    Type.PASSWORD: str,
+}
+
+
+def at_least(low: float) -> Check[float]:
+    return Check(f"at least {low}", lambda value: value >= low)
+
+
+def at_most(high: float) -> Check[float]:
+    return Check(f"at most {high}", lambda value: value <= high)
+
+
+def between(low: float, high: float) -> Check[float]:
+    return Check(f"between {low} and {high}", lambda value: low <= value <= high)
+
+
+def one_of(*values: str) -> Check[str]:
+    return Check(f"one of {', '.join(values)}", lambda value: value in values)
+
+
+def each_one_of(*values: str) -> Check[tuple[str, ...]]:
+    words = f"a list, each entry one of {', '.join(values)}"
+    return Check(words, lambda entries: all(entry in values for entry in entries))
+
+
+def only(value: object, because: str) -> Check[object]:
+    """The one value there is so far; the sentence says what is missing for the others."""
+    shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    return Check(f"{shown or 'empty'} ({because})", lambda given: given == value)

@@ -1,0 +1,142 @@
+"""The values in force, and where each came from.
+
+    topic's own value  over  dynamic broker value  over  config file and flags  over  default
+
+Settings never change: when a value does, new ones are made.  `settings[SEGMENT_BYTES]` is typed,
+as the key is, and costs one dictionary look-up after the first time.
+
+A config file is written as Java's properties are: `key=value` or `key: value`, `#` or `!` before
+a comment, `\\` at the end of a line that goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from kafkalite.config.broker import BROKER
+from kafkalite.config.key import Key
+from kafkalite.config.topic import TOPIC
+from kafkalite.errors import Refusal
+
+T = TypeVar("T")
+
+
+class Source(enum.IntEnum):
+    """Where a value came from; the numbers are those of DescribeConfigs."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Found(NamedTuple):
+    """A value some layer holds for a key, under the name it stands there."""
+
+    name: str
+    value: Any
+    source: Source
+
+
+class Settings:
+    """Typed values by key: the broker's, or a topic's over the broker's."""
+
+    def __init__(self, layers: tuple[tuple[Source, Mapping[str, Any]], ...]) -> None:
+        self._layers = layers
+        self._values: dict[Key[Any], Any] = {}
+
+    @classmethod
+    def broker(cls, static: Mapping[str, str] = {}, dynamic: Mapping[str, str] = {}) -> Settings:
+        """A broker's settings from texts; InvalidConfig names what is unknown or impossible."""
+        return cls(
+            (
+                (Source.DYNAMIC_BROKER, BROKER.parse(dynamic)),
+                (Source.STATIC_BROKER, BROKER.parse(static)),
+            )
+        )
+
+    def for_topic(self, overrides: Mapping[str, str] = {}) -> Settings:
+        """The settings of a topic with these texts of its own."""
+        return Settings(((Source.TOPIC, TOPIC.parse(overrides)), *self._layers))
+
+    def replacing(self, values: Mapping[Key[Any], Any]) -> Settings:
+        """The same with some values forced past their checks: small segments for a test."""
+        forced = {key.name: value for key, value in values.items()}
+        return Settings(((Source.TOPIC, forced), *self._layers))
+
+    def __getitem__(self, key: Key[T]) -> T:
+        if key not in self._values:
+            self._values[key] = next(self.found(key)).value
+        value: T = self._values[key]
+        return value
+
+    def source(self, key: Key[Any]) -> Source:
+        """Where the key's value came from."""
+        return next(self.found(key)).source
+
+    def found(self, key: Key[Any]) -> Iterator[Found]:
+        """Every value there is for the key, the one in force first and its default last."""
+        for name, factor in key.places:
+            for source, values in self._layers:
+                if name in values:
+                    yield Found(name, scaled(values[name], factor), source)
+        yield Found(key.name, key.default, Source.DEFAULT)
+
+
+def scaled(value: Any, factor: int) -> Any:
+    """A value in the key's own unit; what is negative means `without bound` in every unit."""
+    if factor == 1:
+        return value
+    return value * factor if value >= 0 else -1
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The keys and values of a config file, as texts; a later line wins over an earlier one."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as fault:
+        raise Refusal(f"cannot read the config file {path}: {fault.strerror}") from None
+    except UnicodeDecodeError as fault:
+        raise Refusal(f"the config file {path} is not UTF-8 at byte {fault.start}") from None
+    properties = {}
+    for number, line in logical_lines(text):
+        found = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", line, re.DOTALL)
+        if not found:
+            raise Refusal(f"{path}, line {number}: {line!r} is not written as key=value")
+        properties[unescaped(found[1])] = unescaped(found[2])
+    return properties
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, each with its number; one that ends in `\\` goes on."""
+    begun, begun_at = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun_at = begun_at or number
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            begun += line[:-1]
+            continue
+        yield begun_at, begun + line
+        begun, begun_at = "", 0
+    if begun:
+        yield begun_at, begun
+
+
+def unescaped(text: str) -> str:
+    """Java's escapes: `\\t`, `\\n`, `\\u00e9`, and a backslash before any other character."""
+    letters = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        return letters.get(found[2], found[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text, flags=re.DOTALL)
