@@ -1,0 +1,536 @@
+"""Runs schema plans: cold requests and answers, read into Fields and written from dicts.
+
+A Plan is what one message looks like in one version: its steps in the order of the bytes, compiled
+from tuples once.  `read` walks untrusted bytes under it and answers Fields or an error code;
+`write` walks a dict, made by us, and asserts.  Nothing here knows which API a plan belongs to; the
+words of schemas are in protocol/types.py, the making of plans in protocol/schema.py.
+
+What a hostile frame can cost: every count is held against the bytes left and against the number of
+values a message may unfold into, before anything is allocated for it; nesting is as deep as the
+schema, which is finite; a tagged field reads inside its own size.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem, PyDict_SetItem, PyDict_Size
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from big_endian cimport load_i64, load_u16, load_u32, store_i64
+from wire_bytes cimport (
+    INVALID_REQUEST, NULL_LENGTH, REQUEST_VALUES_MAX, Cursor, Sink, put_i8, put_i16, put_i32,
+    put_i64, put_length, put_raw, put_sized, put_uvarint, refuse, remaining, room, sink_bytes,
+    sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32, take_i64, take_length,
+    take_tag_count, take_uvarint,
+)
+
+
+cdef extern from "Python.h":
+    # Declared here as answering a bare pointer, so that bad UTF-8 can become a code, not a raise.
+    PyObject* PyUnicode_DecodeUTF8(const char* at, Py_ssize_t size, const char* errors)
+    void PyErr_Clear()
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+
+cdef enum Kind:
+    KIND_BOOL
+    KIND_INT8
+    KIND_INT16
+    KIND_UINT16
+    KIND_INT32
+    KIND_UINT32
+    KIND_INT64
+    KIND_FLOAT64
+    KIND_UUID
+    KIND_STRING
+    KIND_BYTES
+    KIND_RECORDS
+    KIND_STRUCT
+    KIND_ARRAY
+
+BOOL, INT8, INT16, UINT16 = KIND_BOOL, KIND_INT8, KIND_INT16, KIND_UINT16
+INT32, UINT32, INT64, FLOAT64 = KIND_INT32, KIND_UINT32, KIND_INT64, KIND_FLOAT64
+UUID, STRING, BYTES, RECORDS = KIND_UUID, KIND_STRING, KIND_BYTES, KIND_RECORDS
+STRUCT, ARRAY = KIND_STRUCT, KIND_ARRAY
+
+VALUES_MAX = REQUEST_VALUES_MAX
+
+cdef enum:
+    UNTAGGED = -1
+    UUID_SIZE = 16
+
+
+cdef class Fields(dict):
+    """A message, or a part of one, as it was read: a dict whose items are attributes too.
+
+    A field with the name of a dict method is read as an item.
+    """
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+cdef struct Step:
+    PyObject* name
+    PyObject* preset            # what the field is when nobody says
+    PyObject* plan              # of the struct, or of the array's element; NULL for the others
+    Kind kind
+    Kind element
+    int tag
+    bint nullable
+
+
+cdef class Plan:
+    """One message, or a struct inside one, in one version.
+
+    Made of tuples `(name, kind, element kind, nullable, tag, default, plan)`: the fields the
+    version has, untagged ones in order, then tagged ones by tag; then `(name, default, dropped)` for
+    those it lacks, `dropped` false where a value other than the default must not be lost silently.
+    """
+
+    cdef Step* steps
+    cdef Py_ssize_t untagged
+    cdef Py_ssize_t count
+    cdef readonly bint flexible
+    cdef readonly Py_ssize_t size_min
+    cdef int values_each
+    cdef tuple fields
+    cdef tuple lacking
+    cdef dict presets
+
+    def __cinit__(self, tuple fields, tuple lacking, bint flexible):
+        cdef Py_ssize_t index
+        self.fields, self.lacking, self.flexible = fields, lacking, flexible
+        self.count = len(fields)
+        self.values_each = 1 + len(fields)
+        self.presets = {name: preset for name, preset, _ in lacking}
+        self.size_min = 1 if flexible else 0
+        self.steps = <Step*> PyMem_Calloc(max(self.count, 1), sizeof(Step))
+        if self.steps == NULL:
+            raise MemoryError
+        for index, field in enumerate(fields):
+            self.set_step(&self.steps[index], field)
+            if self.steps[index].tag == UNTAGGED:
+                assert self.untagged == index, "tagged fields come last"
+                self.untagged += 1
+                self.size_min += step_size_min(&self.steps[index], flexible)
+
+    cdef set_step(self, Step* step, tuple field):
+        name, kind, element, nullable, tag, preset, plan = field
+        # Every object behind these pointers lives as long as `fields` holds its tuple.
+        step.name, step.preset = <PyObject*> name, <PyObject*> preset
+        step.plan = NULL if plan is None else <PyObject*> plan
+        step.kind, step.element = kind, element
+        step.nullable, step.tag = nullable, tag
+        if tag != UNTAGGED:
+            assert self.flexible, f"{name} is tagged in a version that has no tags"
+            self.presets[name] = preset
+
+    def __dealloc__(self):
+        PyMem_Free(self.steps)
+
+
+cdef Py_ssize_t step_size_min(const Step* step, bint flexible):
+    """The fewest bytes the field can take."""
+    if step.kind == KIND_STRUCT:
+        return 1 if step.nullable else (<Plan> step.plan).size_min
+    return kind_size_min(step.kind, flexible)
+
+
+cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
+    if kind == KIND_BOOL or kind == KIND_INT8:
+        return 1
+    if kind == KIND_INT16 or kind == KIND_UINT16:
+        return 2
+    if kind == KIND_INT32 or kind == KIND_UINT32:
+        return 4
+    if kind == KIND_INT64 or kind == KIND_FLOAT64:
+        return 8
+    if kind == KIND_UUID:
+        return UUID_SIZE
+    if flexible:
+        return 1
+    return 2 if kind == KIND_STRING else 4
+
+
+# ---- reading
+
+def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t values_max=VALUES_MAX):
+    """The Fields these bytes hold from `position` to their end, or an error code.
+
+    Records are views of `buffer`; everything else is of its own.
+    """
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef object fields
+    assert position >= 0
+    if not isinstance(buffer, memoryview):
+        buffer = memoryview(buffer)
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        cursor.at = <const uint8_t*> view.buf + min(position, view.len)
+        cursor.end = <const uint8_t*> view.buf + view.len
+        cursor.values_left = values_max
+        cursor.flexible = plan.flexible
+        cursor.fault = False
+        fields = read_struct(plan, &cursor, buffer, <const uint8_t*> view.buf)
+        if cursor.fault or remaining(&cursor):
+            return INVALID_REQUEST
+        return fields
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object read_struct(Plan plan, Cursor* cursor, object owner, const uint8_t* start):
+    cdef Fields fields = Fields.__new__(Fields)
+    cdef Py_ssize_t index
+    cdef Step* step
+    cdef object value
+    for index in range(plan.untagged):
+        step = &plan.steps[index]
+        value = read_value(step, cursor, owner, start)
+        if cursor.fault:
+            return None
+        PyDict_SetItem(fields, <object> step.name, value)
+    for name, preset in plan.presets.items():
+        PyDict_SetItem(fields, name, fresh(preset))
+    if plan.flexible:
+        read_tags(plan, cursor, fields, owner, start)
+    return fields
+
+
+cdef object fresh(preset):
+    """A default that its owner may change without changing everybody's."""
+    if type(preset) is list:
+        return []
+    if type(preset) is dict:
+        return Fields((name, fresh(value)) for name, value in preset.items())
+    return preset
+
+
+cdef int read_tags(
+    Plan plan, Cursor* cursor, Fields fields, object owner, const uint8_t* start
+) except -1:
+    cdef uint32_t count = take_tag_count(cursor)
+    cdef uint32_t tag, size
+    cdef Py_ssize_t index
+    cdef Step* step
+    cdef const uint8_t* end
+    while count and not cursor.fault:
+        count -= 1
+        tag = take_uvarint(cursor)
+        size = take_uvarint(cursor)
+        if size > remaining(cursor):
+            refuse(cursor)
+            break
+        for index in range(plan.untagged, plan.count):
+            step = &plan.steps[index]
+            if <uint32_t> step.tag == tag:
+                end, cursor.end = cursor.end, cursor.at + size
+                value = read_value(step, cursor, owner, start)
+                if cursor.fault or remaining(cursor):
+                    cursor.end = end
+                    refuse(cursor)
+                    break
+                cursor.end = end
+                PyDict_SetItem(fields, <object> step.name, value)
+                break
+        else:
+            take(cursor, size)
+    return 0
+
+
+cdef object read_value(Step* step, Cursor* cursor, object owner, const uint8_t* start):
+    if step.kind == KIND_ARRAY:
+        return read_array(step, cursor, owner, start)
+    if step.kind == KIND_STRUCT:
+        # A struct that may be null is told from one that is there by a byte before it.
+        if step.nullable and take_i8(cursor) < 0:
+            return None
+        return read_struct(<Plan> step.plan, cursor, owner, start)
+    return read_scalar(step.kind, step.nullable, cursor, owner, start)
+
+
+cdef object read_array(Step* step, Cursor* cursor, object owner, const uint8_t* start):
+    cdef Py_ssize_t count, index, size_min
+    cdef int values_each = 1
+    cdef object value
+    cdef list values
+    if step.element == KIND_STRUCT:
+        size_min = (<Plan> step.plan).size_min
+        values_each = (<Plan> step.plan).values_each
+    else:
+        size_min = kind_size_min(step.element, cursor.flexible)
+    count = take_count(cursor, size_min, values_each, step.nullable)
+    if count == NULL_LENGTH:
+        return None
+    if cursor.fault:
+        return None
+    values = []
+    for index in range(count):
+        if step.element == KIND_STRUCT:
+            value = read_struct(<Plan> step.plan, cursor, owner, start)
+        else:
+            value = read_scalar(step.element, False, cursor, owner, start)
+        if cursor.fault:
+            return None
+        values.append(value)
+    return values
+
+
+cdef object read_scalar(
+    Kind kind, bint nullable, Cursor* cursor, object owner, const uint8_t* start
+):
+    cdef const uint8_t* at
+    if kind == KIND_INT32:
+        return take_i32(cursor)
+    if kind == KIND_INT16:
+        return take_i16(cursor)
+    if kind == KIND_INT64:
+        return take_i64(cursor)
+    if kind == KIND_STRING:
+        return read_string(nullable, cursor)
+    if kind == KIND_BOOL:
+        return take_i8(cursor) != 0
+    if kind == KIND_INT8:
+        return take_i8(cursor)
+    if kind == KIND_BYTES or kind == KIND_RECORDS:
+        return read_bytes(kind, nullable, cursor, owner, start)
+    at = take(cursor, kind_size_min(kind, cursor.flexible))
+    if at == NULL:
+        return None
+    if kind == KIND_UUID:
+        return PyBytes_FromStringAndSize(<const char*> at, UUID_SIZE)
+    if kind == KIND_UINT16:
+        return load_u16(at)
+    if kind == KIND_UINT32:
+        return load_u32(at)
+    return load_f64(at)
+
+
+cdef object read_string(bint nullable, Cursor* cursor):
+    cdef Py_ssize_t length = take_length(cursor, 2, nullable)
+    cdef PyObject* text
+    if cursor.fault or length == NULL_LENGTH:
+        return None
+    text = PyUnicode_DecodeUTF8(<const char*> take(cursor, length), length, NULL)
+    if text == NULL:
+        PyErr_Clear()
+        refuse(cursor)
+        return None
+    return stolen(text)
+
+
+cdef inline object stolen(PyObject* owned):
+    """The object behind a pointer whose reference is ours to give away."""
+    cdef object value = <object> owned
+    Py_DECREF_pointer(owned)
+    return value
+
+
+cdef extern from *:
+    void Py_DECREF_pointer "Py_DECREF"(PyObject* owned)
+
+
+cdef object read_bytes(
+    Kind kind, bint nullable, Cursor* cursor, object owner, const uint8_t* start
+):
+    cdef Py_ssize_t length = take_length(cursor, 4, nullable)
+    cdef Py_ssize_t position
+    if cursor.fault or length == NULL_LENGTH:
+        return None
+    position = take(cursor, length) - start
+    if kind == KIND_RECORDS:
+        return owner[position:position + length]
+    return PyBytes_FromStringAndSize(<const char*> start + position, length)
+
+
+cdef inline double load_f64(const uint8_t* at) noexcept nogil:
+    cdef int64_t raw = load_i64(at)
+    cdef double value
+    memcpy(&value, &raw, 8)
+    return value
+
+
+# ---- writing
+
+def write(Plan plan not None, values):
+    """The bytes of a message.  A field not given takes its default; an unknown one is a mistake.
+
+    Raises LookupError when the version lacks a field whose value must not be lost silently.
+    """
+    cdef Sink sink
+    sink_open(&sink, plan.flexible)
+    try:
+        write_struct(plan, &sink, values)
+        return sink_bytes(&sink)
+    finally:
+        sink_close(&sink)
+
+
+cdef int write_struct(Plan plan, Sink* sink, object values) except -1:
+    cdef Py_ssize_t index
+    cdef Py_ssize_t known = 0
+    cdef uint32_t tags = 0
+    cdef Step* step
+    cdef PyObject* given
+    assert isinstance(values, dict), f"a struct is written from a dict, not {values!r}"
+    for index in range(plan.count):
+        step = &plan.steps[index]
+        given = PyDict_GetItem(values, <object> step.name)
+        known += given != NULL
+        if step.tag == UNTAGGED:
+            write_value(step, sink, <object> (step.preset if given == NULL else given))
+        elif given != NULL and not is_preset(step, <object> given):
+            tags += 1
+    if known != PyDict_Size(values):
+        check_lacking(plan, values, known)
+    if plan.flexible:
+        put_uvarint(sink, tags)
+        if tags:
+            write_tags(plan, sink, values)
+    return 0
+
+
+cdef int write_tags(Plan plan, Sink* sink, object values) except -1:
+    cdef Py_ssize_t index, start
+    cdef Step* step
+    cdef PyObject* given
+    for index in range(plan.untagged, plan.count):
+        step = &plan.steps[index]
+        given = PyDict_GetItem(values, <object> step.name)
+        if given == NULL or is_preset(step, <object> given):
+            continue
+        put_uvarint(sink, step.tag)
+        start = sink.size
+        write_value(step, sink, <object> given)
+        put_sized(sink, start)
+    return 0
+
+
+cdef bint is_preset(Step* step, object value) except -1:
+    """Whether a tagged field says no more than its absence would."""
+    if step.kind == KIND_STRUCT and value is not None and not step.nullable:
+        return is_preset_struct(<Plan> step.plan, value)
+    if step.kind == KIND_ARRAY and value is not None:
+        return len(value) == 0 and <object> step.preset is not None
+    return value == <object> step.preset
+
+
+cdef bint is_preset_struct(Plan plan, object values) except -1:
+    cdef Py_ssize_t index
+    cdef PyObject* given
+    for index in range(plan.count):
+        given = PyDict_GetItem(values, <object> plan.steps[index].name)
+        if given != NULL and not is_preset(&plan.steps[index], <object> given):
+            return False
+    return True
+
+
+cdef int check_lacking(Plan plan, object values, Py_ssize_t known) except -1:
+    """Whether everything given that was not written may be left out in this version."""
+    for name, preset, dropped in plan.lacking:
+        if name not in values:
+            continue
+        known += 1
+        value = values[name]
+        if dropped or value == preset or (type(preset) is list and not value):
+            continue
+        raise LookupError(name)
+    if known != PyDict_Size(values):
+        fields = {step[0] for step in plan.fields} | {lack[0] for lack in plan.lacking}
+        raise AssertionError(f"there is no field {', '.join(sorted(set(values) - fields))}")
+    return 0
+
+
+cdef int write_value(Step* step, Sink* sink, object value) except -1:
+    if value is None:
+        assert step.nullable, f"{<object> step.name} is None, and may not be"
+        return write_null(step, sink)
+    if step.kind == KIND_ARRAY:
+        return write_array(step, sink, value)
+    if step.kind == KIND_STRUCT:
+        if step.nullable:
+            put_i8(sink, 1)
+        return write_struct(<Plan> step.plan, sink, value)
+    try:
+        return write_scalar(step.kind, sink, value)
+    except (AssertionError, TypeError, OverflowError) as fault:
+        raise AssertionError(f"{<object> step.name} = {value!r}: {fault}") from fault
+
+
+cdef int write_null(Step* step, Sink* sink) except -1:
+    if step.kind == KIND_STRUCT:
+        return put_i8(sink, -1)
+    return put_length(sink, NULL_LENGTH, 2 if step.kind == KIND_STRING else 4)
+
+
+cdef int write_array(Step* step, Sink* sink, object values) except -1:
+    put_length(sink, len(values), 4)
+    if step.element == KIND_STRUCT:
+        for value in values:
+            write_struct(<Plan> step.plan, sink, value)
+    else:
+        for value in values:
+            write_scalar(step.element, sink, value)
+    return 0
+
+
+cdef int write_scalar(Kind kind, Sink* sink, object value) except -1:
+    if kind == KIND_INT32:
+        return put_i32(sink, <int32_t> integer(value, -0x80000000, 0x7FFFFFFF))
+    if kind == KIND_INT16:
+        return put_i16(sink, <int16_t> integer(value, -0x8000, 0x7FFF))
+    if kind == KIND_INT64:
+        return put_i64(sink, <int64_t> value)
+    if kind == KIND_STRING:
+        return write_string(sink, value)
+    if kind == KIND_BOOL:
+        return put_i8(sink, 1 if value else 0)
+    if kind == KIND_INT8:
+        return put_i8(sink, <int8_t> integer(value, -0x80, 0x7F))
+    if kind == KIND_BYTES or kind == KIND_RECORDS:
+        return write_bytes(sink, value)
+    if kind == KIND_UUID:
+        assert type(value) is bytes and len(value) == UUID_SIZE, "a UUID is 16 bytes"
+        return put_raw(sink, PyBytes_AS_STRING(value), UUID_SIZE)
+    if kind == KIND_UINT16:
+        return put_i16(sink, <int16_t> <uint16_t> integer(value, 0, 0xFFFF))
+    if kind == KIND_UINT32:
+        return put_i32(sink, <int32_t> <uint32_t> integer(value, 0, 0xFFFFFFFF))
+    return write_float(sink, value)
+
+
+cdef inline int64_t integer(object value, int64_t low, int64_t high) except? -1:
+    cdef int64_t number = value
+    assert low <= number <= high, "outside its type"
+    return number
+
+
+cdef int write_string(Sink* sink, object value) except -1:
+    cdef Py_ssize_t size
+    cdef const char* at = PyUnicode_AsUTF8AndSize(value, &size)
+    put_length(sink, size, 2)
+    return put_raw(sink, at, size)
+
+
+cdef int write_bytes(Sink* sink, object value) except -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
+    try:
+        put_length(sink, view.len, 4)
+        return put_raw(sink, view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int write_float(Sink* sink, double value) except -1:
+    cdef int64_t raw
+    memcpy(&raw, &value, 8)
+    store_i64(room(sink, 8), raw)
+    return 0

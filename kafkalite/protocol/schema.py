@@ -1,0 +1,145 @@
+"""Messages and APIs: a schema, the versions it has, and its bytes in each of them.
+
+An Api is one request and its response.  What the two look like is said in schemas/, in the words of
+types.py; a plan for one (message, version) is made when it is first used, and run by _ext.codec.
+
+    request = METADATA.request.read(12, frame, position)    # Fields; InvalidRequest when they lie
+    body = METADATA.response.write(12, {"topics": [...]})   # bytes, headers apart (frame.py)
+
+A reader finds every field of the schema: those the version lacks hold their default.  A writer is
+given any of them: those the version lacks are dropped.
+
+BY_KEY holds every Api whose family has been imported; `import kafkalite.protocol.schemas` imports
+all that clients may use.
+"""
+
+from __future__ import annotations
+
+
+from kafkalite._ext import codec
+from kafkalite._ext.codec import Fields, Plan
+from kafkalite.errors import InvalidRequest, UnsupportedVersion
+from kafkalite.protocol.types import Array, Field, Struct, versions_of
+
+__all__ = ["BY_KEY", "Api", "Fields", "Message"]
+
+API_VERSIONS_KEY = 18
+ANSWER_VALUES_MAX = 1 << 26
+
+BY_KEY: dict[int, Api] = {}
+
+
+class Message:
+    """One message in all of its versions."""
+
+    def __init__(
+        self,
+        name: str,
+        struct: Struct,
+        *,
+        versions: str,
+        flexible: str = "none",
+        may_drop: bool = True,
+        values_max: int = codec.VALUES_MAX,
+    ) -> None:
+        self.name = name
+        self.struct = struct
+        self.versions = versions_of(versions)
+        self.flexible = versions_of(flexible)
+        self.may_drop = may_drop
+        self.values_max = values_max
+        self.plans: dict[int, Plan] = {}
+
+    def read(self, version: int, buffer: bytes | memoryview, position: int = 0) -> Fields:
+        """What the bytes say from `position` to their end; InvalidRequest when they do not read."""
+        fields = codec.read(self.plan(version), buffer, position, self.values_max)
+        if isinstance(fields, int):
+            raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
+        return fields
+
+    def write(self, version: int, values: dict[str, object]) -> bytes:
+        """The bytes of these values, defaults for what is not among them."""
+        try:
+            return codec.write(self.plan(version), values)
+        except LookupError as lost:
+            raise UnsupportedVersion(
+                f"{self.name} version {version} cannot say {lost.args[0]}."
+            ) from None
+
+    def plan(self, version: int) -> Plan:
+        plan = self.plans.get(version)
+        if plan is None:
+            if version not in self.versions:
+                raise UnsupportedVersion(f"There is no {self.name} version {version}.")
+            flexible = version in self.flexible
+            plan = self.plans[version] = plan_of(self.struct, version, flexible, self.may_drop)
+        return plan
+
+
+class Api:
+    """A request and its response, under one key."""
+
+    def __init__(
+        self,
+        key: int,
+        name: str,
+        *,
+        versions: str,
+        request: Struct,
+        response: Struct,
+        flexible: str = "none",
+    ) -> None:
+        assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
+        BY_KEY[key] = self
+        self.key = key
+        self.name = name
+        run = versions_of(versions)
+        assert run.high is not None, "an API ends at its newest version"
+        self.versions = (run.low, run.high)
+        self.flexible = versions_of(flexible)
+        self.request = Message(
+            f"{name} request", request, versions=versions, flexible=flexible, may_drop=False
+        )
+        self.response = Message(
+            f"{name} response",
+            response,
+            versions=versions,
+            flexible=flexible,
+            values_max=ANSWER_VALUES_MAX,
+        )
+
+    def __repr__(self) -> str:
+        return f"Api({self.key}, {self.name!r})"
+
+    def request_header_flexible(self, version: int) -> bool:
+        """Whether the request's header carries tags; asked of versions yet unknown as well."""
+        return version in self.flexible
+
+    def response_header_flexible(self, version: int) -> bool:
+        """Whether the response's header does.
+
+        Never for ApiVersions: a client must be able to read that answer before it knows which
+        versions it is talking to.
+        """
+        return self.key != API_VERSIONS_KEY and version in self.flexible
+
+
+def plan_of(struct: Struct, version: int, flexible: bool, may_drop: bool) -> Plan:
+    plain, tagged, lacking = [], [], []
+    for name, field in struct.fields.items():
+        if version not in field.versions:
+            lacking.append((name, field.default, may_drop or field.ignorable))
+        elif field.tag is None:
+            plain.append(step_of(name, field, version, flexible, may_drop))
+        else:
+            tagged.append(step_of(name, field, version, flexible, may_drop))
+    tagged.sort(key=lambda step: step[4])
+    return Plan((*plain, *tagged), tuple(lacking), flexible)
+
+
+def step_of(name: str, field: Field, version: int, flexible: bool, may_drop: bool) -> codec.Step:
+    element = field.element if isinstance(field, Array) else field
+    nested = plan_of(element, version, flexible, may_drop) if isinstance(element, Struct) else None
+    tag = -1 if field.tag is None else field.tag
+    nullable = version in field.nullable
+    return (name, field.kind, element.kind, nullable, tag, field.default, nested)
