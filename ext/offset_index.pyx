@@ -1,0 +1,152 @@
+"""Search in a segment's indexes: the last entry at or before what is sought.
+
+    offset entry    i32 relative offset, i32 position          8 bytes
+    time entry      i64 timestamp, i32 relative offset        12 bytes
+
+An index is entries in a file, then a tail of entries not written yet.  The file is read by pread,
+eight or twelve bytes a step, and never mapped: a map over a file that somebody cuts ends the
+process with SIGBUS, and each map counts against vm.max_map_count.  A search of 2^18 entries is
+eighteen reads of cached pages, some microseconds, and most searches end in the tail.
+
+A read that fails answers as if there were no entry: the caller then walks from the segment's
+beginning, which is slow and right.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.unistd cimport pread
+
+from big_endian cimport load_i32, load_i64
+
+
+cdef enum:
+    OFFSET_ENTRY_SIZE_ = 8
+    TIME_ENTRY_SIZE_ = 12
+
+OFFSET_ENTRY_SIZE = OFFSET_ENTRY_SIZE_
+TIME_ENTRY_SIZE = TIME_ENTRY_SIZE_
+
+
+cdef inline int64_t key_of(const uint8_t* entry, int entry_size) noexcept nogil:
+    # The key of an offset entry is its offset, of a time entry its timestamp.
+    return load_i32(entry) if entry_size == OFFSET_ENTRY_SIZE_ else load_i64(entry)
+
+
+cdef Py_ssize_t floor_in_memory(
+    const uint8_t* entries, Py_ssize_t count, int entry_size, int64_t key
+) noexcept nogil:
+    """The slot of the last entry whose key is at most `key`; -1 when all are greater."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) >> 1
+        if key_of(entries + middle * entry_size, entry_size) <= key:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef bint floor_in_file(
+    int fd, Py_ssize_t count, int entry_size, int64_t key, uint8_t* found
+) noexcept nogil:
+    """Whether the file holds such an entry; if so it is in `found`."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    cdef uint8_t entry[TIME_ENTRY_SIZE_]
+    cdef int i
+    cdef bint any = False
+    while low < high:
+        middle = (low + high) >> 1
+        if pread(fd, entry, entry_size, middle * entry_size) != entry_size:
+            return False
+        if key_of(entry, entry_size) <= key:
+            low = middle + 1
+            any = True
+            for i in range(entry_size):
+                found[i] = entry[i]
+        else:
+            high = middle
+    return any
+
+
+cdef bint floor_entry(
+    int fd, Py_ssize_t count, tail, int entry_size, int64_t key, uint8_t* found
+) except -1:
+    cdef Py_buffer view
+    cdef Py_ssize_t slot
+    cdef const uint8_t* entry
+    cdef int i
+    cdef bint any
+    PyObject_GetBuffer(tail, &view, PyBUF_SIMPLE)
+    slot = floor_in_memory(<const uint8_t*> view.buf, view.len // entry_size, entry_size, key)
+    if slot >= 0:
+        entry = <const uint8_t*> view.buf + slot * entry_size
+        for i in range(entry_size):
+            found[i] = entry[i]
+    PyBuffer_Release(&view)
+    if slot >= 0:
+        return True
+    if count <= 0:
+        return False
+    with nogil:
+        any = floor_in_file(fd, count, entry_size, key, found)
+    return any
+
+
+def floor_offset(int fd, Py_ssize_t count, tail, int64_t relative_offset) -> tuple:
+    """(relative offset, position) of the last entry at or before; (-1, 0) when there is none."""
+    cdef uint8_t found[TIME_ENTRY_SIZE_]
+    if floor_entry(fd, count, tail, OFFSET_ENTRY_SIZE_, relative_offset, found):
+        return load_i32(found), load_i32(found + 4)
+    return -1, 0
+
+
+def floor_time(int fd, Py_ssize_t count, tail, int64_t timestamp) -> tuple:
+    """(timestamp, relative offset) of the last entry at or before; (-1, 0) when none is."""
+    cdef uint8_t found[TIME_ENTRY_SIZE_]
+    if floor_entry(fd, count, tail, TIME_ENTRY_SIZE_, timestamp, found):
+        return load_i64(found), load_i32(found + 8)
+    return -1, 0
+
+
+def sound_offsets(entries, int64_t end_position) -> int:
+    """How many leading entries could be true: offsets and positions grow, none beyond the end."""
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef Py_ssize_t slot = 0, count
+    cdef int64_t offset, position, last_offset = -1, last_position = -1
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    at = <const uint8_t*> view.buf
+    count = view.len // OFFSET_ENTRY_SIZE_
+    with nogil:
+        while slot < count:
+            offset, position = load_i32(at), load_i32(at + 4)
+            if offset <= last_offset or position <= last_position or position >= end_position:
+                break
+            last_offset, last_position = offset, position
+            at += OFFSET_ENTRY_SIZE_
+            slot += 1
+    PyBuffer_Release(&view)
+    return slot
+
+
+def sound_times(entries, int64_t last_relative_offset) -> int:
+    """How many leading entries could be true: timestamps grow, offsets do not fall back."""
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef Py_ssize_t slot = 0, count
+    cdef int64_t timestamp, offset, last_timestamp = -1, last_offset = 0
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    at = <const uint8_t*> view.buf
+    count = view.len // TIME_ENTRY_SIZE_
+    with nogil:
+        while slot < count:
+            timestamp, offset = load_i64(at), load_i32(at + 8)
+            if timestamp <= last_timestamp or offset < last_offset:
+                break
+            if offset > last_relative_offset:
+                break
+            last_timestamp, last_offset = timestamp, offset
+            at += TIME_ENTRY_SIZE_
+            slot += 1
+    PyBuffer_Release(&view)
+    return slot

@@ -1,0 +1,529 @@
+"""Walk through a segment file: from batch to batch by headers, or over every byte by CRC.
+
+Files are read by pread and without the GIL, so walks of several logs run side by side.  What is
+read is not believed: a length is bounded by the file's end before anything is done with it, and
+memory is taken for bytes that are there.
+
+`find_offset`, `find_timestamp` and `walk_to_end` read headers only.  `scan` checks each batch
+whole and answers what a log must know again after a crash: index entries, the greatest timestamp,
+where leader epochs begin, and the batches of producers, of which only the last five of each matter.
+"""
+
+from libc.errno cimport errno
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from posix.types cimport off_t
+from posix.unistd cimport pread
+
+from batch_check cimport check_batch
+from batch_layout cimport *
+from big_endian cimport load_i16, load_i32, load_i64, store_i32, store_i64
+
+cdef extern from "<unistd.h>" nogil:
+    int c_syncfs "syncfs" (int fd)
+
+
+cdef enum:
+    # One read holds a walk from an index entry to the next when batches are small.
+    WINDOW_SIZE = 8 * 1024
+    CHUNK_SIZE = 1 << 20
+    # A scan answers after this many bytes, so that its lists stay small.
+    SCAN_SIZE = 32 << 20
+    BATCHES_REMEMBERED = 5
+    OFFSET_ENTRY_SIZE = 8
+    TIME_ENTRY_SIZE = 12
+    RELATIVE_OFFSET_MAX = 0x7FFFFFFF
+
+# What a walk came upon.  NONE and CORRUPT_MESSAGE are Kafka's; a read that failed is its storage
+# error; the two others are ends that only a file has.
+cdef enum:
+    STORAGE_ERROR_ = 56
+    AT_END_ = -1
+    TORN_ = -2
+    ZEROS_ = -3
+
+WHOLE = NONE
+DAMAGED = CORRUPT_MESSAGE
+STORAGE_ERROR = STORAGE_ERROR_
+AT_END = AT_END_
+TORN = TORN_
+ZEROS = ZEROS_
+
+
+# ---------------------------------------------------------------------------------------------
+# By headers
+
+
+cdef struct Window:
+    int fd
+    int64_t end
+    int64_t position
+    Py_ssize_t filled
+    uint8_t bytes[WINDOW_SIZE]
+
+
+cdef struct Header:
+    int64_t position
+    int64_t size
+    int64_t base_offset
+    int64_t last_offset
+    int64_t max_timestamp
+
+
+cdef Py_ssize_t pread_whole(int fd, uint8_t* into, Py_ssize_t size, int64_t position) noexcept nogil:
+    """The bytes read, fewer only at the file's end; -1 when reading failed."""
+    cdef Py_ssize_t done = 0, got
+    while done < size:
+        got = pread(fd, into + done, size - done, <off_t> (position + done))
+        if got < 0:
+            if errno == 4:          # EINTR
+                continue
+            return -1
+        if got == 0:
+            break
+        done += got
+    return done
+
+
+cdef int read_header(Window* window, int64_t position, Header* header) noexcept nogil:
+    """Look at the header at this position: WHOLE, AT_END, TORN, DAMAGED or STORAGE_ERROR."""
+    cdef const uint8_t* at
+    cdef int32_t length, delta
+    cdef Py_ssize_t wanted
+    if position == window.end:
+        return AT_END_
+    if window.end - position < HEADER_SIZE:
+        return TORN_
+    if position < window.position or position + HEADER_SIZE > window.position + window.filled:
+        wanted = min(WINDOW_SIZE, window.end - position)
+        window.position = position
+        window.filled = pread_whole(window.fd, window.bytes, wanted, position)
+        if window.filled < 0:
+            window.filled = 0
+            return STORAGE_ERROR_
+        if window.filled < HEADER_SIZE:
+            return TORN_
+    at = window.bytes + (position - window.position)
+    length = load_i32(at + BATCH_LENGTH)
+    delta = load_i32(at + LAST_OFFSET_DELTA)
+    header.position = position
+    header.size = <int64_t> length + PREFIX_SIZE
+    header.base_offset = load_i64(at + BASE_OFFSET)
+    header.max_timestamp = load_i64(at + MAX_TIMESTAMP)
+    if header.size < HEADER_SIZE or at[MAGIC] != CURRENT_MAGIC or delta < 0:
+        return CORRUPT_MESSAGE
+    if header.base_offset < 0 or header.base_offset > INT64_MAX - delta:
+        return CORRUPT_MESSAGE
+    header.last_offset = header.base_offset + delta
+    if position + header.size > window.end:
+        return TORN_
+    return NONE
+
+
+cdef Window* new_window(int fd, int64_t end) except NULL:
+    cdef Window* window = <Window*> malloc(sizeof(Window))
+    if window == NULL:
+        raise MemoryError
+    window.fd = fd
+    window.end = end
+    window.position = 0
+    window.filled = 0
+    return window
+
+
+def find_offset(int fd, int64_t position, int64_t end, int64_t offset, int64_t expected=-1) -> tuple:
+    """(code, position, size, base offset, last offset, max timestamp) of the batch that holds
+    `offset`, or else of the first one after it.
+
+    The first batch seen must end with the offset `expected`, unless that is -1: an index that
+    says otherwise is damaged.
+    """
+    cdef Window* window = new_window(fd, end)
+    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef int code
+    with nogil:
+        code = read_header(window, position, &header)
+        if code == NONE and expected >= 0 and header.last_offset != expected:
+            code = CORRUPT_MESSAGE
+        while code == NONE and header.last_offset < offset:
+            code = read_header(window, header.position + header.size, &header)
+    free(window)
+    return (
+        code, header.position, header.size, header.base_offset, header.last_offset,
+        header.max_timestamp,
+    )
+
+
+def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t offset) -> tuple:
+    """(code, position, size) of the first batch that reaches `timestamp`, at `offset` or later."""
+    cdef Window* window = new_window(fd, end)
+    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef int code
+    with nogil:
+        code = read_header(window, position, &header)
+        while code == NONE and (header.max_timestamp < timestamp or header.last_offset < offset):
+            code = read_header(window, header.position + header.size, &header)
+    free(window)
+    return code, header.position, header.size
+
+
+def walk_to_end(int fd, int64_t position, int64_t end) -> tuple:
+    """(code, position, next offset, max timestamp, its batch's last offset) where the walk ends.
+
+    AT_END says that the last batch ends where the file does.
+    """
+    cdef Window* window = new_window(fd, end)
+    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef int code
+    cdef int64_t next_offset = -1, max_timestamp = -1, offset_of_max = -1
+    cdef int64_t at = position
+    with nogil:
+        code = read_header(window, at, &header)
+        while code == NONE:
+            if header.max_timestamp > max_timestamp:
+                max_timestamp = header.max_timestamp
+                offset_of_max = header.last_offset
+            next_offset = header.last_offset + 1
+            at = header.position + header.size
+            code = read_header(window, at, &header)
+    free(window)
+    return code, at, next_offset, max_timestamp, offset_of_max
+
+
+# ---------------------------------------------------------------------------------------------
+# By every byte
+
+
+cdef struct Produced:
+    int64_t base_offset
+    int64_t producer_id
+    int64_t max_timestamp
+    int32_t base_sequence
+    int32_t last_offset_delta
+    int16_t producer_epoch
+    int16_t attributes
+    bint dropped
+
+
+cdef struct Began:
+    int32_t leader_epoch
+    int64_t base_offset
+
+
+# Growing arrays: bytes and the room they have.
+cdef struct Bytes:
+    uint8_t* at
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+cdef uint8_t* extended(Bytes* bytes, Py_ssize_t size) noexcept nogil:
+    """Where to write `size` more bytes; NULL when there is no memory."""
+    cdef Py_ssize_t room = bytes.room
+    cdef uint8_t* at
+    if bytes.size + size > room:
+        room = 2 * room + size
+        at = <uint8_t*> realloc(bytes.at, room)
+        if at == NULL:
+            return NULL
+        bytes.at, bytes.room = at, room
+    at = bytes.at + bytes.size
+    bytes.size += size
+    return at
+
+
+cdef struct Scan:
+    int fd
+    int64_t end
+    int64_t position
+    int64_t segment_base
+    int64_t next_offset
+    int64_t interval
+    int64_t since_entry
+    int64_t max_timestamp
+    int64_t offset_of_max
+    int64_t timestamp_entered
+    int32_t leader_epoch
+    int64_t count
+    Bytes chunk
+    Bytes offset_entries
+    Bytes time_entries
+    Bytes produced
+    Bytes began
+    bint no_memory
+
+
+cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
+    """Note what a whole batch tells; False when memory ran out."""
+    cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
+    cdef int64_t last_offset = base_offset + load_i32(batch + LAST_OFFSET_DELTA)
+    cdef int64_t timestamp = load_i64(batch + MAX_TIMESTAMP)
+    cdef int64_t producer_id = load_i64(batch + PRODUCER_ID)
+    cdef int32_t leader_epoch = load_i32(batch + LEADER_EPOCH)
+    cdef uint8_t* entry
+    cdef Produced* produced
+    cdef Began* began
+    if timestamp > scan.max_timestamp:
+        scan.max_timestamp = timestamp
+        scan.offset_of_max = last_offset
+    if scan.since_entry > scan.interval:
+        entry = extended(&scan.offset_entries, OFFSET_ENTRY_SIZE)
+        if entry == NULL:
+            return False
+        store_i32(entry, <int32_t> (last_offset - scan.segment_base))
+        store_i32(entry + 4, <int32_t> scan.position)
+        if scan.max_timestamp > scan.timestamp_entered:
+            entry = extended(&scan.time_entries, TIME_ENTRY_SIZE)
+            if entry == NULL:
+                return False
+            store_i64(entry, scan.max_timestamp)
+            store_i32(entry + 8, <int32_t> (scan.offset_of_max - scan.segment_base))
+            scan.timestamp_entered = scan.max_timestamp
+        scan.since_entry = 0
+    scan.since_entry += size
+    if leader_epoch > scan.leader_epoch:
+        began = <Began*> extended(&scan.began, sizeof(Began))
+        if began == NULL:
+            return False
+        began.leader_epoch, began.base_offset = leader_epoch, base_offset
+        scan.leader_epoch = leader_epoch
+    if producer_id >= 0:
+        produced = <Produced*> extended(&scan.produced, sizeof(Produced))
+        if produced == NULL:
+            return False
+        produced.base_offset = base_offset
+        produced.producer_id = producer_id
+        produced.max_timestamp = timestamp
+        produced.base_sequence = load_i32(batch + BASE_SEQUENCE)
+        produced.last_offset_delta = load_i32(batch + LAST_OFFSET_DELTA)
+        produced.producer_epoch = load_i16(batch + PRODUCER_EPOCH)
+        produced.attributes = load_i16(batch + ATTRIBUTES)
+        produced.dropped = False
+    scan.next_offset = last_offset + 1
+    scan.position += size
+    scan.count += 1
+    return True
+
+
+cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
+    """The code a batch earns in its place: whole, and after the one before it."""
+    cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
+    cdef int32_t delta = load_i32(batch + LAST_OFFSET_DELTA)
+    if base_offset < scan.next_offset or delta < 0:
+        return CORRUPT_MESSAGE
+    if base_offset - scan.segment_base > RELATIVE_OFFSET_MAX - <int64_t> delta:
+        return CORRUPT_MESSAGE
+    return check_batch(batch, size)
+
+
+cdef int scan_rest_is_zeros(Scan* scan) noexcept nogil:
+    """ZEROS when nothing but zeros stands from here to the end, else TORN."""
+    cdef int64_t position = scan.position
+    cdef Py_ssize_t got, i
+    while position < scan.end:
+        got = pread_whole(
+            scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, scan.end - position), position
+        )
+        if got <= 0:
+            return TORN_
+        for i in range(got):
+            if scan.chunk.at[i]:
+                return TORN_
+        position += got
+    return ZEROS_
+
+
+cdef int scan_chunk(Scan* scan) noexcept nogil:
+    """Check the batches of one read; NONE, or why it ended before the file."""
+    cdef Py_ssize_t filled, used = 0
+    cdef int64_t size
+    cdef const uint8_t* batch
+    cdef int code
+    cdef int64_t left = scan.end - scan.position
+    filled = pread_whole(scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, left), scan.position)
+    if filled < 0:
+        return STORAGE_ERROR_
+    while used < filled:
+        batch = scan.chunk.at + used
+        left = scan.end - scan.position
+        if filled - used < PREFIX_SIZE:
+            return TORN_ if used == 0 or filled - used == left else NONE
+        size = <int64_t> load_i32(batch + BATCH_LENGTH) + PREFIX_SIZE
+        if size < HEADER_SIZE:
+            return CORRUPT_MESSAGE if load_i32(batch + BATCH_LENGTH) else scan_rest_is_zeros(scan)
+        if size > left:
+            return TORN_
+        if size > filled - used:
+            if used:
+                return NONE             # the next read begins with this batch
+            if filled < min(<int64_t> scan.chunk.room, left):
+                return TORN_            # the file is shorter than it was
+            scan.chunk.size = 0
+            if extended(&scan.chunk, size) == NULL:
+                scan.no_memory = True
+            return NONE                 # the next read has room for all of it
+        code = scan_judge(scan, batch, size)
+        if code:
+            return code
+        if not scan_note(scan, batch, size):
+            scan.no_memory = True
+            return NONE
+        used += size
+    return NONE if filled else TORN_
+
+
+cdef void drop_forgotten(Scan* scan) noexcept nogil:
+    """Drop what a producer's five later batches make forgotten; transactions keep all."""
+    cdef Produced* produced = <Produced*> scan.produced.at
+    cdef Py_ssize_t count = scan.produced.size // <Py_ssize_t> sizeof(Produced)
+    cdef Py_ssize_t slots = 16, slot, distinct = 0, i
+    cdef int64_t* ids
+    cdef int32_t* seen
+    if count <= BATCHES_REMEMBERED:
+        return
+    while slots < 2 * count and slots < 1 << 16:
+        slots *= 2
+    ids = <int64_t*> malloc(slots * sizeof(int64_t))
+    seen = <int32_t*> calloc(slots, sizeof(int32_t))
+    i = count - 1
+    while ids != NULL and seen != NULL and i >= 0 and 2 * distinct < slots:
+        slot = <Py_ssize_t> ((<size_t> produced[i].producer_id * <size_t> 0x9E3779B97F4A7C15) >> 40)
+        slot &= slots - 1
+        while seen[slot] and ids[slot] != produced[i].producer_id:
+            slot = (slot + 1) & (slots - 1)
+        if not seen[slot]:
+            ids[slot] = produced[i].producer_id
+            distinct += 1
+        if seen[slot] >= BATCHES_REMEMBERED:
+            produced[i].dropped = not produced[i].attributes & (TRANSACTIONAL | CONTROL)
+        else:
+            seen[slot] += 1
+        i -= 1
+    free(ids)
+    free(seen)
+
+
+cdef object scan_answer(Scan* scan, int code):
+    cdef Produced* produced = <Produced*> scan.produced.at
+    cdef Began* began = <Began*> scan.began.at
+    cdef Py_ssize_t i
+    cdef list batches = []
+    for i in range(scan.produced.size // <Py_ssize_t> sizeof(Produced)):
+        if not produced[i].dropped:
+            batches.append((
+                produced[i].base_offset, produced[i].last_offset_delta, produced[i].attributes,
+                produced[i].max_timestamp, produced[i].producer_id, produced[i].producer_epoch,
+                produced[i].base_sequence,
+            ))
+    return (
+        code, scan.position, scan.next_offset, scan.since_entry, scan.max_timestamp,
+        scan.offset_of_max, scan.timestamp_entered, scan.leader_epoch, scan.count,
+        (<const char*> scan.offset_entries.at)[:scan.offset_entries.size],
+        (<const char*> scan.time_entries.at)[:scan.time_entries.size],
+        batches,
+        [(began[i].leader_epoch, began[i].base_offset)
+         for i in range(scan.began.size // <Py_ssize_t> sizeof(Began))],
+    )
+
+
+def scan(
+    int fd, int64_t position, int64_t end, int64_t segment_base, int64_t next_offset,
+    int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
+    int64_t timestamp_entered, int32_t leader_epoch,
+) -> tuple:
+    """Check batches from `position` on; storage.segment.Scanned names what comes back.
+
+    The code is WHOLE when more may follow, AT_END at the end, or else why it stopped there.
+    """
+    cdef Scan scan
+    cdef int code = NONE
+    cdef int64_t until = min(end, position + SCAN_SIZE)
+    scan = Scan(
+        fd=fd, end=end, position=position, segment_base=segment_base, next_offset=next_offset,
+        interval=interval, since_entry=since_entry, max_timestamp=max_timestamp,
+        offset_of_max=offset_of_max, timestamp_entered=timestamp_entered,
+        leader_epoch=leader_epoch, count=0, no_memory=False,
+        chunk=Bytes(NULL, 0, 0), offset_entries=Bytes(NULL, 0, 0),
+        time_entries=Bytes(NULL, 0, 0), produced=Bytes(NULL, 0, 0), began=Bytes(NULL, 0, 0),
+    )
+    try:
+        if extended(&scan.chunk, CHUNK_SIZE) == NULL:
+            raise MemoryError
+        for bytes_ in (0, 1, 2, 3):
+            # Never NULL, so that an answer without entries is simply empty.
+            if extended(array_of(&scan, bytes_), 64) == NULL:
+                raise MemoryError
+            array_of(&scan, bytes_).size = 0
+        with nogil:
+            while code == NONE and scan.position < until and not scan.no_memory:
+                code = scan_chunk(&scan)
+            drop_forgotten(&scan)
+        if scan.no_memory:
+            raise MemoryError
+        if code == NONE and scan.position == end:
+            code = AT_END_
+        return scan_answer(&scan, code)
+    finally:
+        free(scan.chunk.at)
+        free(scan.offset_entries.at)
+        free(scan.time_entries.at)
+        free(scan.produced.at)
+        free(scan.began.at)
+
+
+cdef Bytes* array_of(Scan* scan, int which) noexcept nogil:
+    if which == 0:
+        return &scan.offset_entries
+    if which == 1:
+        return &scan.time_entries
+    if which == 2:
+        return &scan.produced
+    return &scan.began
+
+
+def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int:
+    """Where the next batch begins that checks and starts at `offset_min` or later; -1: nowhere.
+
+    Tells damage in a segment's middle from a torn end: only the former has batches behind it.
+    """
+    cdef Bytes chunk = Bytes(NULL, 0, 0)
+    cdef int64_t found = -1
+    cdef Py_ssize_t filled, i
+    cdef int64_t size, base_offset
+    if extended(&chunk, CHUNK_SIZE) == NULL:
+        raise MemoryError
+    with nogil:
+        while found < 0 and end - position >= HEADER_SIZE:
+            filled = pread_whole(fd, chunk.at, min(<int64_t> chunk.room, end - position), position)
+            if filled < HEADER_SIZE:
+                break
+            i = 0
+            while i + HEADER_SIZE <= filled and found < 0:
+                size = <int64_t> load_i32(chunk.at + i + BATCH_LENGTH) + PREFIX_SIZE
+                base_offset = load_i64(chunk.at + i + BASE_OFFSET)
+                if (
+                    chunk.at[i + MAGIC] == CURRENT_MAGIC and size >= HEADER_SIZE
+                    and size <= end - position - i and base_offset >= offset_min
+                    and base_offset - offset_min <= RELATIVE_OFFSET_MAX
+                ):
+                    if size > filled - i:
+                        if i:
+                            break           # read again from here on, then with more room
+                        chunk.size = 0
+                        if size > chunk.room and extended(&chunk, size) != NULL:
+                            break
+                    elif check_batch(chunk.at + i, size) == NONE:
+                        found = position + i
+                i += 1
+            if found < 0:
+                position += i
+    free(chunk.at)
+    return found
+
+
+def syncfs(int fd) -> int:
+    """Flush the whole file system that holds `fd`; 0 or the errno."""
+    cdef int failed
+    with nogil:
+        failed = c_syncfs(fd)
+    return errno if failed else 0
