@@ -1,0 +1,225 @@
+"""The controller with plain calls: what it grants, what it refuses, and that both leave no trace
+before their records are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.coordination.controller import (
+    NEW_PARTITIONS_MAX,
+    Controller,
+    Defaults,
+    Growth,
+    NewTopic,
+)
+from kafkalite.coordination.image import NodeImage, PartitionImage, TopicImage
+
+fresh = count(1)
+
+
+def topic_id() -> bytes:
+    return next(fresh).to_bytes(16, "big")
+
+
+def do(controller: Controller, result: Any) -> Any:
+    """Replay a decision's records, as its host does, and give its response."""
+    for record in result.records:
+        controller.replay(record)
+    return result.response
+
+
+def cluster_of(node_count: int) -> Controller:
+    controller = Controller()
+    do(controller, controller.found("a-cluster"))
+    for node_id in range(node_count):
+        do(controller, controller.register_node(NodeImage(node_id, "localhost", 9092 + node_id)))
+    return controller
+
+
+def create(controller: Controller, *wanted: NewTopic, **options: Any) -> dict[str, Any]:
+    ids = [topic_id() for _ in wanted]
+    return do(controller, controller.create_topics(wanted, ids, **options))
+
+
+def grow(controller: Controller, *wanted: Growth, **options: Any) -> dict[str, Any]:
+    return do(controller, controller.create_partitions(wanted, **options))
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return cluster_of(1)
+
+
+def test_a_topic_is_there_once_its_records_are_replayed(controller):
+    result = controller.create_topics([NewTopic("flights", 3, 1)], [topic_id()])
+    assert controller.image.topics == {}
+    answer = do(controller, result)["flights"]
+    assert controller.image.topics == {"flights": answer}
+    assert controller.image.topics_by_id == {answer.topic_id: answer}
+    assert answer.partitions == dict.fromkeys(range(3), PartitionImage(0, 0, (0,), (0,)))
+
+
+def test_what_a_topic_leaves_open_the_defaults_fill(controller):
+    answer = create(controller, NewTopic("a"), defaults=Defaults(7, 1))
+    assert len(answer["a"].partitions) == 7
+
+
+def test_a_topic_keeps_the_config_it_was_created_with(controller):
+    create(controller, NewTopic("a", config={"retention.ms": "60000"}))
+    assert controller.image.topics["a"].config == {"retention.ms": "60000"}
+
+
+def test_validating_gives_the_answer_and_no_records(controller):
+    result = controller.create_topics([NewTopic("a", 2)], [topic_id()], validate_only=True)
+    assert isinstance(result.response["a"], TopicImage)
+    assert result.records == []
+
+
+def test_one_refused_topic_does_not_keep_the_others_out(controller):
+    answers = create(controller, NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
+    assert isinstance(answers["b"], errors.InvalidPartitions)
+    assert controller.image.topics.keys() == {"a", "c"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [
+        (NewTopic(""), errors.InvalidTopicException),
+        (NewTopic("."), errors.InvalidTopicException),
+        (NewTopic(".."), errors.InvalidTopicException),
+        (NewTopic("a/b"), errors.InvalidTopicException),
+        (NewTopic("a\n"), errors.InvalidTopicException),
+        (NewTopic("ä"), errors.InvalidTopicException),
+        (NewTopic("٣"), errors.InvalidTopicException),
+        (NewTopic("a" * 250), errors.InvalidTopicException),
+        (NewTopic("there"), errors.TopicAlreadyExists),
+        (NewTopic("a_b"), errors.InvalidTopicException),
+        (NewTopic("__cluster_metadata"), errors.InvalidRequest),
+        (NewTopic("__consumer_offsets"), errors.InvalidRequest),
+        (NewTopic("a", 0), errors.InvalidPartitions),
+        (NewTopic("a", -2), errors.InvalidPartitions),
+        (NewTopic("a", NEW_PARTITIONS_MAX + 1), errors.PolicyViolation),
+        (NewTopic("a", 2**31 - 1), errors.PolicyViolation),
+        (NewTopic("a", 1, 0), errors.InvalidReplicationFactor),
+        (NewTopic("a", 1, -2), errors.InvalidReplicationFactor),
+        (NewTopic("a", 1, 2), errors.InvalidReplicationFactor),
+        (NewTopic("a", 1, 2**15 - 1), errors.InvalidReplicationFactor),
+        (NewTopic("a", config={"no.such.key": "1"}), errors.InvalidConfig),
+        (NewTopic("a", config={"retention.ms": "soon"}), errors.InvalidConfig),
+        (NewTopic("a", config={"retention.ms": None}), errors.InvalidConfig),
+        (NewTopic("a", 1, assignments=[(0, [0])]), errors.InvalidRequest),
+        (NewTopic("a", -1, 1, assignments=[(0, [0])]), errors.InvalidRequest),
+        (NewTopic("a", assignments=[(0, [7])]), errors.InvalidReplicaAssignment),
+        (NewTopic("a", assignments=[(0, [])]), errors.InvalidReplicaAssignment),
+        (NewTopic("a", assignments=[(0, [0, 0])]), errors.InvalidReplicaAssignment),
+        (NewTopic("a", assignments=[(1, [0])]), errors.InvalidReplicaAssignment),
+        (NewTopic("a", assignments=[(-1, [0])]), errors.InvalidReplicaAssignment),
+        (NewTopic("a", assignments=[(0, [0]), (0, [0])]), errors.InvalidReplicaAssignment),
+        (
+            NewTopic("a", assignments=[(i, [0]) for i in range(NEW_PARTITIONS_MAX + 1)]),
+            errors.PolicyViolation,
+        ),
+    ],
+    ids=lambda value: repr(value)[:60] if isinstance(value, NewTopic) else "",
+)
+def test_a_topic_that_cannot_be_is_refused_with_the_error_kafka_gives(controller, wanted, fault):
+    create(controller, NewTopic("there"), NewTopic("a.b"))
+    before = [*controller.records()]
+    answer = create(controller, wanted)[wanted.name]
+    assert type(answer) is fault
+    assert [*controller.records()] == before
+
+
+def test_names_of_one_request_collide_as_well(controller):
+    answers = create(controller, NewTopic("a.b"), NewTopic("a_b"))
+    assert isinstance(answers["a_b"], errors.InvalidTopicException)
+
+
+def test_the_bound_on_new_partitions_holds_for_a_whole_request(controller):
+    answers = create(controller, NewTopic("a", NEW_PARTITIONS_MAX), NewTopic("b", 1))
+    assert isinstance(answers["b"], errors.PolicyViolation)
+    assert len(controller.image.topics["a"].partitions) == NEW_PARTITIONS_MAX
+
+
+def test_partitions_lie_in_turn_over_the_nodes():
+    controller = cluster_of(3)
+    partitions = create(controller, NewTopic("a", 6, 2))["a"].partitions
+    assert [partition.leader for partition in partitions.values()] == [0, 1, 2, 0, 1, 2]
+    assert all(len(set(partition.replicas)) == 2 for partition in partitions.values())
+    assert all(partition.leader == partition.replicas[0] for partition in partitions.values())
+
+
+def test_partitions_placed_by_hand_lie_where_they_were_put():
+    controller = cluster_of(3)
+    answer = create(controller, NewTopic("a", assignments=[(1, [2, 0]), (0, [1, 2])]))["a"]
+    assert [*answer.partitions] == [0, 1]
+    assert answer.partitions[1].replicas == (2, 0)
+
+
+def test_replicas_placed_by_hand_are_as_many_for_each_partition():
+    controller = cluster_of(3)
+    answer = create(controller, NewTopic("a", assignments=[(0, [0, 1]), (1, [1])]))["a"]
+    assert isinstance(answer, errors.InvalidReplicaAssignment)
+
+
+def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):
+    answer = create(controller, NewTopic("a.b", config={"retention.ms": "1"}))["a.b"]
+    do(controller, controller.delete_topics([answer.topic_id]))
+    assert controller.image.topics == controller.image.topics_by_id == {}
+    assert create(controller, NewTopic("a_b"))["a_b"].config == {}
+
+
+def test_deleting_a_topic_that_is_not_there_deletes_none(controller):
+    there = create(controller, NewTopic("a"))["a"]
+    with pytest.raises(errors.UnknownTopicId):
+        controller.delete_topics([there.topic_id, topic_id()])
+
+
+def test_a_topic_grows_after_its_last_partition(controller):
+    create(controller, NewTopic("a", 2))
+    assert grow(controller, Growth("a", 5)) == {"a": None}
+    assert [*controller.image.topics["a"].partitions] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [
+        (Growth("nowhere", 3), errors.UnknownTopicOrPartition),
+        (Growth("a", 2), errors.InvalidPartitions),
+        (Growth("a", 1), errors.InvalidPartitions),
+        (Growth("a", -1), errors.InvalidPartitions),
+        (Growth("a", 2**31 - 1), errors.PolicyViolation),
+        (Growth("a", 4, [[0]]), errors.InvalidReplicaAssignment),
+        (Growth("a", 3, []), errors.InvalidReplicaAssignment),
+        (Growth("a", 3, [[0, 0]]), errors.InvalidReplicaAssignment),
+        (Growth("a", 3, [[9]]), errors.InvalidReplicaAssignment),
+    ],
+    ids=repr,
+)
+def test_a_topic_that_cannot_grow_so_is_refused(controller, wanted, fault):
+    create(controller, NewTopic("a", 2))
+    assert type(grow(controller, wanted)[wanted.name]) is fault
+    assert len(controller.image.topics["a"].partitions) == 2
+
+
+def test_growing_may_be_validated_only(controller):
+    create(controller, NewTopic("a", 2))
+    assert grow(controller, Growth("a", 3), validate_only=True) == {"a": None}
+    assert len(controller.image.topics["a"].partitions) == 2
+
+
+def test_a_node_is_recorded_again_only_when_it_changed(controller):
+    same: Sequence[Any] = controller.register_node(NodeImage(0, "localhost", 9092)).records
+    moved = controller.register_node(NodeImage(0, "localhost", 9093)).records
+    assert (len(same), len(moved)) == (0, 1)
+
+
+def test_a_cluster_is_founded_once_and_is_no_other(controller):
+    assert controller.found("a-cluster").records == []
+    with pytest.raises(AssertionError):
+        controller.found("another-cluster")
