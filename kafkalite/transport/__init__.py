@@ -1,0 +1,1 @@
+"""The wire: bytes between processes, with no idea of what they mean."""

@@ -1,0 +1,418 @@
+"""Reactor: one visible loop for everything a process waits for.
+
+    take in    ready sockets and descriptors are read, each within a bound (ext/loop.pyx)
+    handle     every whole frame is served by one call; then timers that are due
+    settle     what gathers over a tick: group commits, waiting fetches, index entries
+    give out   answers, in request order, one writev a connection
+
+The loop runs at its own pace, so whatever happened in a tick shares its flush, its wakeups and
+its writes.  Nothing that is called here may wait.  A Reactor is used by one thread only; others
+reach it through a descriptor it watches.
+
+Who is let in is decided here as well: a bound on connections, in all and per address, and a
+reserve of descriptors for files, so that a crowd at the door never stops a log from rolling.
+
+Left out: a shorter time-out for connections that never send a request, and a smaller frame bound
+before authentication; both come with authentication.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import itertools
+import logging
+import os
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalite._ext.loop import Loop
+from kafkalite.transport.connection import Address, Connection, Disconnect, Serve
+
+if TYPE_CHECKING:
+    from kafkalite.clock import Clock
+
+log = logging.getLogger("kafkalite.transport")
+
+ACCEPTED_PER_TICK = 64
+ACCEPT_PAUSE_MS = 100
+"""How long the door stays shut when there is no descriptor for who stands before it."""
+BEGUN_MS_MAX = 30_000
+"""How long a frame may keep coming while others wait for its room; clients give up as early."""
+LOOK_MS_MIN, LOOK_MS_MAX = 25, 5_000
+"""How often the connections are looked over for idle ones."""
+COMPLAINT_MS = 10_000
+PEERS_REMEMBERED = 1_000
+
+
+class Limits(NamedTuple):
+    """The bounds of a Reactor; a bound that may be off is off at 0 or below."""
+
+    frame_size_max: int = 100 << 20
+    in_flight_max: int = 100
+    """Requests of one connection that are not answered yet."""
+    queued_size_max: int = 4 << 20
+    """Bytes of answers waiting in memory for one peer to read them; file slices take none."""
+    held_size_max: int = 512 << 20
+    """Bytes of frames that have begun to come, of all connections together."""
+    idle_ms_max: int = 600_000
+    connections_max: int = 2**31 - 1
+    connections_per_address_max: int = 2**31 - 1
+    descriptors_reserved: int = 64
+    """Descriptors that are kept for files."""
+    send_buffer_size: int = -1
+    receive_buffer_size: int = -1
+
+
+class Timer:
+    """A call to come, which may be cancelled."""
+
+    __slots__ = ("_reactor", "callback")
+
+    def __init__(self, reactor: Reactor, callback: Callable[[], object]) -> None:
+        self._reactor = reactor
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        """Let it never happen; nothing if it has happened."""
+        if self.callback is not None:
+            self.callback = None
+            self._reactor.timer_cancelled()
+
+
+class Reactor:
+    """The loop of one process; see the module."""
+
+    def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.accepted = self.turned_away = self.faults = 0
+        self._loop = Loop(
+            self._serving_failed,
+            self._frame_refused,
+            self.limits.frame_size_max,
+            self.limits.in_flight_max,
+            self.limits.queued_size_max,
+            self.limits.held_size_max,
+        )
+        self._running = False
+        self._settle: list[Callable[[], object]] = []
+        self._timers: list[tuple[int, int, Timer]] = []
+        self._timers_cancelled = 0
+        self._order = itertools.count()
+        self._doors: list[Door] = []
+        self._connection_ids = itertools.count(1)
+        self._addresses: Counter[str] = Counter()
+        self._complaints = Complaints(clock)
+        self.call_later(self._look_ms, self._look_over)
+
+    # What the loop is told.
+
+    def listen(self, listener: socket.socket, serve: Serve) -> None:
+        """Accept connections from a listening socket and have `serve` answer their frames."""
+        self._doors.append(Door(self, listener, serve))
+
+    def close_door(self, listener: socket.socket) -> None:
+        """Accept from this socket no more, and close it."""
+        door = next(door for door in self._doors if door.listener is listener)
+        self._doors.remove(door)
+        door.close()
+
+    def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call `callback()` in every tick in which the descriptor is readable."""
+        self._loop.watch(descriptor, callback)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Watch a descriptor no more; call this before closing it."""
+        self._loop.unwatch(descriptor)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call `callback()` once, so many milliseconds from now."""
+        timer = Timer(self, callback)
+        due_ms = self.clock.monotonic_ms() + max(0, delay_ms)
+        heapq.heappush(self._timers, (due_ms, next(self._order), timer))
+        return timer
+
+    def at_settle(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` in every tick, after all that came in and before answers go out."""
+        self._settle.append(callback)
+
+    def run(self) -> None:
+        """Tick until told to stop; what was answered by then is given out."""
+        self._running = True
+        while self._running:
+            self.tick()
+
+    def stop(self) -> None:
+        """End `run` after this tick."""
+        self._running = False
+
+    def tick(self, wait_ms_max: int = -1) -> None:
+        """Once around: take in and handle, settle, give out."""
+        self._loop.take_in(self._wait_ms(wait_ms_max))
+        self._timers_due()
+        for callback in self._settle:
+            callback()
+        self._loop.give_out()
+
+    def close(self) -> None:
+        """Close the doors and every connection."""
+        while self._doors:
+            self._doors.pop().close()
+        self._loop.close()
+
+    # What it counts.
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that are open now."""
+        return list(self._loop.channels())
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What has happened since the start, by name."""
+        loop = self._loop
+        return {
+            "ticks": loop.ticks,
+            "reads": loop.reads,
+            "frames": loop.frames,
+            "bytes_in": loop.bytes_in,
+            "bytes_out": loop.bytes_out,
+            "bytes_held": loop.held_size,
+            "views_kept": loop.views_kept,
+            "connections": self._addresses.total(),
+            "accepted": self.accepted,
+            "turned_away": self.turned_away,
+            "faults": self.faults,
+        }
+
+    # Timers.
+
+    def _wait_ms(self, wait_ms_max: int) -> int:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+            self._timers_cancelled -= 1
+        if not self._timers:
+            return wait_ms_max
+        wait_ms = max(0, self._timers[0][0] - self.clock.monotonic_ms())
+        return wait_ms if wait_ms_max < 0 else min(wait_ms, wait_ms_max)
+
+    def _timers_due(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        while self._timers and self._timers[0][0] <= now_ms:
+            timer = heapq.heappop(self._timers)[2]
+            callback, timer.callback = timer.callback, None
+            if callback is None:
+                self._timers_cancelled -= 1
+            else:
+                callback()
+
+    def timer_cancelled(self) -> None:
+        """Forget cancelled timers when they are most of the heap."""
+        self._timers_cancelled += 1
+        if self._timers_cancelled > 64 and 2 * self._timers_cancelled > len(self._timers):
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    # Who comes and who goes.
+
+    def welcome(self, accepted: socket.socket, address: object, serve: Serve) -> None:
+        """Make a connection of an accepted socket, unless its address has enough of them."""
+        peer = address_of(address)
+        if self._addresses[peer[0]] >= self.limits.connections_per_address_max:
+            self.turn_away(accepted, peer, "its address has as many connections as it may")
+            return
+        accepted.setblocking(False)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.limits.send_buffer_size > 0:
+            accepted.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_size
+            )
+        if self.limits.receive_buffer_size > 0:
+            accepted.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_size
+            )
+        local = address_of(accepted.getsockname())
+        connection = Connection(next(self._connection_ids), peer, local)
+        self._loop.adopt(connection, accepted.fileno(), serve)
+        accepted.detach()
+        self.accepted += 1
+        self._addresses[peer[0]] += 1
+        connection.on_close(lambda: self._gone(peer[0]))
+
+    def turn_away(self, accepted: socket.socket, peer: Address, why: str) -> None:
+        """Close a connection that was only just accepted."""
+        accepted.close()
+        self.turned_away += 1
+        self._complaints.about(peer[0], f"turned a connection away: {why}")
+
+    def _gone(self, host: str) -> None:
+        self._addresses[host] -= 1
+        if not self._addresses[host]:
+            del self._addresses[host]
+        for door in self._doors:
+            door.somebody_left()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return self._addresses.total() >= self.limits.connections_max
+
+    @property
+    def _look_ms(self) -> int:
+        idle_ms = self.limits.idle_ms_max
+        return max(LOOK_MS_MIN, min(LOOK_MS_MAX, idle_ms // 8 if idle_ms > 0 else LOOK_MS_MAX))
+
+    def _look_over(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        still, slow = self._loop.idle(now_ms, self.limits.idle_ms_max, BEGUN_MS_MAX)
+        for connection in slow:
+            self._complaints.about(
+                connection.peer[0], "closed: a request came too slowly while others waited"
+            )
+            connection.close()
+        for connection in still:
+            connection.close()
+        self._loop.trim()
+        self.call_later(self._look_ms, self._look_over)
+
+    # What goes wrong.
+
+    def _serving_failed(self, connection: Connection, error: Exception) -> None:
+        if isinstance(error, AssertionError):
+            raise error
+        if isinstance(error, Disconnect):
+            self._complaints.about(connection.peer[0], f"closed: {error}")
+            connection.finish()
+            return
+        self.faults += 1
+        self._complaints.about(connection.peer[0], "closed: serving it failed", error)
+        connection.close()
+
+    def _frame_refused(self, connection: Connection, size: int) -> None:
+        self._complaints.about(
+            connection.peer[0],
+            f"closed: it announced a request of {size} bytes "
+            f"(socket.request.max.bytes={self.limits.frame_size_max})",
+        )
+
+
+class Door:
+    """A listening socket: accepts while there is room, and rests while there is none."""
+
+    def __init__(self, reactor: Reactor, listener: socket.socket, serve: Serve) -> None:
+        self.reactor = reactor
+        self.listener = listener
+        self.serve = serve
+        self.is_open = False
+        self.rest: Timer | None = None
+        self.reserve = -1
+        self.take_reserve()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.descriptor_max = descriptors - reactor.limits.descriptors_reserved
+        listener.setblocking(False)
+        self.open()
+
+    def open(self) -> None:
+        self.rest = None
+        if not self.is_open:
+            self.is_open = True
+            self.reactor.watch(self.listener.fileno(), self.accept)
+
+    def shut(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self.reactor.unwatch(self.listener.fileno())
+
+    def close(self) -> None:
+        self.shut()
+        if self.rest is not None:
+            self.rest.cancel()
+        self.listener.close()
+        self.give_reserve()
+
+    def somebody_left(self) -> None:
+        if not self.is_open and self.rest is None:
+            self.open()
+
+    def accept(self) -> None:
+        """Let in who waits, a bounded number a tick."""
+        for _ in range(ACCEPTED_PER_TICK):
+            if self.reactor.crowded:
+                self.shut()         # who waits, waits in the backlog until somebody leaves
+                return
+            try:
+                accepted, address = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self.refuse_one()
+                    self.shut_for_now()
+                    return
+                continue            # it gave up while it waited (ECONNABORTED and its like)
+            if accepted.fileno() >= self.descriptor_max:
+                why = "there are too few descriptors (see ulimit -n)"
+                self.reactor.turn_away(accepted, address_of(address), why)
+                self.shut_for_now()
+                return
+            self.reactor.welcome(accepted, address, self.serve)
+
+    def refuse_one(self) -> None:
+        """Give the reserve descriptor to the first who waits, so that it learns of its refusal."""
+        self.give_reserve()
+        try:
+            accepted, address = self.listener.accept()
+            why = "there is no descriptor left (see ulimit -n)"
+            self.reactor.turn_away(accepted, address_of(address), why)
+        except OSError:
+            pass                    # another took the place, or nobody waits any more
+        self.take_reserve()
+
+    def take_reserve(self) -> None:
+        try:
+            self.reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.reserve = -1       # taken again after the next rest
+
+    def give_reserve(self) -> None:
+        if self.reserve >= 0:
+            os.close(self.reserve)
+            self.reserve = -1
+
+    def shut_for_now(self) -> None:
+        self.shut()
+        self.rest = self.reactor.call_later(ACCEPT_PAUSE_MS, self.open)
+
+
+class Complaints:
+    """Lines for the log about peers: at most one per peer in ten seconds, with how many it stands
+    for, so that a hostile peer cannot fill the disk."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.peers: dict[str, tuple[int, int]] = {}
+
+    def about(self, host: str, sentence: str, error: Exception | None = None) -> None:
+        now_ms = self.clock.monotonic_ms()
+        quiet_until_ms, kept_back = self.peers.get(host, (0, 0))
+        if now_ms < quiet_until_ms:
+            self.peers[host] = (quiet_until_ms, kept_back + 1)
+            return
+        if len(self.peers) >= PEERS_REMEMBERED:
+            self.peers.clear()
+        self.peers[host] = (now_ms + COMPLAINT_MS, 0)
+        more = f" ({kept_back} more such lines were kept back)" if kept_back else ""
+        log.warning("%s: %s%s", host or "local peer", sentence, more, exc_info=error)
+
+
+def address_of(address: object) -> Address:
+    """Host and port of a socket address; a Unix socket has no port."""
+    if isinstance(address, tuple):
+        return str(address[0]), int(address[1])
+    return "", 0
