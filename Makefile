@@ -1,0 +1,94 @@
+# What there is to do here: `make` alone lists it.
+#
+# Everything is made on first use: a virtual environment in .venv, the compiled modules in
+# kafkalite/_ext.  All that a machine must have is Python 3.11 or newer, a C compiler and make.
+
+PYTHON ?= $(shell for v in 3.19 3.18 3.17 3.16 3.15 3.14 3.13 3.12 3.11 3; do \
+	python$$v -c "" 2>/dev/null && command -v python$$v && exit; done)
+CC ?= cc
+ARGS ?=
+JOBS ?= 2
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help start demo build check house test bench oracle faults fuzz reference clean
+
+help:
+	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
+	@echo "make demo       stream real flights through a broker and check that all arrive"
+	@echo "make test       the checks and the tests"
+	@echo "make check      ruff, mypy, cython-lint and the rules of the house"
+	@echo "make build      the compiled modules"
+	@echo "make bench      the benchmarks, beside Apache Kafka"
+	@echo "make oracle     the same requests to Apache Kafka and to us"
+	@echo "make faults     kills, full disks, failing system calls"
+	@echo "make fuzz       random bytes, for a while"
+	@echo "make reference  the pages on keys, APIs and errors, written anew"
+	@echo "make clean      remove all that was made"
+
+start: build
+	@$(BIN)/kafkalite start $(ARGS)
+
+demo: build .venv/demo
+	@$(BIN)/kafkalite demo $(ARGS)
+
+build: .venv/built
+
+check: build .venv/developer
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint ext
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+test: check
+	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+bench: build .venv/developer
+	$(BIN)/python -m benchmarks $(ARGS)
+
+oracle: build .venv/developer
+	$(BIN)/python -m pytest -q -m oracle tests $(ARGS)
+
+faults: build .venv/developer
+	$(BIN)/python -m pytest -q -m faults tests $(ARGS)
+
+fuzz: build .venv/developer
+	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
+
+reference: build .venv/developer
+	$(BIN)/python tools/gen_reference.py
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f kafkalite/_ext/*.so ext/*.c
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What was made, each with a file that says so.
+
+.venv/made:
+	@sh tools/machine_ready.sh "$(PYTHON)" "$(CC)"
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --upgrade pip "setuptools>=77" "cython>=3.1"
+	@touch $@
+
+.venv/installed: .venv/made pyproject.toml
+	@echo "installing kafkalite into .venv, and building its compiled modules"
+	@$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+.venv/demo: .venv/installed
+	@$(PIP) install --no-build-isolation -e '.[demo]'
+	@touch $@
+
+.venv/developer: .venv/installed
+	@echo "installing what the tests need"
+	@$(PIP) install --no-build-isolation -e '.[dev]'
+	@touch $@ .venv/demo
+
+.venv/built: .venv/installed $(SOURCES)
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
