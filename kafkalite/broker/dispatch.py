@@ -125,7 +125,7 @@ def _expect(
 
 def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:
     """A fault of the whole request, where the response has a place for one."""
-    names = handler.api.response.names
+    names = handler.api.response.struct.fields
     if "error_code" not in names:
         raise Disconnect(f"{handler.api.name}: {fault}")
     return fault_fields(fault, messages="error_message" in names)

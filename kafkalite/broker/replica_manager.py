@@ -9,20 +9,25 @@ must be flushed, high watermarks move, and what waited in purgatory is looked at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.partition import Partition
 from kafkalite.broker.purgatory import Purgatory, Timers
-from kafkalite.config.topic import DURABILITY, FLUSH_BYTES, FLUSH_MESSAGES, FLUSH_MS
+from kafkalite.config.settings import Settings, Source
+from kafkalite.config.topic import (
+    DURABILITY,
+    FLUSH_BYTES,
+    FLUSH_MESSAGES,
+    FLUSH_MS,
+    LONG_MAX,
+)
 from kafkalite.errors import (
     KafkaError,
-    NotLeaderOrFollower,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 
 if TYPE_CHECKING:
-    from kafkalite.config.settings import Settings
     from kafkalite.storage.flusher import Flush, Flusher
     from kafkalite.storage.log import Log
 
@@ -60,6 +65,32 @@ class Fetched(NamedTuple):
     any_fault: bool
 
 
+class FlushRule(NamedTuple):
+    """How much of a partition may wait for the disk, where a flush does not follow each append."""
+
+    messages_max: int
+    bytes_max: int
+    ms_max: int
+
+
+def flush_rule(settings: Settings) -> FlushRule | None:
+    """The rule of a topic; None where only the kernel decides.
+
+    With `os` Kafka's two flush keys count where somebody has set them, as they do in Kafka.
+    """
+    durability = settings[DURABILITY]
+    if durability == "interval":
+        return FlushRule(settings[FLUSH_MESSAGES], settings[FLUSH_BYTES], settings[FLUSH_MS])
+    chosen = [key for key in (FLUSH_MESSAGES, FLUSH_MS) if settings.source(key) != Source.DEFAULT]
+    if durability == "fsync" or not chosen:
+        return None
+    return FlushRule(
+        settings[FLUSH_MESSAGES],
+        LONG_MAX,
+        settings[FLUSH_MS] if FLUSH_MS in chosen else LONG_MAX,
+    )
+
+
 class ReplicaManager:
     """The partitions of a node; see the module."""
 
@@ -69,8 +100,9 @@ class ReplicaManager:
         self._flusher = flusher
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self._offline: dict[tuple[str | bytes, int], tuple[bytes, KafkaError]] = {}
         self._dirty: dict[Partition, None] = {}
-        self._flush_rules: dict[Partition, tuple[int, int, int]] = {}
+        self._flush_rules: dict[Partition, FlushRule | None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -101,33 +133,44 @@ class ReplicaManager:
         partition.fault = UnknownTopicOrPartition()
         self.purgatory.wake(partition)
 
+    def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> None:
+        """Answer `fault` to whoever asks for this partition: its log cannot be used."""
+        self._offline[topic, index] = self._offline[topic_id, index] = (topic_id, fault)
+
+    def forget_offline(self, topic_id: bytes) -> None:
+        """The topic is deleted."""
+        for key in [key for key, (of, _) in self._offline.items() if of == topic_id]:
+            del self._offline[key]
+
+    def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
+        """The topic's partitions led here, by number."""
+        return self._by_id.get(topic_id, {})
+
     def reconfigure(self, partition: Partition, settings: Settings) -> None:
         """Take a topic's new settings for one of its partitions."""
         partition.reconfigure(settings)
-        self._flush_rules.pop(partition, None)
-        if settings[DURABILITY] == "interval":
-            self._flush_rules[partition] = (
-                settings[FLUSH_MESSAGES],
-                settings[FLUSH_BYTES],
-                settings[FLUSH_MS],
-            )
+        self._flush_rules[partition] = flush_rule(settings)
 
     def leader(self, topic: str, index: int) -> Partition:
-        """The partition, led here; raises UnknownTopicOrPartition or NotLeaderOrFollower."""
+        """The partition, led here; raises UnknownTopicOrPartition, or why it is offline."""
         partition = self._by_name.get(topic, {}).get(index)
         if partition is None:
-            raise UnknownTopicOrPartition()
+            raise self._absent(topic, index, UnknownTopicOrPartition())
         return partition
 
     def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
         """The same by topic id; raises UnknownTopicId for an id nobody has."""
         partitions = self._by_id.get(topic_id)
         if partitions is None:
-            raise UnknownTopicId()
+            raise self._absent(topic_id, index, UnknownTopicId())
         partition = partitions.get(index)
         if partition is None:
-            raise UnknownTopicOrPartition()
+            raise self._absent(topic_id, index, UnknownTopicOrPartition())
         return partition
+
+    def _absent(self, topic: str | bytes, index: int, unknown: KafkaError) -> KafkaError:
+        _, fault = self._offline.get((topic, index), (topic, unknown))
+        return fault
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         """By name, or by id where the request speaks in ids."""
@@ -202,8 +245,8 @@ class ReplicaManager:
             partition.log.settle()
             if partition.flushes_always:
                 self._flush(partition, flushes)
-            elif partition in self._flush_rules:
-                self._flush_by_rule(partition, flushes)
+            elif (rule := self._flush_rules[partition]) is not None:
+                self._flush_by_rule(partition, rule, flushes)
             partition.advance()
             self.purgatory.wake(partition)
         if flushes:
@@ -227,14 +270,16 @@ class ReplicaManager:
             flush.done = lambda flush: self.flushed(partition, flush)
             flushes.append(flush)
 
-    def _flush_by_rule(self, partition: Partition, flushes: list[Flush]) -> None:
-        messages_max, bytes_max, ms_max = self._flush_rules[partition]
+    def _flush_by_rule(
+        self, partition: Partition, rule: FlushRule, flushes: list[Flush]
+    ) -> None:
         log = partition.log
-        if log.end_offset - log.durable_offset >= messages_max or log.unflushed_size >= bytes_max:
+        unflushed = log.end_offset - log.durable_offset
+        if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
             self._flush(partition, flushes)
         elif partition.flush_timer is None:
             partition.flush_timer = self._timers.call_later(
-                ms_max, lambda: self._flush_by_time(partition)
+                rule.ms_max, lambda: self._flush_by_time(partition)
             )
 
     def _flush_by_time(self, partition: Partition) -> None:
@@ -243,12 +288,6 @@ class ReplicaManager:
         self._flush(partition, flushes)
         if flushes:
             self._flusher.submit(flushes)
-
-
-class Flushed(Protocol):
-    """What is called when a flush came back whole."""
-
-    def __call__(self, flush: Flush) -> None: ...
 
 
 def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
