@@ -1,0 +1,256 @@
+"""RecordBatch: a view on the bytes of one batch, and how such bytes are built.
+
+A batch is what producers send, logs hold, and consumers fetch, in one and the same form; a broker
+passes it through unopened.  `ext/batch_layout.pxd` draws its header and `ext/records.pyx` what a
+record looks like.  Here is what needs a batch opened or made: tools, tests, clients, and topics
+whose own `compression.type` differs from their producers'.
+
+Left out: message sets of magic 0 and 1, which Kafka 4 refuses as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from .._ext import record_batch
+from .._ext import records as record_bytes
+from .._ext.record_batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    PREFIX_SIZE,
+    TRANSACTIONAL,
+)
+from ..errors import BY_CODE, CorruptMessage, InvalidRecord, raise_for
+from .compression import Codec, compress, decompress
+
+NO_TIMESTAMP = -1
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC_POSITION = 17
+_CHECKED_POSITION = 21
+assert _HEADER.size == HEADER_SIZE
+
+_LYING = "The batch's records are not what its header says."
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TimestampType(IntEnum):
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class Record(NamedTuple):
+    """One record; in `build`, an offset of -1 means the one after the record before it."""
+
+    offset: int = -1
+    timestamp: int = NO_TIMESTAMP
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+
+
+class BatchHeader(NamedTuple):
+    """A batch's fields, as they stand."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # a tuple's own `count` is nothing to a batch
+
+    @property
+    def size(self) -> int:
+        return self.batch_length + PREFIX_SIZE
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> Codec:
+        return Codec.of(self.attributes)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(bool(self.attributes & LOG_APPEND_TIME))
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the cleaner may drop this batch's tombstones, once the cleaner has said so."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
+
+
+class RecordBatch:
+    """One whole batch; making it checks the bytes and raises what they earn."""
+
+    __slots__ = ("header", "view")
+
+    def __init__(self, batch: bytes | bytearray | memoryview) -> None:
+        raise_for(record_batch.check(batch))
+        self.view = memoryview(batch)
+        self.header = BatchHeader(*record_batch.header(batch))
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.view)
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+    def __repr__(self) -> str:
+        header = self.header
+        return f"RecordBatch({header.base_offset}..{header.last_offset}, count={header.count})"
+
+    def payload(self, size_max: int | None = None) -> bytes | memoryview:
+        """The records' bytes, decompressed to at most `size_max` (see `output_size_max`)."""
+        codec = self.header.codec
+        packed = self.view[HEADER_SIZE:]
+        return packed if codec is Codec.NONE else decompress(codec, packed, size_max)
+
+    def records(self, size_max: int | None = None) -> list[Record]:
+        """The records, each with its own offset and timestamp."""
+        header = self.header
+        payload = self.payload(size_max)
+        found = record_bytes.decode(payload, header.count, header.last_offset_delta)
+        if isinstance(found, int):
+            raise BY_CODE[found](_LYING)
+        base = header.base_offset
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            when = header.max_timestamp
+            return [Record(base + at, when, k, v, named) for at, _, k, v, named in found]
+        first = header.base_timestamp
+        return [Record(base + at, first + late, k, v, named) for at, late, k, v, named in found]
+
+
+def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
+    """The batches of a fetch's answer or of a segment, one after the other.
+
+    A last batch that is not there whole is left out: a fetch ends wherever its size was reached.
+    """
+    view = memoryview(record_set)
+    position = 0
+    while len(view) - position >= HEADER_SIZE:
+        size = BatchHeader(*record_batch.header(view[position:])).size
+        if size < HEADER_SIZE:
+            raise CorruptMessage(f"A batch at position {position} claims to be {size} bytes.")
+        if size > len(view) - position:
+            return
+        yield RecordBatch(view[position : position + size])
+        position += size
+
+
+def build(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One whole batch of at least one record.
+
+    With LOG_APPEND_TIME every record bears the latest of the timestamps given.
+    """
+    placed = list(_placed(records, base_offset))
+    assert placed, "a batch holds at least one record"
+    base_timestamp = placed[0].timestamp
+    payload = record_bytes.encode(
+        (record.offset - base_offset, record.timestamp - base_timestamp, *record[2:])
+        for record in placed
+    )
+    attributes = (
+        codec
+        | (LOG_APPEND_TIME if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL if transactional else 0)
+        | (CONTROL if control else 0)
+    )
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=2,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=placed[-1].offset - base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in placed),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        count=len(placed),
+    )
+    return _sealed(header, compress(codec, payload, level))
+
+
+def recompress(
+    batch: bytes | bytearray | memoryview,
+    codec: Codec,
+    level: int | None = None,
+    size_max: int | None = None,
+) -> bytes:
+    """The same batch in another codec, every other field as it was.
+
+    Its records are checked on the way, for what is written here must be readable.  The CRC held,
+    so whatever is wrong inside was sent like that and would be again: the fault is InvalidRecord,
+    which no client retries, and not CorruptMessage.
+    """
+    opened = RecordBatch(batch)
+    header = opened.header
+    if header.codec is codec:
+        return bytes(batch)
+    try:
+        payload = bytes(opened.payload(size_max))
+    except CorruptMessage as error:
+        raise InvalidRecord(str(error)) from None
+    raise_for(record_bytes.validate(payload, header.count, header.last_offset_delta), _LYING)
+    attributes = (header.attributes & ~record_batch.CODEC_MASK) | codec
+    return _sealed(header._replace(attributes=attributes), compress(codec, payload, level))
+
+
+def _placed(records: Iterable[Record], base_offset: int) -> Iterator[Record]:
+    offset = base_offset
+    for record in records:
+        if record.offset < 0:
+            record = record._replace(offset=offset)
+        assert record.offset >= offset, "records stand in the order of their offsets"
+        offset = record.offset + 1
+        yield record
+
+
+def _sealed(header: BatchHeader, payload: bytes) -> bytes:
+    """Header and payload with their length and CRC."""
+    length = HEADER_SIZE - PREFIX_SIZE + len(payload)
+    batch = bytearray(_HEADER.pack(*header._replace(batch_length=length)))
+    batch += payload
+    crc = record_batch.crc32c(memoryview(batch)[_CHECKED_POSITION:])
+    struct.pack_into(">I", batch, _CRC_POSITION, crc)
+    return bytes(batch)
