@@ -21,17 +21,10 @@ from libc.string cimport memcpy
 from big_endian cimport load_i64, load_u16, load_u32, store_i64
 from wire_bytes cimport (
     INVALID_REQUEST, NULL_LENGTH, REQUEST_VALUES_MAX, Cursor, Sink, put_i8, put_i16, put_i32,
-    put_i64, put_length, put_raw, put_sized, put_uvarint, refuse, remaining, room, sink_bytes,
-    sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32, take_i64, take_length,
-    take_tag_count, take_uvarint,
+    put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining, room,
+    sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32, take_i64,
+    take_length, take_tag_count, take_text, take_uvarint,
 )
-
-
-cdef extern from "Python.h":
-    # Declared here as answering a bare pointer, so that bad UTF-8 can become a code, not a raise.
-    PyObject* PyUnicode_DecodeUTF8(const char* at, Py_ssize_t size, const char* errors)
-    void PyErr_Clear()
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 
 cdef enum Kind:
@@ -315,26 +308,9 @@ cdef object read_scalar(
 
 cdef object read_string(bint nullable, Cursor* cursor):
     cdef Py_ssize_t length = take_length(cursor, 2, nullable)
-    cdef PyObject* text
     if cursor.fault or length == NULL_LENGTH:
         return None
-    text = PyUnicode_DecodeUTF8(<const char*> take(cursor, length), length, NULL)
-    if text == NULL:
-        PyErr_Clear()
-        refuse(cursor)
-        return None
-    return stolen(text)
-
-
-cdef inline object stolen(PyObject* owned):
-    """The object behind a pointer whose reference is ours to give away."""
-    cdef object value = <object> owned
-    Py_DECREF_pointer(owned)
-    return value
-
-
-cdef extern from *:
-    void Py_DECREF_pointer "Py_DECREF"(PyObject* owned)
+    return take_text(cursor, length)
 
 
 cdef object read_bytes(
@@ -489,7 +465,7 @@ cdef int write_scalar(Kind kind, Sink* sink, object value) except -1:
     if kind == KIND_INT64:
         return put_i64(sink, <int64_t> value)
     if kind == KIND_STRING:
-        return write_string(sink, value)
+        return put_text(sink, value)
     if kind == KIND_BOOL:
         return put_i8(sink, 1 if value else 0)
     if kind == KIND_INT8:
@@ -510,13 +486,6 @@ cdef inline int64_t integer(object value, int64_t low, int64_t high) except? -1:
     cdef int64_t number = value
     assert low <= number <= high, "outside its type"
     return number
-
-
-cdef int write_string(Sink* sink, object value) except -1:
-    cdef Py_ssize_t size
-    cdef const char* at = PyUnicode_AsUTF8AndSize(value, &size)
-    put_length(sink, size, 2)
-    return put_raw(sink, at, size)
 
 
 cdef int write_bytes(Sink* sink, object value) except -1:

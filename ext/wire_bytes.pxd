@@ -10,12 +10,21 @@ bytes object they end in.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
 from big_endian cimport load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
 from varint cimport load_uvarint32, store_uvarint, uvarint_size
+
+
+cdef extern from "Python.h":
+    # Declared as answering a bare pointer, so that bad UTF-8 can become a fault, not a raise.
+    PyObject* PyUnicode_DecodeUTF8(const char* at, Py_ssize_t size, const char* errors)
+    void PyErr_Clear()
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+    void release "Py_DECREF" (PyObject* owned)
 
 
 cdef enum:
@@ -122,6 +131,18 @@ cdef inline Py_ssize_t take_count(
         refuse(cursor)
         return 0
     return count
+
+
+cdef inline object take_text(Cursor* cursor, Py_ssize_t length):
+    """So many bytes, known to be there, as a string; a fault when they are not UTF-8."""
+    cdef PyObject* text = PyUnicode_DecodeUTF8(<const char*> take(cursor, length), length, NULL)
+    if text == NULL:
+        PyErr_Clear()
+        refuse(cursor)
+        return None
+    value = <object> text
+    release(text)
+    return value
 
 
 cdef inline uint32_t take_tag_count(Cursor* cursor) noexcept nogil:
@@ -235,6 +256,13 @@ cdef inline int put_length(Sink* sink, Py_ssize_t length, int width) except -1:
         assert length <= 0x7FFFFFFF, "a length does not fit its field"
         put_i32(sink, <int32_t> length)
     return 0
+
+
+cdef inline int put_text(Sink* sink, object text) except -1:
+    cdef Py_ssize_t size
+    cdef const char* at = PyUnicode_AsUTF8AndSize(text, &size)
+    put_length(sink, size, 2)
+    return put_raw(sink, at, size)
 
 
 cdef inline int put_no_tags(Sink* sink) except -1:

@@ -15,7 +15,6 @@ all that clients may use.
 
 from __future__ import annotations
 
-
 from kafkalite._ext import codec
 from kafkalite._ext.codec import Fields, Plan
 from kafkalite.errors import InvalidRequest, UnsupportedVersion
@@ -78,6 +77,8 @@ class Message:
 
 class Api:
     """A request and its response, under one key."""
+
+    name: str
 
     def __init__(
         self,

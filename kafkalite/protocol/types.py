@@ -191,7 +191,14 @@ class Struct(Field):
         default: object = UNSAID,
     ) -> Struct:
         """The same fields, where other versions have them or they may be null."""
-        return Struct(versions, nullable=nullable, tag=tag, default=default, **self.fields)
+        return Struct(
+            versions,
+            nullable=nullable,
+            tag=tag,
+            default=default,
+            ignorable=self.ignorable,
+            **self.fields,
+        )
 
 
 class Array(Field):

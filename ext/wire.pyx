@@ -1,0 +1,563 @@
+"""Produce and Fetch frames by hand: what the schema codec would do, without what a broker drops.
+
+Their schemas (protocol/schemas/produce.py, fetch.py) are the twins; every version is held to them.
+The decoders judge untrusted bytes by the same rules as codec.pyx and answer an error code; the
+encoders take tuples of ours and assert.  Encoded answers hold the response header, but not the
+frame's size, which the connection puts before them.
+
+Names come back as one string object each time they are seen, from a table of bounded size that new
+names push old ones out of: a topic's name is then hashed once, not once a request.  This is the
+only object kept here.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp
+
+from wire_bytes cimport (
+    INVALID_REQUEST, NULL_LENGTH, REQUEST_VALUES_MAX, Cursor, PyUnicode_AsUTF8AndSize, Sink,
+    put_i8, put_i16, put_i32, put_i64, put_length, put_no_tags, put_raw, put_sized, put_text,
+    put_uvarint, refuse, remaining, skip_tags, sink_bytes, sink_close, sink_open, take, take_count,
+    take_i8, take_i16, take_i32, take_i64, take_length, take_tag_count, take_text, take_uvarint,
+)
+
+
+cdef enum:
+    PRODUCE_LOW = 3
+    PRODUCE_HIGH = 13
+    PRODUCE_LOG_START = 5
+    PRODUCE_RECORD_ERRORS = 8
+    PRODUCE_FLEXIBLE = 9
+    PRODUCE_LEADER = 10
+    PRODUCE_TOPIC_IDS = 13
+
+    FETCH_LOW = 4
+    FETCH_HIGH = 18
+    FETCH_LOG_START = 5
+    FETCH_SESSIONS = 7
+    FETCH_LEADER_EPOCH = 9
+    FETCH_RACK = 11
+    FETCH_FLEXIBLE = 12
+    FETCH_TOPIC_IDS = 13
+    FETCH_REPLICA_STATE = 15
+    FETCH_NODE_ENDPOINTS = 16
+    FETCH_DIRECTORY_ID = 17
+    FETCH_HIGH_WATERMARK = 18
+
+    UUID_SIZE = 16
+    NAME_SIZE_MAX = 249
+    NAME_SLOTS = 1024
+    NO_VERSION = 255
+
+
+# ---- names
+
+cdef list names = [None] * NAME_SLOTS
+
+
+cdef object known_name(Cursor* cursor, Py_ssize_t length):
+    """So many bytes, known to be there, as a string: the one kept, if they are what it says."""
+    cdef const uint8_t* at = cursor.at
+    cdef uint32_t digest = 2166136261
+    cdef Py_ssize_t index, kept_size
+    cdef const char* kept_at
+    if length > NAME_SIZE_MAX:
+        return take_text(cursor, length)
+    for index in range(length):
+        digest = (digest ^ at[index]) * 16777619
+    digest ^= digest >> 16
+    kept = names[digest % NAME_SLOTS]
+    if kept is not None:
+        kept_at = PyUnicode_AsUTF8AndSize(kept, &kept_size)
+        if kept_size == length and memcmp(kept_at, at, length) == 0:
+            take(cursor, length)
+            return kept
+    name = take_text(cursor, length)
+    if name is not None:
+        names[digest % NAME_SLOTS] = name
+    return name
+
+
+cdef object take_name(Cursor* cursor):
+    cdef Py_ssize_t length = take_length(cursor, 2, False)
+    return None if cursor.fault else known_name(cursor, length)
+
+
+cdef object take_nullable_name(Cursor* cursor):
+    cdef Py_ssize_t length = take_length(cursor, 2, True)
+    if cursor.fault or length == NULL_LENGTH:
+        return None
+    return known_name(cursor, length)
+
+
+cdef object take_topic(Cursor* cursor, bint by_id):
+    """A topic's name, or the 16 bytes of its id."""
+    cdef const uint8_t* at
+    if not by_id:
+        return take_name(cursor)
+    at = take(cursor, UUID_SIZE)
+    return None if at == NULL else PyBytes_FromStringAndSize(<const char*> at, UUID_SIZE)
+
+
+cdef int put_topic(Sink* sink, object topic, bint by_id) except -1:
+    if not by_id:
+        return put_text(sink, topic)
+    assert type(topic) is bytes and len(topic) == UUID_SIZE, "a topic id is 16 bytes"
+    return put_raw(sink, <const char*> topic, UUID_SIZE)
+
+
+cdef inline void open_cursor(
+    Cursor* cursor, const Py_buffer* view, Py_ssize_t position, bint flexible
+) noexcept:
+    cursor.at = <const uint8_t*> view.buf + min(position, view.len)
+    cursor.end = <const uint8_t*> view.buf + view.len
+    cursor.values_left = REQUEST_VALUES_MAX
+    cursor.flexible = flexible
+    cursor.fault = False
+
+
+# ---- the header of a request
+
+def decode_header(frame, bytes flexible_from not None):
+    """`(api_key, version, correlation_id, client_id, body_position)`, or an error code.
+
+    `flexible_from` holds, for each API key, the first version whose header carries tags, 255 where
+    none does; a key beyond it has none.
+    """
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef int16_t api_key, version
+    cdef int32_t correlation_id
+    cdef int first_flexible = NO_VERSION
+    cdef const uint8_t* table = flexible_from
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        open_cursor(&cursor, &view, 0, False)
+        api_key = take_i16(&cursor)
+        version = take_i16(&cursor)
+        correlation_id = take_i32(&cursor)
+        # The client's id keeps the old form in every header.
+        client_id = take_nullable_name(&cursor)
+        if 0 <= api_key < len(flexible_from):
+            first_flexible = table[api_key]
+        cursor.flexible = first_flexible != NO_VERSION and version >= first_flexible
+        skip_tags(&cursor)
+        if cursor.fault:
+            return INVALID_REQUEST
+        return (
+            api_key, version, correlation_id, client_id,
+            cursor.at - <const uint8_t*> view.buf,
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+# ---- Produce
+
+def decode_produce(int version, frame, Py_ssize_t position):
+    """`(transactional_id, acks, timeout_ms, topics)`, or an error code.
+
+    Topics are `(name or id, partitions)`, partitions `(partition_index, records)`: a view of the
+    frame, or None.
+    """
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef int16_t acks
+    cdef int32_t timeout_ms
+    assert PRODUCE_LOW <= version <= PRODUCE_HIGH
+    assert position >= 0
+    if type(frame) is not memoryview:
+        frame = memoryview(frame)
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        open_cursor(&cursor, &view, position, version >= PRODUCE_FLEXIBLE)
+        transactional_id = take_nullable_name(&cursor)
+        acks = take_i16(&cursor)
+        timeout_ms = take_i32(&cursor)
+        topics = produce_topics(
+            &cursor, version >= PRODUCE_TOPIC_IDS, frame, <const uint8_t*> view.buf
+        )
+        skip_tags(&cursor)
+        if cursor.fault or remaining(&cursor):
+            return INVALID_REQUEST
+        return (transactional_id, acks, timeout_ms, topics)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef list produce_topics(Cursor* cursor, bint by_id, object frame, const uint8_t* start):
+    cdef list topics = []
+    cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
+    cdef Py_ssize_t count
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    while count > 0 and not cursor.fault:
+        topic = take_topic(cursor, by_id)
+        partitions = produce_partitions(cursor, frame, start)
+        skip_tags(cursor)
+        topics.append((topic, partitions))
+        count -= 1
+    return topics
+
+
+cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start):
+    cdef list partitions = []
+    cdef Py_ssize_t count = take_count(cursor, 6 if cursor.flexible else 8, 3, False)
+    cdef Py_ssize_t length, at
+    cdef int32_t index
+    while count > 0 and not cursor.fault:
+        index = take_i32(cursor)
+        length = take_length(cursor, 4, True)
+        if cursor.fault:
+            break
+        if length == NULL_LENGTH:
+            partitions.append((index, None))
+        else:
+            at = take(cursor, length) - start
+            partitions.append((index, frame[at:at + length]))
+        skip_tags(cursor)
+        count -= 1
+    return partitions
+
+
+def encode_produce(
+    int version, int32_t correlation_id, responses, int32_t throttle_ms, node_endpoints=()
+):
+    """The response: topics as `(name or id, partitions)`, partitions as `(index, error_code,
+    base_offset, log_append_time_ms, log_start_offset, record_errors, error_message,
+    current_leader)`, a leader `(id, epoch)` or None, a record's error `(its index, message)`; then
+    nodes as `(id, host, port, rack)`.
+    """
+    cdef Sink sink
+    assert PRODUCE_LOW <= version <= PRODUCE_HIGH
+    sink_open(&sink, version >= PRODUCE_FLEXIBLE)
+    try:
+        put_i32(&sink, correlation_id)
+        put_no_tags(&sink)
+        put_length(&sink, len(responses), 4)
+        for topic, partitions in responses:
+            put_topic(&sink, topic, version >= PRODUCE_TOPIC_IDS)
+            put_length(&sink, len(partitions), 4)
+            for partition in partitions:
+                put_produced(&sink, version, partition)
+            put_no_tags(&sink)
+        put_i32(&sink, throttle_ms)
+        put_nodes(&sink, node_endpoints, version >= PRODUCE_LEADER)
+        return sink_bytes(&sink)
+    finally:
+        sink_close(&sink)
+
+
+cdef int put_produced(Sink* sink, int version, tuple partition) except -1:
+    (
+        index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors,
+        error_message, current_leader,
+    ) = partition
+    put_i32(sink, index)
+    put_i16(sink, error_code)
+    put_i64(sink, base_offset)
+    put_i64(sink, log_append_time_ms)
+    if version >= PRODUCE_LOG_START:
+        put_i64(sink, log_start_offset)
+    if version >= PRODUCE_RECORD_ERRORS:
+        put_length(sink, len(record_errors), 4)
+        for batch_index, message in record_errors:
+            put_i32(sink, batch_index)
+            put_nullable_text(sink, message)
+            put_no_tags(sink)
+        put_nullable_text(sink, error_message)
+    if version >= PRODUCE_LEADER and says_more(current_leader):
+        put_uvarint(sink, 1)
+        put_leader(sink, 0, current_leader)
+        return 0
+    return put_no_tags(sink)
+
+
+cdef int put_nullable_text(Sink* sink, object text) except -1:
+    if text is None:
+        return put_length(sink, NULL_LENGTH, 2)
+    return put_text(sink, text)
+
+
+cdef bint says_more(object pair) except -1:
+    """Whether a tagged pair differs from what its absence says, (-1, -1)."""
+    return pair is not None and pair != (-1, -1)
+
+
+cdef int put_leader(Sink* sink, uint32_t tag, object current_leader) except -1:
+    leader_id, leader_epoch = current_leader
+    put_uvarint(sink, tag)
+    put_uvarint(sink, 4 + 4 + 1)
+    put_i32(sink, leader_id)
+    put_i32(sink, leader_epoch)
+    return put_no_tags(sink)
+
+
+cdef int put_nodes(Sink* sink, object nodes, bint told) except -1:
+    """The last tags of an answer: where the leaders it names can be reached."""
+    cdef Py_ssize_t start
+    if not told or not nodes:
+        return put_no_tags(sink)
+    put_uvarint(sink, 1)
+    put_uvarint(sink, 0)
+    start = sink.size
+    put_length(sink, len(nodes), 4)
+    for node_id, host, port, rack in nodes:
+        put_i32(sink, node_id)
+        put_text(sink, host)
+        put_i32(sink, port)
+        put_nullable_text(sink, rack)
+        put_no_tags(sink)
+    return put_sized(sink, start)
+
+
+# ---- Fetch
+
+def decode_fetch(int version, frame, Py_ssize_t position):
+    """`(replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+    topics, forgotten, rack_id)`, or an error code.
+
+    Topics are `(name or id, partitions)`, partitions `(index, current_leader_epoch, fetch_offset,
+    last_fetched_epoch, log_start_offset, partition_max_bytes)`; forgotten topics `(name or id,
+    indexes)`.
+    """
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef int32_t replica_id = -1
+    cdef int32_t max_wait_ms, min_bytes, max_bytes
+    cdef int32_t session_id = 0
+    cdef int32_t session_epoch = -1
+    cdef int8_t isolation_level
+    cdef bint by_id = version >= FETCH_TOPIC_IDS
+    assert FETCH_LOW <= version <= FETCH_HIGH
+    assert position >= 0
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        open_cursor(&cursor, &view, position, version >= FETCH_FLEXIBLE)
+        if version < FETCH_REPLICA_STATE:
+            replica_id = take_i32(&cursor)
+        max_wait_ms = take_i32(&cursor)
+        min_bytes = take_i32(&cursor)
+        max_bytes = take_i32(&cursor)
+        isolation_level = take_i8(&cursor)
+        if version >= FETCH_SESSIONS:
+            session_id = take_i32(&cursor)
+            session_epoch = take_i32(&cursor)
+        topics = fetch_topics(&cursor, version, by_id)
+        forgotten = forgotten_topics(&cursor, by_id) if version >= FETCH_SESSIONS else []
+        rack_id = take_name(&cursor) if version >= FETCH_RACK else ""
+        take_fetch_tags(&cursor, version, &replica_id)
+        if cursor.fault or remaining(&cursor):
+            return INVALID_REQUEST
+        return (
+            replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
+            session_epoch, topics, forgotten, rack_id,
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef list fetch_topics(Cursor* cursor, int version, bint by_id):
+    cdef list topics = []
+    cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
+    cdef Py_ssize_t count
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    while count > 0 and not cursor.fault:
+        topic = take_topic(cursor, by_id)
+        partitions = fetch_partitions(cursor, version)
+        skip_tags(cursor)
+        topics.append((topic, partitions))
+        count -= 1
+    return topics
+
+
+cdef list fetch_partitions(Cursor* cursor, int version):
+    cdef list partitions = []
+    cdef Py_ssize_t size_min = 4 + 8 + 4
+    cdef int values_each = 4
+    cdef Py_ssize_t count
+    cdef int32_t index, current_leader_epoch, last_fetched_epoch, partition_max_bytes
+    cdef int64_t fetch_offset, log_start_offset
+    if version >= FETCH_LOG_START:
+        size_min, values_each = size_min + 8, values_each + 1
+    if version >= FETCH_LEADER_EPOCH:
+        size_min, values_each = size_min + 4, values_each + 1
+    if version >= FETCH_FLEXIBLE:
+        size_min, values_each = size_min + 4 + 1, values_each + 1
+    values_each += (version >= FETCH_DIRECTORY_ID) + (version >= FETCH_HIGH_WATERMARK)
+    count = take_count(cursor, size_min, values_each, False)
+    while count > 0 and not cursor.fault:
+        index = take_i32(cursor)
+        current_leader_epoch = take_i32(cursor) if version >= FETCH_LEADER_EPOCH else -1
+        fetch_offset = take_i64(cursor)
+        last_fetched_epoch = take_i32(cursor) if version >= FETCH_FLEXIBLE else -1
+        log_start_offset = take_i64(cursor) if version >= FETCH_LOG_START else -1
+        partition_max_bytes = take_i32(cursor)
+        if cursor.flexible:
+            pass_partition_tags(cursor, version)
+        partitions.append((
+            index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset,
+            partition_max_bytes,
+        ))
+        count -= 1
+    return partitions
+
+
+cdef void pass_partition_tags(Cursor* cursor, int version) noexcept:
+    """Only followers of a quorum's log send these: their sizes are held to their types, no more."""
+    cdef uint32_t count = take_tag_count(cursor)
+    cdef uint32_t tag, size
+    while count and not cursor.fault:
+        count -= 1
+        tag = take_uvarint(cursor)
+        size = take_uvarint(cursor)
+        take(cursor, size)
+        if tag == 0 and version >= FETCH_DIRECTORY_ID and size != UUID_SIZE:
+            refuse(cursor)
+        if tag == 1 and version >= FETCH_HIGH_WATERMARK and size != 8:
+            refuse(cursor)
+
+
+cdef list forgotten_topics(Cursor* cursor, bint by_id):
+    cdef list forgotten = []
+    cdef list indexes
+    cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
+    cdef Py_ssize_t count, index_count
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    while count > 0 and not cursor.fault:
+        topic = take_topic(cursor, by_id)
+        indexes = []
+        index_count = take_count(cursor, 4, 1, False)
+        while index_count > 0 and not cursor.fault:
+            indexes.append(take_i32(cursor))
+            index_count -= 1
+        skip_tags(cursor)
+        forgotten.append((topic, indexes))
+        count -= 1
+    return forgotten
+
+
+cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) except -1:
+    cdef uint32_t count, tag, size
+    cdef const uint8_t* end
+    if not cursor.flexible:
+        return 0
+    count = take_tag_count(cursor)
+    while count and not cursor.fault:
+        count -= 1
+        tag = take_uvarint(cursor)
+        size = take_uvarint(cursor)
+        if size > remaining(cursor):
+            refuse(cursor)
+            break
+        if tag > 1 or (tag == 1 and version < FETCH_REPLICA_STATE):
+            take(cursor, size)
+            continue
+        end, cursor.end = cursor.end, cursor.at + size
+        if tag == 0:
+            # The cluster's id: a broker has no use for it, but it must read.
+            take_nullable_name(cursor)
+        else:
+            replica_id[0] = take_i32(cursor)
+            take_i64(cursor)
+            skip_tags(cursor)
+        if remaining(cursor):
+            refuse(cursor)
+        cursor.end = end
+        if cursor.fault:
+            refuse(cursor)
+    return 0
+
+
+def encode_fetch(
+    int version, int32_t correlation_id, int32_t throttle_ms, int16_t error_code,
+    int32_t session_id, topics, node_endpoints=(),
+):
+    """The response, as a list: runs of bytes, and between them the records, untouched.
+
+    Topics are `(name or id, partitions)`, partitions `(index, error_code, high_watermark,
+    last_stable_offset, log_start_offset, aborted, preferred_read_replica, records, current_leader,
+    diverging_epoch)`.  Records are None, bytes, or anything with a `size`; aborted transactions
+    `(producer_id, first_offset)`; leader and divergence pairs, or None.
+    """
+    cdef Sink sink
+    cdef list chunks = []
+    assert FETCH_LOW <= version <= FETCH_HIGH
+    sink_open(&sink, version >= FETCH_FLEXIBLE)
+    try:
+        put_i32(&sink, correlation_id)
+        put_no_tags(&sink)
+        put_i32(&sink, throttle_ms)
+        if version >= FETCH_SESSIONS:
+            put_i16(&sink, error_code)
+            put_i32(&sink, session_id)
+        put_length(&sink, len(topics), 4)
+        for topic, partitions in topics:
+            put_topic(&sink, topic, version >= FETCH_TOPIC_IDS)
+            put_length(&sink, len(partitions), 4)
+            for partition in partitions:
+                put_fetched(&sink, version, partition, chunks)
+            put_no_tags(&sink)
+        put_nodes(&sink, node_endpoints, version >= FETCH_NODE_ENDPOINTS)
+        if sink.size:
+            chunks.append(sink_bytes(&sink))
+        return chunks
+    finally:
+        sink_close(&sink)
+
+
+cdef int put_fetched(Sink* sink, int version, tuple partition, list chunks) except -1:
+    (
+        index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted,
+        preferred_read_replica, records, current_leader, diverging_epoch,
+    ) = partition
+    put_i32(sink, index)
+    put_i16(sink, error_code)
+    put_i64(sink, high_watermark)
+    put_i64(sink, last_stable_offset)
+    if version >= FETCH_LOG_START:
+        put_i64(sink, log_start_offset)
+    put_length(sink, NULL_LENGTH if aborted is None else len(aborted), 4)
+    for producer_id, first_offset in aborted or ():
+        put_i64(sink, producer_id)
+        put_i64(sink, first_offset)
+        put_no_tags(sink)
+    if version >= FETCH_RACK:
+        put_i32(sink, preferred_read_replica)
+    put_records(sink, records, chunks)
+    if version >= FETCH_FLEXIBLE:
+        put_fetched_tags(sink, current_leader, diverging_epoch)
+    return 0
+
+
+cdef int put_records(Sink* sink, object records, list chunks) except -1:
+    """The size of the records here, the records themselves as a chunk of their own.
+
+    Nothing to send is a size of zero, never null: librdkafka refuses null.
+    """
+    cdef Py_ssize_t size
+    if records is None:
+        return put_length(sink, 0, 4)
+    size = len(records) if isinstance(records, (bytes, memoryview)) else records.size
+    put_length(sink, size, 4)
+    if size:
+        chunks.append(sink_bytes(sink))
+        chunks.append(records)
+        sink.size = 0
+    return 0
+
+
+cdef int put_fetched_tags(Sink* sink, object current_leader, object diverging_epoch) except -1:
+    cdef bint diverging = says_more(diverging_epoch)
+    cdef bint leader = says_more(current_leader)
+    put_uvarint(sink, diverging + leader)
+    if diverging:
+        epoch, end_offset = diverging_epoch
+        put_uvarint(sink, 0)
+        put_uvarint(sink, 4 + 8 + 1)
+        put_i32(sink, epoch)
+        put_i64(sink, end_offset)
+        put_no_tags(sink)
+    if leader:
+        put_leader(sink, 1, current_leader)
+    return 0
