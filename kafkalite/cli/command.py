@@ -171,6 +171,16 @@ def unknown_argument(word: str, prog: str, parser: Parser) -> str:
     return f"unknown flag {flag}{nearest(flag, parser._option_string_actions)} (try: {prog} --help)"
 
 
+def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A plain table; what is missing is a dash."""
+    cells = [[*titles], *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+
+
 def warn(sentence: str) -> None:
     """Say something beside the output."""
     print(f"kafkalite: {sentence}", file=sys.stderr)

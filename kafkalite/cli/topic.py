@@ -1,0 +1,291 @@
+"""kafkalite topic: what topics there are, made and removed.
+
+Works against any Kafka.  Left out: adding partitions and changing configs of a topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+    PartitionMetadata,
+    TopicDescription,
+)
+
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, plain, sentences
+from kafkalite.cli.command import argument, columns, command, key_value
+from kafkalite.errors import Refusal
+
+Answer = TypeVar("Answer")
+
+NAMES = argument("names", nargs="+", metavar="TOPIC")
+JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+
+@command(
+    NAMES,
+    argument("-p", "--partitions", type=int, default=-1, help="how many (default: the broker's)"),
+    argument("-r", "--replication-factor", type=int, default=-1, help="default: the broker's"),
+    argument(
+        "-c",
+        "--config",
+        dest="configs",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a topic config; may be repeated",
+    ),
+    argument("--if-not-exists", action="store_true", help="a topic that exists is no fault"),
+    JSON,
+    *CONNECTION,
+)
+def create(
+    names: Sequence[str],
+    partitions: int,
+    replication_factor: int,
+    configs: Sequence[tuple[str, str]],
+    if_not_exists: bool,
+    as_json: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Create topics.
+
+    Examples:
+      kafkalite topic create flights -p 6
+      kafkalite topic create audit -c retention.ms=-1 -c compression.type=zstd --if-not-exists
+    """
+    if partitions != -1 and partitions < 1:
+        raise Refusal(f"a topic has at least one partition, not {partitions}")
+    admin = reached(bootstrap, properties)
+    wanted = [
+        NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
+    ]
+    with sentences():
+        futures = admin.create_topics(wanted)
+    pardoned = {KafkaError.TOPIC_ALREADY_EXISTS: "existed already"} if if_not_exists else {}
+    report("created", futures, pardoned, as_json)
+
+
+@command(
+    argument("pattern", nargs="?", default="", help="only topics whose name contains this"),
+    argument("--internal", action="store_true", help="internal topics as well"),
+    argument("--names", action="store_true", help="only the names, one a line"),
+    JSON,
+    *CONNECTION,
+    name="list",
+)
+def list_topics(
+    pattern: str,
+    internal: bool,
+    names: bool,
+    as_json: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """List topics with their partitions and replicas.
+
+    Examples:
+      kafkalite topic list
+      kafkalite topic list --names | grep ^test- | xargs kafkalite topic delete
+    """
+    cluster = Cluster(bootstrap, properties)
+    with sentences():
+        found = cluster.metadata(cluster.admin()).topics
+    topics = [
+        {
+            "name": name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max(map(replicas, topic.partitions.values()), default=0),
+        }
+        for name, topic in sorted(found.items())
+        if pattern in name and (internal or not name.startswith("__"))
+    ]
+    if as_json:
+        print(json.dumps(topics))
+    elif names:
+        print("".join(f"{topic['name']}\n" for topic in topics), end="")
+    else:
+        print(columns(["TOPIC", "PARTITIONS", "REPLICAS"], [[*topic.values()] for topic in topics]))
+
+
+@command(NAMES, JSON, *CONNECTION)
+def describe(
+    names: Sequence[str],
+    as_json: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Describe topics: id, partitions with their leaders and offsets, configs that were set.
+
+    Examples:
+      kafkalite topic describe flights
+      kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
+    """
+    admin = reached(bootstrap, properties)
+    with sentences():
+        found, faults = settled(admin.describe_topics(TopicCollection([*names])))
+        topics = [described(admin, topic) for topic in found.values()]
+    if as_json:
+        print(json.dumps(topics))
+    else:
+        print("\n\n".join(map(page, topics)))
+    refuse(faults)
+
+
+@command(
+    NAMES,
+    argument("--if-exists", action="store_true", help="a topic that does not exist is no fault"),
+    JSON,
+    *CONNECTION,
+)
+def delete(
+    names: Sequence[str],
+    if_exists: bool,
+    as_json: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Delete topics and all their records.
+
+    Examples:
+      kafkalite topic delete flights
+      kafkalite topic delete flights audit --if-exists
+    """
+    admin = reached(bootstrap, properties)
+    with sentences():
+        futures = admin.delete_topics([*names])
+    pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
+    report("deleted", futures, pardoned, as_json)
+
+
+def reached(bootstrap: str, properties: Sequence[tuple[str, str]]) -> AdminClient:
+    """An admin client whose cluster has answered once."""
+    cluster = Cluster(bootstrap, properties)
+    with sentences():
+        admin = cluster.admin()
+        cluster.metadata(admin)
+    return admin
+
+
+def settled(
+    futures: Mapping[str, Future[Answer]],
+) -> tuple[dict[str, Answer], dict[str, KafkaError]]:
+    """Wait for every answer: those that came well, and the faults of the others, by name."""
+    answers: dict[str, Answer] = {}
+    faults: dict[str, KafkaError] = {}
+    for name, future in futures.items():
+        try:
+            answers[name] = future.result()
+        except KafkaException as fault:
+            faults[name] = fault.args[0]
+    return answers, faults
+
+
+def refuse(faults: Mapping[str, KafkaError]) -> None:
+    """Say what did not work, if anything did not."""
+    if faults:
+        raise Refusal("; ".join(f"{name}: {plain(fault.str())}" for name, fault in faults.items()))
+
+
+def report(
+    verb: str,
+    futures: Mapping[str, Future[None]],
+    pardoned: Mapping[int, str],
+    as_json: bool,
+) -> None:
+    """Print what became of each topic; faults that are not pardoned are a refusal at the end."""
+    answers, faults = settled(futures)
+    excused = {name: pardoned[f.code()] for name, f in faults.items() if f.code() in pardoned}
+    if as_json:
+        print(json.dumps([{"name": name, verb: name in answers} for name in futures]))
+    else:
+        for name in futures:
+            if name in answers or name in excused:
+                print(f"{name} {excused.get(name, verb)}")
+    refuse({name: fault for name, fault in faults.items() if name not in excused})
+
+
+def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
+    """All that can be asked about a topic, as `--json` prints it."""
+    starts = offsets(admin, topic, OffsetSpec.earliest())
+    ends = offsets(admin, topic, OffsetSpec.latest())
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": [
+            {
+                "partition": partition.id,
+                "leader": partition.leader.id if partition.leader else None,
+                "replicas": [node.id for node in partition.replicas],
+                "isr": [node.id for node in partition.isr],
+                "start_offset": starts.get(partition.id),
+                "end_offset": ends.get(partition.id),
+            }
+            for partition in topic.partitions
+        ],
+        "configs": configs_set(admin, topic.name),
+    }
+
+
+def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> dict[int, int]:
+    """The offset asked for, by partition; a partition without a leader has none."""
+    asked = {
+        TopicPartition(topic.name, partition.id): spec
+        for partition in topic.partitions
+        if partition.leader
+    }
+    found = {}
+    for partition, future in (admin.list_offsets(asked) if asked else {}).items():
+        try:
+            found[partition.partition] = future.result().offset
+        except KafkaException:
+            continue
+    return found
+
+
+def configs_set(admin: AdminClient, name: str) -> dict[str, str] | None:
+    """The configs set on the topic itself; None where the broker does not tell."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    try:
+        entries = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
+    except (KafkaException, TimeoutError):
+        return None
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {key: entry.value for key, entry in sorted(entries.items()) if entry.source == own}
+
+
+def page(topic: Mapping[str, Any]) -> str:
+    """A described topic for a person."""
+    partitions = topic["partitions"]
+    rows = [
+        [
+            partition["partition"],
+            partition["leader"],
+            ",".join(map(str, partition["replicas"])),
+            ",".join(map(str, partition["isr"])),
+            partition["start_offset"],
+            partition["end_offset"],
+        ]
+        for partition in partitions
+    ]
+    lines = [f"topic {topic['name']}", f"id {topic['topic_id']}"]
+    lines += [f"config {key}={value}" for key, value in (topic["configs"] or {}).items()]
+    return "\n".join(
+        [*lines, columns(["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"], rows)]
+    )
+
+
+def replicas(partition: PartitionMetadata) -> int:
+    return len(partition.replicas)
