@@ -145,6 +145,7 @@ cdef class Answer:
     cdef Channel channel
     cdef list chunks
     cdef bint expected              # stands in the connection's queue
+    cdef public object abandoned    # called when the connection is gone before this was sent
 
     def send(self, list chunks not None):
         """The whole answer, without its size; it leaves when those before it have left."""
@@ -823,11 +824,14 @@ cdef class Loop:
         channel.descriptor = -1
         self.closing.append(channel)
         channel.pieces_drop()
-        channel.expected = None
+        expected, channel.expected = channel.expected, None
         if channel.waiting:
             channel.waiting = False
             self.waiting.remove(channel)
         self.held_back(channel)
+        for answer in expected or ():
+            if (<Answer> answer).chunks is None and (<Answer> answer).abandoned is not None:
+                (<Answer> answer).abandoned()
         channel.closed()
         return 0
 

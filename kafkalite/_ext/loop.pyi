@@ -2,6 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 class Answer:
+    abandoned: Callable[[], object] | None
     def send(self, chunks: list[Any]) -> None: ...
     @property
     def gone(self) -> bool: ...

@@ -3,7 +3,8 @@
 Whoever serves a connection is called as `serve(connection, frame)` for every frame and returns
 
     a list      the whole answer: bytes and FileSlices, without the size, which is put before it
-    an Answer   taken from `connection.expect()`, to be sent once, later
+    an Answer   taken from `connection.expect()`, to be sent once, later; its `abandoned`, if
+                set, is called should the connection be gone before that
     None        no answer (Produce with acks=0)
 
 Answers leave in the order of their requests.  The frame is good during the call only.  Raising
