@@ -6,7 +6,7 @@ GIL: below that, letting go of it costs more than the reading.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 cimport batch_check
 from batch_check cimport check_batch
@@ -126,7 +126,7 @@ def header(batch) -> tuple:
             load_i64(at + BASE_OFFSET),
             load_i32(at + BATCH_LENGTH),
             load_i32(at + LEADER_EPOCH),
-            at[MAGIC],
+            <int8_t> at[MAGIC],
             load_u32(at + CRC),
             load_i16(at + ATTRIBUTES),
             load_i32(at + LAST_OFFSET_DELTA),

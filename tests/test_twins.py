@@ -1,0 +1,187 @@
+"""Every compiled function answers what its twin in plain Python answers.
+
+On good bytes, on one byte changed, on bytes cut short, and on fields that lie at the edges of
+their types; hypothesis chooses which.
+"""
+
+import crc32c as packaged
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext import record_batch, records
+from tests.twins import crc32c as crc_twin
+from tests.twins import record_batch as batch_twin
+from tests.twins import records as records_twin
+
+RUNS = settings(max_examples=200, deadline=None)
+
+I16, I32, I64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
+FIELD = st.none() | st.binary(max_size=40)
+NAME = st.binary(max_size=12).map(lambda name: name.decode("utf-8", "surrogateescape"))
+HEADERS = st.lists(st.tuples(NAME, FIELD), max_size=3).map(tuple)
+RECORD = st.tuples(I64, FIELD, FIELD, HEADERS)
+RECORDS = st.lists(RECORD, max_size=6).map(
+    lambda drawn: [(delta, *record) for delta, record in enumerate(drawn)]
+)
+# Sizes at which the CRC's streams begin, fold and end.
+BORDERS = sorted(
+    {n + d for n in (0, 8, 192, 384, 3072, 3264, 6144) for d in (-1, 0, 1, 7) if n + d >= 0}
+)
+
+
+@pytest.mark.parametrize("size", BORDERS)
+def test_a_crc_does_not_depend_on_how_many_streams_made_it(size):
+    data = bytes((i * i * 7 + i) & 0xFF for i in range(size))
+    twin = crc_twin.crc32c(data)
+    assert record_batch.crc32c(data) == twin
+    assert record_batch.crc32c_by_table(data) == twin
+
+
+@RUNS
+@given(st.binary(max_size=600), st.integers(0, 9))
+def test_a_crc_is_the_twins_at_any_alignment(data, start):
+    part = memoryview(data)[start:]
+    twin = crc_twin.crc32c(bytes(part))
+    assert record_batch.crc32c(part) == twin
+    assert record_batch.crc32c_by_table(part) == twin
+
+
+@pytest.mark.parametrize("size", [32 << 10, 1 << 20, (1 << 20) + 13])
+def test_a_large_crc_is_the_one_others_compute(size):
+    data = bytes(range(251)) * (size // 251 + 1)
+    assert record_batch.crc32c(data[:size]) == packaged.crc32c(data[:size])
+
+
+def both_judge(batch):
+    assert record_batch.check(batch) == batch_twin.check(bytes(batch))
+    assert record_batch.judge(batch) == batch_twin.judge(bytes(batch))
+
+
+@RUNS
+@given(payload=st.binary(min_size=7, max_size=60), at=st.integers(0, 130), flip=st.integers(1, 255))
+def test_one_changed_byte_is_judged_as_the_twin_judges_it(payload, at, flip):
+    batch = batch_twin.build(payload)
+    assert record_batch.check(batch) == record_batch.judge(batch) == 0
+    batch[at % len(batch)] ^= flip
+    both_judge(batch)
+
+
+@RUNS
+@given(payload=st.binary(max_size=30), end=st.integers(0, 91), more=st.binary(max_size=80))
+def test_a_batch_cut_short_or_followed_by_more_is_judged_as_the_twin_judges_it(payload, end, more):
+    batch = batch_twin.build(payload)
+    both_judge(batch[:end])
+    both_judge(batch + more)
+    both_judge(batch + batch)
+
+
+@RUNS
+@given(
+    payload=st.binary(max_size=30),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "base_offset": I64,
+            "batch_length": I32,
+            "leader_epoch": I32,
+            "magic": st.integers(-128, 127),
+            "attributes": st.integers(0, 127) | I16,
+            "base_timestamp": I64,
+            "max_timestamp": I64,
+            "producer_id": st.sampled_from([-2, -1, 0, 7]) | I64,
+            "producer_epoch": st.sampled_from([-1, 0]) | I16,
+            "base_sequence": st.sampled_from([-1, 0]) | I32,
+        },
+    ),
+    count=st.integers(-1, 5) | I32,
+    last_offset_delta=st.none() | I32,
+)
+def test_fields_under_a_right_crc_are_judged_as_the_twin_judges_them(
+    payload, fields, count, last_offset_delta
+):
+    if last_offset_delta is None:
+        last_offset_delta = max(count, 0) - 1
+    batch = batch_twin.build(payload, count=count, last_offset_delta=last_offset_delta, **fields)
+    both_judge(batch)
+    assert record_batch.header(batch) == batch_twin.header(batch)
+
+
+@RUNS
+@given(payload=st.binary(max_size=30), offset=st.integers(0, (1 << 63) - 1), epoch=I32, when=I64)
+def test_what_a_leader_writes_is_what_the_twin_writes(payload, offset, epoch, when):
+    ours, twins = batch_twin.build(payload), batch_twin.build(payload)
+    record_batch.place(ours, offset, epoch)
+    batch_twin.place(twins, offset, epoch)
+    assert ours == twins
+    assert record_batch.check(ours) == 0
+    record_batch.stamp_append_time(ours, when)
+    batch_twin.stamp_append_time(twins, when)
+    assert ours == twins
+    assert record_batch.check(ours) == 0
+
+
+def both_decode(payload, count, last_offset_delta=None):
+    found = records_twin.decode(payload, count, last_offset_delta)
+    assert records.decode(payload, count, last_offset_delta) == found
+    assert records.validate(payload, count, last_offset_delta) == (
+        found if isinstance(found, int) else 0
+    )
+
+
+@RUNS
+@given(RECORDS)
+def test_records_are_encoded_and_decoded_as_the_twin_does(given_records):
+    payload = records.encode(given_records)
+    assert payload == records_twin.encode(given_records)
+    assert records.decode(payload, len(given_records)) == given_records
+    keyless = [place for place, record in enumerate(given_records) if record[2] is None]
+    assert records.keyless(payload, len(given_records)) == keyless
+
+
+@RUNS
+@given(RECORDS, st.integers(0, 400), st.integers(1, 255))
+def test_records_with_one_changed_byte_are_read_as_the_twin_reads_them(drawn, at, flip):
+    payload = bytearray(records.encode(drawn))
+    if payload:
+        payload[at % len(payload)] ^= flip
+    both_decode(bytes(payload), len(drawn))
+
+
+@RUNS
+@given(RECORDS, st.integers(0, 400), st.binary(max_size=9), I32 | st.integers(0, 8))
+def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
+    drawn, end, more, count
+):
+    payload = records.encode(drawn)
+    both_decode(payload[:end], len(drawn))
+    both_decode(payload + more, len(drawn))
+    # The twin reads as many as it is told to find, so it is told a number it can reach.
+    both_decode(payload, count if count < 10_000 else len(drawn) + 1)
+
+
+@RUNS
+@given(st.lists(st.integers(-2, 9), max_size=5), st.integers(-1, 9) | st.none())
+def test_offsets_with_gaps_are_taken_only_up_to_the_last_one_named(deltas, last):
+    payload = records_twin.encode([(delta, 0, b"k", b"v", ()) for delta in deltas])
+    both_decode(payload, len(deltas), last)
+
+
+@RUNS
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
+def test_bytes_that_look_like_lengths_are_read_as_the_twin_reads_them(digits):
+    for count in range(4):
+        both_decode(bytes(digits), count)
+
+
+@pytest.mark.parametrize("digits", [5, 6, 10, 11])
+def test_a_number_of_too_many_digits_is_refused_and_a_padded_one_taken(digits):
+    def record_with(timestamp=b"\0", offset=b"\0"):
+        body = b"\0" + timestamp + offset + b"\x01\x01\0"
+        return records_twin.varint(len(body)) + body
+
+    padded = b"\x80" * (digits - 1) + b"\0"
+    assert records.validate(record_with(timestamp=padded), 1) == (0 if digits <= 10 else 87)
+    assert records.validate(record_with(offset=padded), 1) == (0 if digits <= 5 else 87)
+    both_decode(record_with(timestamp=padded), 1)
+    both_decode(record_with(offset=padded), 1)
