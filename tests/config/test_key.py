@@ -1,0 +1,135 @@
+import pytest
+
+from kafkalite.config.key import Scope, Type, at_least, at_most, between, each_one_of, one_of, only
+from kafkalite.errors import InvalidConfig
+
+
+def key(type, default=None, **words):
+    return Scope("thing").declare("a.key", type, default, "A key.", **words)
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "value"),
+    [
+        (Type.BOOLEAN, "true", True),
+        (Type.BOOLEAN, " False ", False),
+        (Type.STRING, " some words ", "some words"),
+        (Type.SHORT, "-32768", -32_768),
+        (Type.INT, "2147483647", 2_147_483_647),
+        (Type.LONG, "-9223372036854775808", -(1 << 63)),
+        (Type.LONG, "+7", 7),
+        (Type.DOUBLE, "0.25", 0.25),
+        (Type.LIST, "a, b ,c", ("a", "b", "c")),
+        (Type.LIST, "", ()),
+        (Type.CLASS, "a.b.C", "a.b.C"),
+        (Type.PASSWORD, "secret", "secret"),
+    ],
+)
+def test_a_text_is_read_as_its_type(type, text, value):
+    assert key(type).parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("type", "text"),
+    [
+        (Type.BOOLEAN, "yes"),
+        (Type.BOOLEAN, ""),
+        (Type.INT, "2147483648"),
+        (Type.INT, "1_000"),
+        (Type.INT, "1.0"),
+        (Type.INT, "--1"),
+        (Type.INT, "٣"),
+        (Type.INT, "9" * 5_000),
+        (Type.SHORT, "32768"),
+        (Type.LONG, "9223372036854775808"),
+        (Type.LONG, ""),
+        (Type.DOUBLE, "half"),
+    ],
+)
+def test_a_text_that_is_not_of_its_type_is_an_invalid_config_that_names_the_key(type, text):
+    with pytest.raises(InvalidConfig, match=r"^a\.key must be .*, not '"):
+        key(type).parse(text)
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        (Type.BOOLEAN, True),
+        (Type.BOOLEAN, False),
+        (Type.LONG, -1),
+        (Type.DOUBLE, 0.5),
+        (Type.LIST, ("a", "b")),
+        (Type.LIST, ()),
+        (Type.STRING, "x"),
+    ],
+)
+def test_what_is_formatted_is_parsed_back(type, value):
+    declared = key(type, value)
+    assert declared.parse(declared.format(value)) == value
+
+
+def test_a_key_without_a_value_is_shown_as_nothing():
+    assert key(Type.LONG).format(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("type", "check", "good", "bad"),
+    [
+        (Type.INT, at_least(3), "3", "2"),
+        (Type.INT, at_most(3), "3", "4"),
+        (Type.INT, between(1, 3), "1", "0"),
+        (Type.INT, between(1, 3), "3", "4"),
+        (Type.STRING, one_of("a", "b"), "b", "c"),
+        (Type.LIST, each_one_of("a", "b"), "b,a", "a,c"),
+        (Type.LIST, only(("a",), "b is not there yet"), "a", "a,b"),
+        (Type.BOOLEAN, only(False, "it is not there yet"), "false", "true"),
+    ],
+)
+def test_a_check_takes_what_is_within_and_refuses_what_is_not(type, check, good, bad):
+    declared = key(type, check=check)
+    declared.parse(good)
+    with pytest.raises(InvalidConfig) as refused:
+        declared.parse(bad)
+    assert str(refused.value) == f"a.key must be {check.words}, not {bad!r}."
+
+
+def test_the_only_value_says_what_is_missing_for_the_others():
+    assert only(("delete",), "no cleaner").words == "delete (no cleaner)"
+    assert only((), "one replica").words == "empty (one replica)"
+    assert only(False, "no tiers").words == "false (no tiers)"
+
+
+def test_a_default_that_its_own_check_refuses_cannot_be_declared():
+    with pytest.raises(InvalidConfig):
+        key(Type.INT, 2, check=at_least(3))
+
+
+def test_a_name_cannot_be_declared_twice():
+    scope = Scope("thing")
+    scope.declare("a.key", Type.INT, 1, "One.")
+    with pytest.raises(AssertionError, match="twice"):
+        scope.declare("a.key", Type.INT, 2, "Another.")
+
+
+def test_an_unknown_name_is_refused_with_the_names_near_it():
+    scope = Scope("thing")
+    scope.declare("flush.ms", Type.INT, 1, "One.")
+    with pytest.raises(InvalidConfig, match=r"flsh\.ms .* of a thing; did you mean flush\.ms\?"):
+        scope.parse({"flsh.ms": "1"})
+    with pytest.raises(InvalidConfig, match=r"of a thing\.$"):
+        scope.parse({"quite.another": "1"})
+
+
+def test_a_name_left_out_is_refused_with_its_reason():
+    scope = Scope("thing")
+    scope.leave_out("old.", "older", because="it is gone")
+    for name in ("old.key", "older"):
+        with pytest.raises(InvalidConfig, match=f"{name} is not a key here: it is gone"):
+            scope.parse({name: "1"})
+    with pytest.raises(InvalidConfig, match="is not a configuration key"):
+        scope.parse({"older.key": "1"})
+
+
+def test_only_a_password_is_never_shown():
+    assert key(Type.PASSWORD).sensitive
+    assert not key(Type.STRING).sensitive

@@ -1,0 +1,165 @@
+import pytest
+
+from kafkalite.config import broker, topic
+from kafkalite.config.broker import BROKER
+from kafkalite.config.settings import Found, Settings, Source, read_properties
+from kafkalite.config.topic import RETENTION_MS, SEGMENT_BYTES, TOPIC
+from kafkalite.errors import InvalidConfig, Refusal
+
+
+def test_without_any_value_every_key_has_its_default():
+    settings = Settings.broker()
+    for key in (*BROKER.values(), *TOPIC.values()):
+        assert settings[key] == key.default
+        assert settings.source(key) == Source.DEFAULT
+
+
+def test_a_value_set_at_run_time_wins_over_the_file_and_the_file_over_the_default():
+    settings = Settings.broker(
+        static={"num.partitions": "3", "fetch.max.bytes": "2048"}, dynamic={"num.partitions": "4"}
+    )
+    assert settings[broker.NUM_PARTITIONS] == 4
+    assert settings.source(broker.NUM_PARTITIONS) == Source.DYNAMIC_BROKER
+    assert settings[broker.FETCH_MAX_BYTES] == 2048
+    assert settings.source(broker.FETCH_MAX_BYTES) == Source.STATIC_BROKER
+
+
+def test_a_topics_value_wins_over_the_brokers_under_any_name_of_it():
+    settings = Settings.broker({"log.segment.bytes": "2097152", "durability": "os"})
+    plain, own = settings.for_topic(), settings.for_topic({"segment.bytes": "1048576"})
+    assert (plain[SEGMENT_BYTES], plain.source(SEGMENT_BYTES)) == (2 << 20, Source.STATIC_BROKER)
+    assert (own[SEGMENT_BYTES], own.source(SEGMENT_BYTES)) == (1 << 20, Source.TOPIC)
+    assert plain[topic.DURABILITY] == "os"
+    assert settings.for_topic({"durability": "fsync"})[topic.DURABILITY] == "fsync"
+
+
+def test_every_value_there_is_stands_in_the_list_of_synonyms_the_one_in_force_first():
+    settings = Settings.broker({"log.segment.bytes": "2097152"})
+    assert list(settings.for_topic({"segment.bytes": "1048576"}).found(SEGMENT_BYTES)) == [
+        Found("segment.bytes", 1 << 20, Source.TOPIC),
+        Found("log.segment.bytes", 2 << 20, Source.STATIC_BROKER),
+        Found("segment.bytes", 1 << 30, Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("set_to", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "5"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_unit_that_is_set_counts(set_to, retention_ms):
+    assert Settings.broker(set_to)[RETENTION_MS] == retention_ms
+
+
+@pytest.mark.parametrize("key", TOPIC.values(), ids=lambda key: key.name)
+def test_a_topics_key_and_the_brokers_key_it_overrides_have_one_default(key):
+    broker_defaults = {
+        (default * place.factor if place.factor != 1 else default)
+        for place in key.places
+        if place.name in BROKER and (default := BROKER[place.name].default) is not None
+    }
+    assert broker_defaults <= {key.default}
+    assert all(name in BROKER for name in key.overrides)
+
+
+def test_what_this_version_cannot_honour_is_refused_and_never_ignored():
+    settings = Settings.broker()
+    for name, value, reason in [
+        ("cleanup.policy", "compact", "log cleaner"),
+        ("cleanup.policy", "compact,delete", "log cleaner"),
+        ("unclean.leader.election.enable", "true", "never given up"),
+        ("remote.storage.enable", "true", "tiered"),
+        ("min.insync.replicas", "2", "one replica"),
+        ("segment.bytes", "1000", "at least 1048576"),
+    ]:
+        with pytest.raises(InvalidConfig, match=reason):
+            settings.for_topic({name: value})
+
+
+def test_a_value_that_is_the_only_one_possible_is_taken():
+    settings = Settings.broker().for_topic(
+        {"cleanup.policy": "delete", "min.insync.replicas": "1", "remote.storage.enable": "false"}
+    )
+    assert settings[topic.CLEANUP_POLICY] == ("delete",)
+
+
+@pytest.mark.parametrize(
+    "name", ["process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol"]
+)
+def test_a_key_that_kafka_has_and_we_lack_is_refused_with_a_reason(name):
+    with pytest.raises(InvalidConfig, match=f"{name} is not a key here: "):
+        Settings.broker({name: "1"})
+
+
+def test_no_key_is_both_declared_and_left_out():
+    for name in BROKER:
+        assert name not in BROKER.left_out
+
+
+def test_forced_values_pass_their_checks_by():
+    assert Settings.broker().replacing({SEGMENT_BYTES: 4096})[SEGMENT_BYTES] == 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("plaintext://localhost:0", ("localhost", 0)),
+        ("PLAINTEXT://:9092", ("", 9092)),
+        ("PLAINTEXT://[::1]:9092", ("::1", 9092)),
+    ],
+)
+def test_a_listener_is_a_host_and_a_port(text, listener):
+    assert broker.parse_listener(text) == listener
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9092", "localhost:9092", "SSL://h:1", "PLAINTEXT://h", "PLAINTEXT://h:70000",
+     "PLAINTEXT://h:-1", "PLAINTEXT://::1:9092", "PLAINTEXT://a:1,PLAINTEXT://b:2"],
+)  # fmt: skip
+def test_what_is_not_one_plaintext_listener_is_refused(text):
+    with pytest.raises(InvalidConfig):
+        Settings.broker({"listeners": text})
+
+
+def test_a_config_file_is_read_as_java_reads_properties(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "# a comment\n"
+        "! another\n"
+        "\n"
+        "num.partitions=3\n"
+        "  log.dirs : /data\\\n"
+        "     /logs\n"
+        "broker.rack=a\\u0062\\tc\n"
+        "num.partitions=4\n"
+        "listeners=\n"
+    )
+    assert read_properties(path) == {
+        "num.partitions": "4",
+        "log.dirs": "/data/logs",
+        "broker.rack": "ab\tc",
+        "listeners": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"num.partitions\n", "line 1"), (b"a=1\n=2\n", "line 2"), (b"a=\xff\n", "not UTF-8")],
+)
+def test_a_config_file_that_cannot_be_read_is_refused_with_the_place(tmp_path, content, complaint):
+    path = tmp_path / "server.properties"
+    path.write_bytes(content)
+    with pytest.raises(Refusal, match=complaint):
+        read_properties(path)
+
+
+def test_a_config_file_that_is_not_there_is_refused_by_name(tmp_path):
+    with pytest.raises(Refusal, match=r"missing\.properties: No such file"):
+        read_properties(tmp_path / "missing.properties")

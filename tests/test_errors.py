@@ -1,0 +1,69 @@
+"""The table of errors against two other people's: kio's, made from Kafka's, and kafka-python's."""
+
+import kafka.errors
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kafkalite import errors
+from kafkalite.errors import BY_CODE, KafkaError, Retriable, StaleMetadata, raise_for
+
+THEIRS = [code for code in ErrorCode if code != 0]
+
+
+@pytest.mark.parametrize("theirs", THEIRS, ids=lambda theirs: theirs.name)
+def test_each_code_has_kafkas_name_and_says_rightly_whether_to_retry(theirs):
+    ours = BY_CODE[int(theirs)]
+    assert ours.name == theirs.name.upper()
+    assert ours.retriable == theirs.retriable
+
+
+def test_no_code_is_missing_between_the_first_and_the_last():
+    assert sorted(BY_CODE) == [-1, *range(1, max(BY_CODE) + 1)]
+
+
+def test_the_errors_that_ask_for_fresh_metadata_are_those_of_kafka_python():
+    theirs = {
+        error.errno
+        for error in vars(kafka.errors).values()
+        if isinstance(error, type)
+        and issubclass(error, kafka.errors.BrokerResponseError)
+        and getattr(error, "invalid_metadata", False)
+    }
+    assert {code for code, error in BY_CODE.items() if issubclass(error, StaleMetadata)} == theirs
+
+
+def test_a_second_class_on_one_code_fails_at_once():
+    with pytest.raises(AssertionError, match="both claim 6"):
+        type("Another", (KafkaError,), {}, code=6)
+    assert BY_CODE[6] is errors.NotLeaderOrFollower
+
+
+def test_an_error_says_its_message_or_else_its_first_sentence():
+    assert str(errors.InvalidConfig("flush.ms must be a number.")) == "flush.ms must be a number."
+    assert str(errors.NotController()) == "This node is not the controller."
+    assert str(errors.NotController(None)) == "This node is not the controller."
+
+
+@pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda error: error.name)
+def test_every_error_has_a_sentence_of_its_own(error):
+    assert str(error()).endswith(".")
+    assert str(error()) not in {str(other()) for other in BY_CODE.values() if other is not error}
+
+
+def test_raise_for_is_silent_at_zero_and_raises_the_class_of_any_other_code():
+    raise_for(0)
+    with pytest.raises(errors.CorruptMessage):
+        raise_for(2)
+    with pytest.raises(errors.InvalidRecord, match="no key"):
+        raise_for(87, "no key")
+
+
+def test_a_code_nobody_knows_becomes_an_unknown_server_error_that_names_it():
+    with pytest.raises(errors.UnknownServerError, match="29999"):
+        raise_for(29_999)
+
+
+def test_the_two_kinds_of_retry_are_told_apart():
+    assert issubclass(errors.NotEnoughReplicas, Retriable)
+    assert not issubclass(errors.NotEnoughReplicas, StaleMetadata)
+    assert issubclass(errors.KafkaStorageError, StaleMetadata)

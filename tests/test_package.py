@@ -1,0 +1,40 @@
+"""What `import kafkalite` costs and promises, each tried in an interpreter of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+import kafkalite
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_importing_kafkalite_loads_neither_tower():
+    ended = run(
+        "import sys, kafkalite; print(*[m for m in sys.modules if m.startswith('kafkalite.')])"
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "")
+
+
+def test_every_name_the_package_promises_is_there():
+    for name in kafkalite.__all__:
+        assert getattr(kafkalite, name) is not None
+        assert name in dir(kafkalite)
+
+
+def test_a_name_the_package_lacks_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="Nothing"):
+        kafkalite.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "statement", ["from kafkalite._ext import nothing", "import kafkalite._ext.nothing"]
+)
+def test_a_module_that_was_not_built_says_which_command_builds_it(statement):
+    ended = run(statement)
+    assert ended.returncode == 1
+    assert "kafkalite._ext.nothing is not built" in ended.stderr
+    assert "make build" in ended.stderr
