@@ -1,0 +1,423 @@
+"""The rules of the house, and the proof that each of them can fail.
+
+A rule is a function of the house that yields a complaint for each breach, with what to do
+instead.  Below the rules stand their own tests: small houses that break one rule each.
+"""
+
+import ast
+import itertools
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tools.house import BROKER_TOWER, FLOORS, GUESTS, PACKAGE, ROOT, House, floor
+
+LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+COLUMNS_MAX = 100
+
+INSTEAD = {
+    "util": "name the file after the noun its functions serve",
+    "helper": "name it after what it does, or put it into the file it helps",
+    "common": "put each part on the lowest floor that needs it, under its own name",
+    "base": "say what it is; prefer a function or a field to a class to inherit from",
+    "impl": "the implementation has the plain name",
+    "info": "say what is known: a description, a state, a size",
+    "data": "say which: records, bytes, rows, a batch",
+    "context": "pass what is needed under its own name",
+}
+NOT_IN_A_BROKER = {
+    "asyncio": "the loop is transport/reactor.py",
+    "uvloop": "the loop is transport/reactor.py",
+    "numpy": "columns are the client's; the broker moves bytes",
+    "pyarrow": "columns are the client's; the broker moves bytes",
+    "confluent_kafka": "it is for the command line; the broker serves clients and is none",
+    "rich": "it is for the command line; the broker writes a log file",
+}
+BROKER_ROOMS = {*FLOORS[0], *FLOORS[1], *FLOORS[2], *FLOORS[3], "broker", "process"}
+PYTHON_FOLDERS = (PACKAGE, "tests", "benchmarks", "tools", "spark")
+
+
+# The rules.
+
+
+def imports_go_down(house):
+    for module in house.modules.values():
+        for other in house.rooms_known_to(module):
+            if floor(other) >= floor(module.room):
+                yield (
+                    f"{module.name} may not know {other}: it is not below {module.room};"
+                    " hand it in, or move what both need to a lower floor"
+                )
+
+
+def the_towers_meet_only_on_the_wire(house):
+    for module in house.modules.values():
+        known = house.rooms_known_to(module)
+        if module.room in GUESTS:
+            for other in known & BROKER_TOWER:
+                yield f"{module.name} may not know {other}: talk to a broker over the wire"
+        if module.room in BROKER_TOWER:
+            for other in known & GUESTS:
+                yield f"{module.name} may not know {other}: start it as a command line"
+
+
+def a_room_has_no_cycles(house):
+    within = {
+        name: {other for other in house.known_to(module) if same_room(other, module.room)}
+        for name, module in house.modules.items()
+    }
+    done = set()
+
+    def walk(name, path):
+        if name in path:
+            circle = " → ".join([*path[path.index(name) :], name])
+            yield f"{circle} is a circle: one of them is two things; cut it where they part"
+        elif name not in done:
+            for other in sorted(within.get(name, ())):
+                yield from walk(other, [*path, name])
+            done.add(name)
+
+    for name in within:
+        yield from walk(name, [])
+
+
+def same_room(name, room):
+    return name.split(".")[1:2] == [room]
+
+
+def nobody_is_alone(house):
+    known = set().union(*map(house.known_to, house.modules.values()))
+    for name, module in house.modules.items():
+        entrance = module.path.name == "__init__.py" or floor(module.room) == len(FLOORS) - 1
+        if name not in known and not entrance and not named_in_a_table(house, name):
+            yield f"nobody imports {name}: use it or remove it"
+    for name, path in house.compiled.items():
+        if name not in known:
+            yield f"nobody imports {name}: use {path.name} or remove it"
+    sources = "".join(path.read_text() for path in (house.root / "ext").glob("*.p[yx][xd]"))
+    for path in sorted((house.root / "ext").glob("*.pxd")):
+        if not re.search(rf"^\s*(from {path.stem} cimport|cimport {path.stem})\b", sources, re.M):
+            yield f"nobody cimports ext/{path.name}: use it or remove it"
+
+
+def named_in_a_table(house, name):
+    """Whether the room's door names the module in a string, to import it when it is wanted."""
+    door = house.modules.get(name.rpartition(".")[0])
+    strings = {node.value for node in ast.walk(door.tree) if isinstance(node, ast.Constant)}
+    return door is not None and not strings.isdisjoint({name, name.rpartition(".")[2]})
+
+
+def a_word_stands_at_every_door(house):
+    for path in python_files(house, PACKAGE, "benchmarks", "tools"):
+        if not ast.get_docstring(ast.parse(path.read_text())):
+            yield f"{shown(house, path)} begins without a docstring: say what it is and promises"
+    for path in sorted((house.root / "ext").glob("*")):
+        if path.suffix in (".pyx", ".pxd", ".h") and not re.match(
+            r'"""|#|/\*|//', path.read_text()
+        ):
+            yield f"{shown(house, path)} begins without a word: say what it is and promises"
+
+
+def a_compiled_module_has_a_stub(house):
+    for name, path in house.compiled.items():
+        stub = house.root / PACKAGE / "_ext" / f"{path.stem}.pyi"
+        if not stub.exists():
+            yield f"{name} has no stub: write {shown(house, stub)}"
+
+
+def files_are_short(house):
+    for path in source_files(house):
+        count = len(path.read_text().splitlines())
+        if count >= LINES_MAX:
+            yield (
+                f"{shown(house, path)} has {count} lines, {LINES_MAX} are too many:"
+                " there is a noun in it that has no file yet"
+            )
+
+
+def lines_are_narrow(house):
+    for path in source_files(house):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if len(line) > COLUMNS_MAX:
+                yield (
+                    f"{shown(house, path)}:{number} is {len(line)} columns wide:"
+                    f" break it before {COLUMNS_MAX}"
+                )
+
+
+def functions_are_short(house):
+    for path in source_files(house):
+        for name, line, count in functions(path):
+            if count >= FUNCTION_LINES_MAX:
+                yield (
+                    f"{shown(house, path)}:{line} {name} has {count} lines,"
+                    f" {FUNCTION_LINES_MAX} are too many: its steps want names"
+                )
+
+
+def functions(path):
+    """Name, line and length of each function of a Python or Cython file."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+    elif path.suffix in (".pyx", ".pxd"):
+        yield from cython_functions(text.splitlines())
+
+
+def cython_functions(lines):
+    """The same by indentation: a function ends before the next line that is as far left."""
+    head = re.compile(r"(\s*)(?:def|cp?def\s+(?!class|struct|enum|extern|union)[^=(]*?)\s*(\w+)\(")
+    for start, line in enumerate(lines):
+        if not (found := head.match(line)):
+            continue
+        margin, last = len(found[1]), start
+        for number in range(start + 1, len(lines)):
+            code = lines[number].strip()
+            outside = len(lines[number]) - len(lines[number].lstrip()) <= margin
+            if code and outside and not code.startswith((")", "#")):
+                break
+            last = number if code else last
+        yield found[2], start + 1, last - start + 1
+
+
+def names_say_what_a_thing_is(house):
+    for path in source_files(house):
+        for word in words_of(path.stem):
+            yield f"{shown(house, path)}: no file is called {word!r}: {INSTEAD[word]}"
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    for word in words_of(node.name):
+                        yield (
+                            f"{shown(house, path)}:{node.lineno} class {node.name}: no class"
+                            f" is called {word!r}: {INSTEAD[word]}"
+                        )
+                elif isinstance(node, ast.FunctionDef) and node.name.startswith("get_"):
+                    yield (
+                        f"{shown(house, path)}:{node.lineno} {node.name}: use a noun or a"
+                        f" property, {node.name.removeprefix('get_')}"
+                    )
+
+
+def words_of(name):
+    """The forbidden words in a snake_case or CamelCase name, in the singular."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    singular = {word.lower().removesuffix("s") if len(word) > 4 else word.lower() for word in words}
+    return sorted(singular & INSTEAD.keys())
+
+
+def a_broker_imports_only_what_it_needs(house):
+    for module in house.modules.values():
+        if module.room in BROKER_ROOMS:
+            tops = {name.partition(".")[0] for name in module.imports()}
+            for other in sorted(tops & NOT_IN_A_BROKER.keys()):
+                yield f"{module.name} imports {other}: {NOT_IN_A_BROKER[other]}"
+
+
+RULES = (
+    imports_go_down,
+    the_towers_meet_only_on_the_wire,
+    a_room_has_no_cycles,
+    nobody_is_alone,
+    a_word_stands_at_every_door,
+    a_compiled_module_has_a_stub,
+    files_are_short,
+    lines_are_narrow,
+    functions_are_short,
+    names_say_what_a_thing_is,
+    a_broker_imports_only_what_it_needs,
+)
+
+
+def source_files(house):
+    yield from python_files(house, *PYTHON_FOLDERS)
+    for path in sorted((house.root / "ext").glob("*")):
+        if path.suffix in (".pyx", ".pxd", ".h"):
+            yield path
+
+
+def python_files(house, *folders):
+    for folder in folders:
+        yield from sorted((house.root / folder).rglob("*.py"))
+
+
+def shown(house, path):
+    return path.relative_to(house.root)
+
+
+# This house keeps them.
+
+
+@pytest.fixture(scope="module")
+def our_house():
+    return House()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_keeps_the_rule(our_house, rule):
+    complaints = list(rule(our_house))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_a_broker_process_loads_nothing_it_must_not():
+    code = "import sys, kafkalite.process.launcher, kafkalite.broker.node; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not set(ended.stdout.split()) & NOT_IN_A_BROKER.keys()
+
+
+# Each of them can fail.
+
+
+def built(tmp_path, files):
+    """A house of these files: path → text."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return House(tmp_path)
+
+
+BREACHES = [
+    (
+        imports_go_down,
+        {
+            "kafkalite/storage/log.py": "from kafkalite.broker import partition",
+            "kafkalite/broker/partition.py": "",
+        },
+        "kafkalite.storage.log may not know broker",
+    ),
+    (
+        imports_go_down,
+        {
+            "kafkalite/storage/log.py": "def f():\n    import kafkalite.transport.reactor",
+            "kafkalite/transport/reactor.py": "",
+        },
+        "kafkalite.storage.log may not know transport",
+    ),
+    (
+        imports_go_down,
+        {
+            "kafkalite/config/key.py": "from ..protocol.types import Int8",
+            "kafkalite/protocol/types.py": "",
+        },
+        "kafkalite.config.key may not know protocol",
+    ),
+    (
+        imports_go_down,
+        {"kafkalite/errors.py": "import kafkalite.testing", "kafkalite/testing.py": ""},
+        "kafkalite.errors may not know testing",
+    ),
+    (
+        the_towers_meet_only_on_the_wire,
+        {"kafkalite/client/native.py": "import kafkalite.storage", "kafkalite/storage.py": ""},
+        "kafkalite.client.native may not know storage",
+    ),
+    (
+        the_towers_meet_only_on_the_wire,
+        {"kafkalite/process/worker.py": "import kafkalite.client", "kafkalite/client.py": ""},
+        "kafkalite.process.worker may not know client",
+    ),
+    (
+        a_room_has_no_cycles,
+        {
+            "kafkalite/storage/log.py": "from kafkalite.storage.segment import Segment",
+            "kafkalite/storage/segment.py": "from kafkalite.storage import index",
+            "kafkalite/storage/index.py": "def f():\n    from kafkalite.storage import log",
+        },
+        "is a circle",
+    ),
+    (
+        nobody_is_alone,
+        {"kafkalite/storage/__init__.py": "", "kafkalite/storage/log.py": ""},
+        "nobody imports kafkalite.storage.log",
+    ),
+    (nobody_is_alone, {"ext/walk.pyx": ""}, "nobody imports kafkalite._ext.walk"),
+    (nobody_is_alone, {"ext/layout.pxd": ""}, "nobody cimports ext/layout.pxd"),
+    (a_word_stands_at_every_door, {"kafkalite/clock.py": "import time"}, "without a docstring"),
+    (a_word_stands_at_every_door, {"ext/walk.pyx": "cdef int x"}, "without a word"),
+    (a_compiled_module_has_a_stub, {"ext/walk.pyx": ""}, "write kafkalite/_ext/walk.pyi"),
+    (files_are_short, {"tests/test_long.py": "a = 1\n" * LINES_MAX}, "has 600 lines"),
+    (lines_are_narrow, {"ext/walk.pyx": "#" * 101}, "ext/walk.pyx:1 is 101 columns wide"),
+    (
+        functions_are_short,
+        {"tools/draw.py": "def f():\n" + "    a = 1\n" * (FUNCTION_LINES_MAX - 1)},
+        "tools/draw.py:1 f has 60 lines",
+    ),
+    (
+        functions_are_short,
+        {
+            "ext/walk.pyx": "cdef inline int f(\n    int a,\n) noexcept nogil:\n"
+            + "    a = 1\n\n" * 57
+            + "    return a\n"
+            + "\n\nprint()\n"
+        },
+        "ext/walk.pyx:1 f has 118 lines",
+    ),
+    (names_say_what_a_thing_is, {"kafkalite/string_utils.py": ""}, "no file is called 'util'"),
+    (names_say_what_a_thing_is, {"kafkalite/log.py": "class LogInfo: ..."}, "called 'info'"),
+    (names_say_what_a_thing_is, {"kafkalite/log.py": "class AbstractBase: ..."}, "called 'base'"),
+    (names_say_what_a_thing_is, {"kafkalite/log.py": "def get_size(): ..."}, "a property, size"),
+    (
+        a_broker_imports_only_what_it_needs,
+        {"kafkalite/storage/log.py": "from numpy.lib import scimath"},
+        "kafkalite.storage.log imports numpy: columns are the client's",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "complaint"), BREACHES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_breach_of_the_rule_is_found(tmp_path, rule, files, complaint):
+    complaints = list(rule(built(tmp_path, files)))
+    assert len(complaints) == 1
+    assert complaint in complaints[0]
+
+
+def test_every_rule_has_a_breach_that_proves_it():
+    assert {rule for rule, _, _ in BREACHES} == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_sound_house_has_no_complaints(tmp_path, rule):
+    sound = {
+        "kafkalite/__init__.py": '"""The house."""',
+        "kafkalite/errors.py": '"""Errors."""',
+        "kafkalite/_ext/__init__.py": '"""Compiled."""',
+        "kafkalite/_ext/walk.pyi": "",
+        "kafkalite/storage/__init__.py": '"""Disk."""',
+        "kafkalite/storage/log.py": '"""A log."""\nfrom . import segment',
+        "kafkalite/storage/segment.py": '"""A segment."""\nfrom kafkalite._ext import walk',
+        "kafkalite/broker/__init__.py": '"""A node."""\nimport kafkalite.storage.log',
+        "kafkalite/process/__init__.py": '"""Processes."""\nfrom kafkalite import broker, errors',
+        "kafkalite/cli/__init__.py": '"""Commands."""\nMODULES = {"start": "broker"}',
+        "kafkalite/cli/broker.py": '"""Start."""\nimport asyncio, kafkalite.process',
+        "ext/walk.pyx": '"""Walks."""\nfrom layout cimport SIZE\ncdef int f(int a):\n    return a',
+        "ext/layout.pxd": "# Where things stand.",
+    }
+    assert list(rule(built(tmp_path, sound))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("MetadataImage", []), ("database", []), ("RecordData", ["data"]), ("Helpers", ["helper"]),
+     ("HTTPContext", ["context"]), ("based_on", []), ("base", ["base"]), ("bases", ["base"])],
+)  # fmt: skip
+def test_a_forbidden_word_is_found_as_a_word_and_not_as_a_part_of_one(name, words):
+    assert words_of(name) == words
+
+
+def test_every_floor_has_rooms_of_its_own():
+    rooms = list(itertools.chain(*FLOORS))
+    assert len(rooms) == len(set(rooms))
+    with pytest.raises(KeyError, match="give it one"):
+        floor("attic")

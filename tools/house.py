@@ -1,0 +1,125 @@
+"""The floors of the house, and who knows whom: read from the code, drawn on the terminal.
+
+    python tools/house.py
+
+A room is a folder or a file right under `kafkalite/`.  A module may know its own room and the
+floors below; rooms on one floor are strangers.  The two towers meet only on the wire: a client
+and its guests never know the broker's rooms, and the broker's never know the client.
+tests/test_house.py keeps these rules.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+PACKAGE = "kafkalite"
+ROOT = Path(__file__).resolve().parent.parent
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("_ext", "errors", "clock", "metrics"),
+    ("config", "records"),
+    ("protocol",),
+    ("storage", "transport", "coordination"),
+    ("broker", "client"),
+    ("process", "gateway", "registry", "connect", "mirror", "sql", "console"),
+    ("cli",),
+    ("__init__", "__main__", "testing"),
+)
+
+GUESTS = {"client", "gateway", "registry", "connect", "mirror", "sql", "console"}
+BROKER_TOWER = {"storage", "coordination", "broker", "process"}
+
+
+class Module:
+    """A Python file of the package, as its text says it is."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self.text = path.read_text()
+        self.tree = ast.parse(self.text, str(path))
+
+    @property
+    def room(self) -> str:
+        """The folder or file right under the package that it belongs to."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 1 else "__init__"
+
+    def imports(self) -> Iterator[str]:
+        """The full names it imports anywhere, `from a import b` as `a.b`."""
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                start = package.split(".")[: -node.level + 1 or None] if node.level else []
+                source = ".".join([*start, *filter(None, [node.module])])
+                yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+class House:
+    """All modules of the package under a root directory."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        """Every Python file of the package by its module name."""
+        found = {}
+        for path in sorted((self.root / PACKAGE).rglob("*.py")):
+            parts = path.relative_to(self.root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path)
+        return found
+
+    @cached_property
+    def compiled(self) -> dict[str, Path]:
+        """The sources of the compiled modules, by the name of the module each becomes."""
+        sources = sorted((self.root / "ext").glob("*.pyx"))
+        return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
+
+    def known_to(self, module: Module) -> set[str]:
+        """The package's own modules that a module imports."""
+        known = set()
+        for name in module.imports():
+            while name and name not in self.modules and name not in self.compiled:
+                name = name.rpartition(".")[0]
+            if name and name != module.name:
+                known.add(name)
+        return known
+
+    def rooms_known_to(self, module: Module) -> set[str]:
+        """The rooms that a module imports from, its own left out."""
+        rooms = set()
+        for name in self.known_to(module):
+            parts = name.split(".")
+            rooms.add(parts[1] if len(parts) > 1 else "__init__")
+        return rooms - {module.room}
+
+
+def floor(room: str) -> int:
+    """How high a room lies; the cellar is 0."""
+    for height, rooms in enumerate(FLOORS):
+        if room in rooms:
+            return height
+    raise KeyError(f"{room} has no place in FLOORS (tools/house.py); give it one")
+
+
+def draw(house: House) -> Iterator[str]:
+    """The floors from the roof down, each room with the rooms it knows."""
+    known: dict[str, set[str]] = {}
+    for module in house.modules.values():
+        known.setdefault(module.room, set()).update(house.rooms_known_to(module))
+    for height in reversed(range(len(FLOORS))):
+        for room in FLOORS[height]:
+            if room in known:
+                lower = sorted(known[room], key=lambda other: (-floor(other), other))
+                yield f"{height}  {room:<13} {' '.join(lower)}".rstrip()
+
+
+if __name__ == "__main__":
+    print("\n".join(draw(House())))
