@@ -66,7 +66,7 @@ class Node:
         self.flusher = Flusher(clock)
         self.replicas = ReplicaManager(reactor, self.flusher)
         self.fetch_sessions = FetchSessions(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
-        self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher)
+        self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher, clock)
 
     @property
     def image(self) -> ClusterImage:

@@ -169,8 +169,10 @@ class Purgatory:
     def wake(self, partition: Partition) -> None:
         """Look again at what waits for `partition`, which has moved."""
         if partition.waiting:
-            for delayed in [delayed for delayed in partition.waiting if delayed.ready()]:
-                self._settle(delayed)
+            for delayed in list(partition.waiting):
+                # Settling one may, through its connection, take another away.
+                if delayed in partition.waiting and delayed.ready():
+                    self._settle(delayed)
 
     def _settle(self, delayed: Delayed) -> None:
         self._forget(delayed)
