@@ -59,7 +59,7 @@ fuzz: build .venv/developer
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
 
 reference: build .venv/developer
-	$(BIN)/python tools/gen_reference.py
+	$(BIN)/python -m tools.gen_reference
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -48,16 +48,28 @@ class Module:
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else "__init__"
 
-    def imports(self) -> Iterator[str]:
-        """The full names it imports anywhere, `from a import b` as `a.b`."""
+    def imports(self, at_run_time: bool = False) -> Iterator[str]:
+        """The full names it imports anywhere, `from a import b` as `a.b`.
+
+        At run time those for the type checker alone do not count.
+        """
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-        for node in ast.walk(self.tree):
+        for node in running(self.tree) if at_run_time else ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 start = package.split(".")[: -node.level + 1 or None] if node.level else []
                 source = ".".join([*start, *filter(None, [node.module])])
                 yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree that are run: all but what stands under `if TYPE_CHECKING`."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield from running(child)
 
 
 class House:
@@ -82,10 +94,10 @@ class House:
         sources = sorted((self.root / "ext").glob("*.pyx"))
         return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
 
-    def known_to(self, module: Module) -> set[str]:
+    def known_to(self, module: Module, at_run_time: bool = False) -> set[str]:
         """The package's own modules that a module imports."""
         known = set()
-        for name in module.imports():
+        for name in module.imports(at_run_time):
             while name and name not in self.modules and name not in self.compiled:
                 name = name.rpartition(".")[0]
             if name and name != module.name:

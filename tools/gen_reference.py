@@ -1,0 +1,137 @@
+"""Writes tools/reference/: the pages on keys, APIs and errors, read from their declarations.
+
+    python -m tools.gen_reference            write them
+    python -m tools.gen_reference --check    say which are not current; exit 1 when any is
+
+    keys.md       every configuration key of the broker and of a topic
+    apis.md       every request that is answered, in which versions, and by which kind of node
+    errors.md     every error code, and whether asking again may help
+    left_out.md   what the modules say under `Left out:`
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kafkalite.broker.dispatch import SERVED
+from kafkalite.config.broker import BROKER
+from kafkalite.config.key import Scope
+from kafkalite.config.topic import TOPIC
+from kafkalite.errors import BY_CODE, StaleMetadata
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "tools" / "reference"
+FIRST_LINE = "<!-- Written by tools/gen_reference.py; `make reference` writes it anew. -->"
+BAR = r"\|"
+
+
+def pages() -> dict[str, str]:
+    """Each page's text, by its file name."""
+    return {
+        "keys.md": page("Configuration keys", keys()),
+        "apis.md": page("Requests answered", apis()),
+        "errors.md": page("Error codes", errors()),
+        "left_out.md": page("Left out", left_out()),
+    }
+
+
+def page(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([FIRST_LINE, "", f"# {title}", "", *lines]).rstrip() + "\n"
+
+
+def keys() -> Iterator[str]:
+    yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
+    for title, scope in (("The broker's", BROKER), ("A topic's", TOPIC)):
+        yield from ("", f"## {title}", "")
+        yield from keys_of(scope)
+    yield from ("", "## Kafka's, but not here", "")
+    reasons: dict[str, list[str]] = {}
+    for name, because in BROKER.left_out.items():
+        reasons.setdefault(because, []).append(f"`{name}{'…' if name.endswith('.') else ''}`")
+    for because, names in reasons.items():
+        yield f"- {', '.join(names)}: {because}"
+
+
+def keys_of(scope: Scope) -> Iterator[str]:
+    rows = []
+    for key in sorted(scope.values(), key=lambda key: key.name):
+        words = [key.doc]
+        if key.check:
+            words.append(f"Must be {key.check.words}.")
+        if key.overrides:
+            words.append(f"Overrides the broker's {', '.join(map(code, key.overrides))}.")
+        default = key.format(key.default)
+        rows.append(
+            (code(key.name), key.type.name.lower(), code(default) if default else "", *words)
+        )
+    yield from table(("key", "type", "default", "what it is"), rows)
+
+
+def apis() -> Iterator[str]:
+    rows = [
+        (
+            str(handler.api.key),
+            handler.api.name,
+            f"{handler.low}-{handler.high}" if handler.low < handler.high else str(handler.low),
+            f"{handler.api.versions[0]}-{handler.api.versions[1]}",
+            handler.at.value,
+        )
+        for _, handler in sorted(SERVED.items())
+    ]
+    yield from table(("key", "API", "versions answered", "versions known", "answered by"), rows)
+
+
+def errors() -> Iterator[str]:
+    rows = []
+    for number, error in sorted(BY_CODE.items()):
+        again = "yes" if error.retriable else ""
+        if issubclass(error, StaleMetadata):
+            again = "after refreshing metadata"
+        rows.append((str(number), error.name, again, str(error())))
+    yield from table(("code", "name", "ask again", "what it means"), rows)
+
+
+def left_out() -> Iterator[str]:
+    for path in sorted((ROOT / "kafkalite").rglob("*.py")):
+        words = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for paragraph in words.split("\n\n"):
+            if paragraph.startswith("Left out:"):
+                text = paragraph.removeprefix("Left out:").strip()
+                yield f"- `{path.relative_to(ROOT)}`: {' '.join(text.split())}"
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """A table; what a row has beyond its columns joins the last of them."""
+    last = len(heads) - 1
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + " --- |" * len(heads)
+    for row in rows:
+        cells = [*row[:last], " ".join(row[last:])]
+        yield f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+
+
+def main(arguments: list[str]) -> int:
+    stale = [
+        name
+        for name, text in pages().items()
+        if not (PAGES / name).exists() or (PAGES / name).read_text() != text
+    ]
+    if "--check" in arguments:
+        for name in stale:
+            print(f"tools/reference/{name} is not current: make reference")
+        return bool(stale)
+    PAGES.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (PAGES / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
