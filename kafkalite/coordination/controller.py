@@ -67,8 +67,8 @@ class NewTopic(NamedTuple):
 class Defaults(NamedTuple):
     """What a new topic gets that leaves these open."""
 
-    partition_count: int = 1
-    replication_factor: int = 1
+    partition_count: int
+    replication_factor: int
 
 
 class Growth(NamedTuple):
@@ -130,7 +130,7 @@ class Controller:
         self,
         wanted: Sequence[NewTopic],
         topic_ids: Sequence[bytes],
-        defaults: Defaults = Defaults(),
+        defaults: Defaults,
         *,
         validate_only: bool = False,
     ) -> Result[dict[str, TopicImage | KafkaError]]:
@@ -289,7 +289,7 @@ class Controller:
                 )
         if len(nodes) != factor:
             raise InvalidReplicaAssignment(
-                f"Partition {index} is assigned {len(nodes)} replicas, others of the topic {factor}."
+                f"Partition {index} is assigned {len(nodes)} replicas, and others {factor}."
             )
         return _new(nodes)
 

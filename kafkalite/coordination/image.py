@@ -182,6 +182,4 @@ def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) ->
 
 def config_record(topic_name: str, name: str, value: str | None) -> Record:
     """The record that sets a topic's config; None takes the setting back."""
-    return CONFIG(
-        resource_type=TOPIC_RESOURCE, resource_name=topic_name, name=name, value=value
-    )
+    return CONFIG(resource_type=TOPIC_RESOURCE, resource_name=topic_name, name=name, value=value)

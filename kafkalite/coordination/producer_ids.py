@@ -21,10 +21,10 @@ ID_MAX = 2**63 - 1
 
 
 class Block(NamedTuple):
-    """Consecutive producer ids, for one node."""
+    """Consecutive producer ids for one node, up to and without `end_id`."""
 
     first_id: int
-    count: int
+    end_id: int
 
 
 class ProducerIds:
@@ -38,8 +38,8 @@ class ProducerIds:
         assert node_id >= 0
         if self.next_id > ID_MAX - BLOCK_COUNT:
             raise UnknownServerError("Every producer id there is has been given out.")
-        block = Block(self.next_id, BLOCK_COUNT)
-        record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=block.count, node_id=node_id)
+        block = Block(self.next_id, self.next_id + BLOCK_COUNT)
+        record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=BLOCK_COUNT, node_id=node_id)
         return Result(block, [record])
 
     def replay(self, record: Record) -> None:

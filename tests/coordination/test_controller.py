@@ -43,6 +43,7 @@ def cluster_of(node_count: int) -> Controller:
 
 def create(controller: Controller, *wanted: NewTopic, **options: Any) -> dict[str, Any]:
     ids = [topic_id() for _ in wanted]
+    options.setdefault("defaults", Defaults(1, 1))
     return do(controller, controller.create_topics(wanted, ids, **options))
 
 
@@ -56,7 +57,7 @@ def controller() -> Controller:
 
 
 def test_a_topic_is_there_once_its_records_are_replayed(controller):
-    result = controller.create_topics([NewTopic("flights", 3, 1)], [topic_id()])
+    result = controller.create_topics([NewTopic("flights", 3)], [topic_id()], Defaults(1, 1))
     assert controller.image.topics == {}
     answer = do(controller, result)["flights"]
     assert controller.image.topics == {"flights": answer}
@@ -75,7 +76,9 @@ def test_a_topic_keeps_the_config_it_was_created_with(controller):
 
 
 def test_validating_gives_the_answer_and_no_records(controller):
-    result = controller.create_topics([NewTopic("a", 2)], [topic_id()], validate_only=True)
+    result = controller.create_topics(
+        [NewTopic("a")], [topic_id()], Defaults(2, 1), validate_only=True
+    )
     assert isinstance(result.response["a"], TopicImage)
     assert result.records == []
 

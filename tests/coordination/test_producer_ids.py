@@ -12,7 +12,7 @@ def committed(machine: ProducerIds) -> range:
     result = machine.allocate(node_id=1)
     for record in result.records:
         machine.replay(record)
-    return range(result.response.first_id, result.response.first_id + result.response.count)
+    return range(result.response.first_id, result.response.end_id)
 
 
 def test_a_block_that_was_not_committed_was_not_given():

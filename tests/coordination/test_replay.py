@@ -89,9 +89,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.topic_ids += 1
             ids.append(self.topic_ids.to_bytes(16, "big"))
         self.do(
-            self.controller.create_topics(
-                wanted, ids, Defaults(2, 1), validate_only=validate_only
-            )
+            self.controller.create_topics(wanted, ids, Defaults(2, 1), validate_only=validate_only)
         )
 
     @rule(data=st.data())

@@ -28,6 +28,10 @@ TOPIC_RESOURCE = 2
 class RecordKind:
     """One kind of record; calling it makes a record of its newest version."""
 
+    key: int
+    name: str
+    version: int
+
     def __init__(self, key: int, name: str, versions: str, fields: Struct) -> None:
         assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim kind {key}"
         BY_KEY[key] = self

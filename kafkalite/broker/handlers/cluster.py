@@ -1,0 +1,357 @@
+"""The cluster as clients see it: versions, nodes, topics, and who leads what.
+
+ApiVersions               v0–v5    v3 names the client; v5 says whom it meant to reach (KIP-1242)
+Metadata                  v0–v13   v4 may create topics, v12 asks by topic id
+DescribeCluster           v0–v2
+DescribeTopicPartitions   v0       in the order of names, a page at a time (KIP-966)
+
+A node tells each client the address that this client reached it at, unless advertised.listeners
+says otherwise.  A topic that Metadata creates stands in that same answer; Kafka says "unknown"
+first and lets the client ask again.
+
+No features are advertised.  Kafka's levels speak of its own metadata log, groups and transactions;
+a finalized transaction.version of 2 would switch Java producers to a protocol not served here.
+
+Left out: fenced brokers and eligible leader replicas (there are none while one node leads all);
+REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node never knows that its cluster was replaced).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers.topics import create_topics_as_asked
+from kafkalite.broker.later import Later
+from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
+from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
+from kafkalite.coordination import topic_names
+from kafkalite.coordination.controller import NewTopic
+from kafkalite.coordination.image import TopicImage
+from kafkalite.errors import (
+    InvalidRequest,
+    KafkaError,
+    MismatchedEndpointType,
+    RebootstrapRequired,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedEndpointType,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schemas.cluster import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC_PARTITIONS,
+    METADATA,
+)
+from kafkalite.protocol.schemas.produce import PRODUCE
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+NO_ID = bytes(16)
+BROKERS, CONTROLLERS = 1, 2
+SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
+
+
+# -- ApiVersions ---------------------------------------------------------------------------------
+
+
+@serves(API_VERSIONS, versions="0-5", at=At.ANY)
+def api_versions(node: Node, request: Any, caller: Caller) -> Response:
+    """What is served, in which versions; the first thing a client asks."""
+    if caller.version >= 3:
+        for words in (request.client_software_name, request.client_software_version):
+            if not SOFTWARE.fullmatch(words):
+                raise InvalidRequest()
+    if request.cluster_id not in (None, node.cluster_id):
+        raise RebootstrapRequired()
+    if request.node_id not in (-1, node.node_id):
+        raise RebootstrapRequired()
+    return {"api_keys": _api_keys()}
+
+
+def api_versions_unsupported(node: Node) -> Response:
+    """The answer, in version 0, to an ApiVersions of a version unknown here (KIP-511)."""
+    return {"error_code": UnsupportedVersion.code, "api_keys": _api_keys()}
+
+
+def _api_keys() -> list[dict[str, int]]:
+    return [
+        {
+            "api_key": key,
+            # librdkafka judges the message format by Produce's range: it must begin at 0.
+            "min_version": 0 if handler.api is PRODUCE else handler.low,
+            "max_version": handler.high,
+        }
+        for key, handler in sorted(SERVED.items())
+    ]
+
+
+# -- Metadata ------------------------------------------------------------------------------------
+
+
+@serves(METADATA, versions="0-13", at=At.ANY)
+def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+    """The nodes, and the topics asked for; null, or in version 0 nothing, asks for all topics."""
+    wanted = request.topics
+    if wanted is None or (caller.version == 0 and not wanted):
+        return _metadata(node, request, caller, _all_topics(node, request, caller))
+    try:
+        names, ids = _wanted(wanted, caller.version)
+    except InvalidRequest as fault:
+        return _metadata_refused(wanted, fault)
+    faults: dict[str, KafkaError] = {}
+    missing = _to_create(node, request, caller, names, faults)
+
+    def respond(created: Mapping[str, TopicImage | KafkaError]) -> Response:
+        faults.update(
+            {name: came for name, came in created.items() if isinstance(came, KafkaError)}
+        )
+        topics = _chosen(node, request, caller, names, ids, faults)
+        return _metadata(node, request, caller, topics)
+
+    if not missing:
+        return respond({})
+    return create_topics_as_asked(node, [NewTopic(name) for name in missing]).map(respond)
+
+
+def _wanted(wanted: Sequence[Any], version: int) -> tuple[list[str], list[bytes]]:
+    """The topics asked for by name and by id, each once."""
+    for topic in wanted:
+        if version < 12 and (topic.name is None or topic.topic_id != NO_ID):
+            raise InvalidRequest("Topics are asked for by id from version 12 on.")
+        if topic.name is None and topic.topic_id == NO_ID:
+            raise InvalidRequest("A topic is asked for by its name or by its id.")
+    ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != NO_ID)
+    names = dict.fromkeys(topic.name for topic in wanted if topic.topic_id == NO_ID)
+    return [*names], [*ids]
+
+
+def _to_create(
+    node: Node, request: Any, caller: Caller, names: Iterable[str], faults: dict[str, KafkaError]
+) -> list[str]:
+    """The topics to create for this request; who may not is told so in `faults`."""
+    if not (request.allow_auto_topic_creation and node.settings[AUTO_CREATE_TOPICS_ENABLE]):
+        return []
+    missing = []
+    for name in names:
+        if name in node.image.topics or name in topic_names.INTERNAL_TOPICS:
+            continue
+        if not caller.may(DESCRIBE, TOPIC, name):
+            continue
+        if caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name):
+            missing.append(name)
+        else:
+            faults[name] = TopicAuthorizationFailed()
+    return missing
+
+
+def _all_topics(node: Node, request: Any, caller: Caller) -> list[Response]:
+    return [
+        _topic(topic, request, caller)
+        for topic in node.image.topics.values()
+        if caller.may(DESCRIBE, TOPIC, topic.name)
+    ]
+
+
+def _chosen(
+    node: Node,
+    request: Any,
+    caller: Caller,
+    names: Iterable[str],
+    ids: Iterable[bytes],
+    faults: Mapping[str, KafkaError],
+) -> list[Response]:
+    """The topics asked for; `faults` says what kept a missing one from being created."""
+    answers: list[Response] = []
+    for topic_id in ids:
+        by_id = node.image.topics_by_id.get(topic_id)
+        if by_id is None or not caller.may(DESCRIBE, TOPIC, by_id.name):
+            answers.append({"error_code": UnknownTopicId.code, "name": None, "topic_id": topic_id})
+        else:
+            answers.append(_topic(by_id, request, caller))
+    for name in names:
+        try:
+            topic = _named(node, caller, name, faults)
+        except KafkaError as fault:
+            answers.append({"error_code": fault.code, "name": name})
+        else:
+            answers.append(_topic(topic, request, caller))
+    return answers
+
+
+def _named(node: Node, caller: Caller, name: str, faults: Mapping[str, KafkaError]) -> TopicImage:
+    if not caller.may(DESCRIBE, TOPIC, name):
+        raise TopicAuthorizationFailed()
+    if name not in node.image.topics:
+        topic_names.check(name)
+        if name in faults:
+            raise faults[name]
+    return node.image.topic(name)
+
+
+def _topic(topic: TopicImage, request: Any, caller: Caller) -> Response:
+    answer = {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [
+            {
+                "partition_index": index,
+                "leader_id": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": partition.isr,
+            }
+            for index, partition in topic.partitions.items()
+        ],
+    }
+    if request.include_topic_authorized_operations:
+        answer["topic_authorized_operations"] = caller.allowed_bits(TOPIC, topic.name)
+    return answer
+
+
+def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) -> Response:
+    response = {
+        "brokers": _brokers(node, caller, "node_id"),
+        "cluster_id": node.cluster_id,
+        "controller_id": node.image.controller_id,
+        "topics": topics,
+    }
+    if request.include_cluster_authorized_operations:
+        response["cluster_authorized_operations"] = _cluster_operations(caller)
+    return response
+
+
+def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
+    # Before version 13 the response has no place for a fault but its topics.
+    topics = [
+        {"error_code": fault.code, "name": topic.name or "", "topic_id": topic.topic_id}
+        for topic in wanted
+    ]
+    return {"topics": topics, "error_code": fault.code}
+
+
+def _brokers(node: Node, caller: Caller, id_field: str) -> list[Response]:
+    brokers = []
+    for known in node.image.nodes.values():
+        here = known.node_id == node.node_id
+        host, port = node.advertised(caller) if here else (known.host, known.port)
+        brokers.append({id_field: known.node_id, "host": host, "port": port, "rack": known.rack})
+    return brokers
+
+
+def _cluster_operations(caller: Caller) -> int:
+    if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
+        return 0
+    return caller.allowed_bits(CLUSTER, CLUSTER_NAME)
+
+
+# -- DescribeCluster -----------------------------------------------------------------------------
+
+
+@serves(DESCRIBE_CLUSTER, versions="0-2", at=At.ANY)
+def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
+    """The cluster's id and its nodes."""
+    if request.endpoint_type == CONTROLLERS:
+        raise MismatchedEndpointType("This is a broker; it describes brokers, not controllers.")
+    if request.endpoint_type != BROKERS:
+        raise UnsupportedEndpointType(f"There is no endpoint type {request.endpoint_type}.")
+    response = {
+        "cluster_id": node.cluster_id,
+        "controller_id": node.image.controller_id,
+        "brokers": _brokers(node, caller, "broker_id"),
+    }
+    if request.include_cluster_authorized_operations:
+        response["cluster_authorized_operations"] = _cluster_operations(caller)
+    return response
+
+
+# -- DescribeTopicPartitions ---------------------------------------------------------------------
+
+
+@serves(DESCRIBE_TOPIC_PARTITIONS, versions="0", at=At.ANY)
+def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Response:
+    """Topics in the order of their names, as many partitions as fit, and where to go on."""
+    try:
+        names, first_partition = _page_begin(node, request)
+    except InvalidRequest as fault:
+        # The response has no place for a fault but its topics.
+        return {
+            "topics": [{"error_code": fault.code, "name": topic.name} for topic in request.topics]
+        }
+    seen = [name for name in names if caller.may(DESCRIBE, TOPIC, name)]
+    left = node.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT]
+    left = max(1, min(left, request.response_partition_limit))
+    answers: list[Response] = []
+    cursor = None
+    for name in seen:
+        if left == 0:
+            cursor = {"topic_name": name, "partition_index": 0}
+            break
+        answer, more_at = _topic_page(node, caller, name, first_partition, left)
+        answers.append(answer)
+        left -= len(answer.get("partitions", ()))
+        first_partition = 0
+        if more_at is not None:
+            cursor = {"topic_name": name, "partition_index": more_at}
+            break
+    if request.topics:
+        refused = sorted(set(names) - set(seen))
+        code = TopicAuthorizationFailed.code
+        answers += [{"error_code": code, "name": name} for name in refused]
+    return {"topics": answers, "next_cursor": cursor}
+
+
+def _page_begin(node: Node, request: Any) -> tuple[list[str], int]:
+    """The names from the cursor on, in order, and the first partition wanted of the first."""
+    cursor = request.cursor
+    wanted = {topic.name for topic in request.topics} or node.image.topics
+    names = sorted(wanted)
+    if cursor is None:
+        return names, 0
+    if cursor.partition_index < 0:
+        raise InvalidRequest("A cursor's partition is not negative.")
+    if request.topics and cursor.topic_name not in wanted:
+        raise InvalidRequest("The cursor's topic is not among the topics asked for.")
+    names = names[bisect_left(names, cursor.topic_name) :]
+    there = names[:1] == [cursor.topic_name]
+    return names, cursor.partition_index if there else 0
+
+
+def _topic_page(
+    node: Node, caller: Caller, name: str, first: int, count_max: int
+) -> tuple[Response, int | None]:
+    """One topic's answer from partition `first` on, and the partition after it, if there is one."""
+    try:
+        topic = node.image.topics.get(name)
+        if topic is None:
+            topic_names.check(name)
+            raise UnknownTopicOrPartition()
+    except KafkaError as fault:
+        return {**fault_fields(fault, messages=False), "name": name}, None
+    end = min(first + count_max, len(topic.partitions))
+    answer = {
+        "name": name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [
+            {
+                "partition_index": index,
+                "leader_id": topic.partitions[index].leader,
+                "leader_epoch": topic.partitions[index].leader_epoch,
+                "replica_nodes": topic.partitions[index].replicas,
+                "isr_nodes": topic.partitions[index].isr,
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+            }
+            for index in range(first, end)
+        ],
+        "topic_authorized_operations": caller.allowed_bits(TOPIC, name),
+    }
+    return answer, end if end < len(topic.partitions) else None

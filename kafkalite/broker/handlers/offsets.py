@@ -1,0 +1,187 @@
+"""Offsets of a partition's log: by time, by leader epoch, and the moving of its start.
+
+ListOffsets            v1–v11   v2 isolation, v4 leader epochs; v7, v8, v9 and v11 each brought one
+                                of the special timestamps
+OffsetForLeaderEpoch   v2–v4    where an epoch's records end (KIP-320)
+DeleteRecords          v0–v2
+
+Left out: tiered storage, so the earliest local offset is the earliest, and what was tiered last or
+waits to be is nothing (-1); followers, so `replica_id` is not looked at and everybody reads as a
+consumer.  No request here ever waits, so their time-outs mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import At, Caller, Response, each, serves
+from kafkalite.broker.partition import READ_COMMITTED, Partition
+from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
+from kafkalite.errors import (
+    InvalidRequest,
+    InvalidTopicException,
+    OffsetOutOfRange,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schemas.offsets import (
+    DELETE_RECORDS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+READ_UNCOMMITTED = 0
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+
+SPECIAL_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version from which a client may ask for each special timestamp."""
+
+NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
+
+HIGH_WATERMARK = -1
+"""In DeleteRecords: everything that consumers can read."""
+
+
+# -- ListOffsets ---------------------------------------------------------------------------------
+
+
+@serves(LIST_OFFSETS, versions="1-11", at=At.LEADER)
+def list_offsets(node: Node, request: Any, caller: Caller) -> Response:
+    """The offset of the first record at or after a time, or of a special place."""
+    times = Counter(
+        (topic.name, entry.partition_index)
+        for topic in request.topics
+        for entry in topic.partitions
+    )
+
+    def answer(name: str, entry: Any) -> Response:
+        caller.must(DESCRIBE, TOPIC, name)
+        if times[name, entry.partition_index] > 1:
+            raise InvalidRequest()
+        if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            raise InvalidRequest()
+        since = SPECIAL_SINCE.get(entry.timestamp)
+        if entry.timestamp < 0 and (since is None or caller.version < since):
+            raise UnsupportedVersion()
+        partition = node.replicas.leader(name, entry.partition_index)
+        partition.check_epoch(entry.current_leader_epoch)
+        return _offset(partition, entry.timestamp, request.isolation_level)
+
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": each(
+                    topic.partitions,
+                    named="partition_index",
+                    answer=partial(answer, topic.name),
+                    messages=False,
+                ),
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _offset(partition: Partition, timestamp: int, isolation_level: int) -> Response:
+    log = partition.log
+    upper = partition.upper_offset(isolation_level)
+    if timestamp == LATEST:
+        return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return {"timestamp": -1, "offset": start, "leader_epoch": log.leader_epochs.at(start)}
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING
+    if timestamp == MAX_TIMESTAMP:
+        found = log.offset_of_max_timestamp()
+    else:
+        found = log.offset_for_timestamp(timestamp)
+    if found is None or found[1] >= upper:
+        return NOTHING
+    found_timestamp, offset, leader_epoch = found
+    return {"timestamp": found_timestamp, "offset": offset, "leader_epoch": leader_epoch}
+
+
+# -- OffsetForLeaderEpoch ------------------------------------------------------------------------
+
+
+@serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
+def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Response:
+    """Where the records of an epoch end; a reader who is past that must go back there."""
+
+    def answer(name: str, entry: Any) -> Response:
+        caller.must(DESCRIBE, TOPIC, name)
+        partition = node.replicas.leader(name, entry.partition)
+        partition.check_epoch(entry.current_leader_epoch)
+        leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
+        return {"leader_epoch": leader_epoch, "end_offset": end_offset}
+
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": each(
+                    topic.partitions,
+                    named="partition",
+                    answer=partial(answer, topic.topic),
+                    messages=False,
+                ),
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+# -- DeleteRecords -------------------------------------------------------------------------------
+
+
+@serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
+def delete_records(node: Node, request: Any, caller: Caller) -> Response:
+    """Let logs begin at later offsets; what is before is gone for readers at once."""
+
+    def answer(name: str, entry: Any) -> Response:
+        caller.must(DELETE, TOPIC, name)
+        if name in INTERNAL_TOPICS:
+            raise InvalidTopicException()
+        partition = node.replicas.leader(name, entry.partition_index)
+        offset = entry.offset
+        if offset == HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
+            raise OffsetOutOfRange()
+        low_watermark = partition.log.delete_records(offset)
+        node.replicas.touched(partition)
+        return {"low_watermark": low_watermark}
+
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"low_watermark": -1, **answered}
+                    for answered in each(
+                        topic.partitions,
+                        named="partition_index",
+                        answer=partial(answer, topic.name),
+                        messages=False,
+                    )
+                ],
+            }
+            for topic in request.topics
+        ]
+    }

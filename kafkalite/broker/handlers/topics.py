@@ -1,0 +1,246 @@
+"""Topics: made, removed, widened.
+
+CreateTopics       v2–v7   v5 answers with the configs in force, v7 with the topic's id
+DeleteTopics       v1–v6   v6 names topics by id as well
+CreatePartitions   v0–v3
+
+Each topic of a request is granted or refused for itself.  An answer goes out once what it grants
+is on the disk, so no `timeout_ms` is needed and none is kept.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.later import Later
+from kafkalite.broker.security import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_NAME,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+)
+from kafkalite.config.broker import (
+    DEFAULT_REPLICATION_FACTOR,
+    DELETE_TOPIC_ENABLE,
+    NUM_PARTITIONS,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
+from kafkalite.coordination.controller import Defaults, Growth, NewTopic
+from kafkalite.coordination.image import TopicImage
+from kafkalite.errors import (
+    InvalidRequest,
+    KafkaError,
+    TopicAuthorizationFailed,
+    TopicDeletionDisabled,
+    UnknownTopicId,
+)
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+NO_ID = bytes(16)
+
+
+# -- CreateTopics --------------------------------------------------------------------------------
+
+
+@serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER)
+def create_topics(node: Node, request: Any, caller: Caller) -> Later[Response]:
+    """Create topics; with `validate_only`, only say whether they could be."""
+    names = [topic.name for topic in request.topics]
+    faults: dict[str, KafkaError] = _twice(names)
+    for name in names:
+        if not (caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name)):
+            faults.setdefault(name, TopicAuthorizationFailed())
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in faults]
+
+    def respond(created: dict[str, TopicImage | KafkaError]) -> Response:
+        came = {**created, **faults}
+        return {
+            "topics": [
+                _created(node, caller, name, came[name], request.validate_only)
+                for name in dict.fromkeys(names)
+            ]
+        }
+
+    return create_topics_as_asked(node, wanted, validate_only=request.validate_only).map(respond)
+
+
+def create_topics_as_asked(
+    node: Node, wanted: Sequence[NewTopic], *, validate_only: bool = False
+) -> Later[dict[str, TopicImage | KafkaError]]:
+    """Have the controller create topics under fresh ids and this node's defaults."""
+    defaults = Defaults(node.settings[NUM_PARTITIONS], node.settings[DEFAULT_REPLICATION_FACTOR])
+    ids = [_fresh_id() for _ in wanted]
+    return node.controller.ask(
+        lambda controller: controller.create_topics(
+            wanted, ids, defaults, validate_only=validate_only
+        )
+    )
+
+
+def _fresh_id() -> bytes:
+    """A random id whose text does not begin with a dash, which tools would read as a flag."""
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if topic_id[0] >> 2 != 62:  # the dash of URL-safe base64
+            return topic_id
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments],
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(
+    node: Node, caller: Caller, name: str, came: TopicImage | KafkaError, validate_only: bool
+) -> Response:
+    if isinstance(came, KafkaError):
+        return {"name": name, **fault_fields(came)}
+    answer: Response = {
+        "name": name,
+        "error_message": None,
+        "topic_id": NO_ID if validate_only else came.topic_id,
+    }
+    if not caller.may(DESCRIBE_CONFIGS, TOPIC, name):
+        return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
+    return {
+        **answer,
+        "num_partitions": len(came.partitions),
+        "replication_factor": came.replication_factor,
+        "configs": _configs(node.settings.for_topic(came.config)),
+    }
+
+
+def _configs(settings: Settings) -> list[Response]:
+    """Every config of a topic: what is in force, and where it came from."""
+    return [
+        {
+            "name": key.name,
+            "value": None if key.sensitive else key.format(settings[key]),
+            "config_source": settings.source(key),
+            "is_sensitive": key.sensitive,
+        }
+        for key in TOPIC_SCOPE.values()
+    ]
+
+
+# -- DeleteTopics --------------------------------------------------------------------------------
+
+
+@serves(DELETE_TOPICS, versions="1-6", at=At.CONTROLLER)
+def delete_topics(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+    """Delete topics by their names or, from version 6 on, by their ids."""
+    wanted = _wanted(request, caller.version)
+    if not node.settings[DELETE_TOPIC_ENABLE]:
+        # Clients before version 3 know no better code.
+        fault = TopicDeletionDisabled() if caller.version >= 3 else InvalidRequest()
+        return {"responses": [_deleted(name, topic_id, fault) for name, topic_id in wanted]}
+    answers: list[Response] = []
+    found: dict[bytes, str] = {}
+    named_twice = _twice(name for name, _ in wanted if name is not None)
+    id_twice = _twice(topic_id for _, topic_id in wanted if topic_id != NO_ID)
+    for name, topic_id in dict.fromkeys(wanted):
+        try:
+            if name in named_twice or topic_id in id_twice:
+                raise InvalidRequest("The request has this topic twice.")
+            topic = _to_delete(node, caller, name, topic_id)
+            if topic.topic_id in found:
+                raise InvalidRequest("The request has this topic by its name and by its id.")
+        except KafkaError as fault:
+            answers.append(_deleted(name, topic_id, fault))
+        else:
+            found[topic.topic_id] = topic.name
+
+    def respond(_: None) -> Response:
+        deleted = [_deleted(name, topic_id, None) for topic_id, name in found.items()]
+        return {"responses": answers + deleted}
+
+    return node.controller.ask(lambda controller: controller.delete_topics([*found])).map(respond)
+
+
+def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
+    if version >= 6:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, NO_ID) for name in request.topic_names]
+
+
+def _to_delete(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
+    """The topic meant, if this caller may delete it, and may know that it is there."""
+    if name is None and topic_id == NO_ID:
+        raise InvalidRequest("A topic is deleted by its name or by its id; neither is given.")
+    if name is not None and topic_id != NO_ID:
+        raise InvalidRequest("A topic is deleted by its name or by its id; both are given.")
+    if name is None:
+        topic = node.image.topic_by_id(topic_id)
+        if not caller.may(DESCRIBE, TOPIC, topic.name):
+            raise UnknownTopicId()
+        caller.must(DELETE, TOPIC, topic.name)
+        return topic
+    caller.must(DESCRIBE, TOPIC, name)
+    caller.must(DELETE, TOPIC, name)
+    return node.image.topic(name)
+
+
+def _deleted(name: str | None, topic_id: bytes, fault: KafkaError | None) -> Response:
+    answer: Response = {"name": name, "topic_id": topic_id}
+    return answer if fault is None else {**answer, **fault_fields(fault)}
+
+
+# -- CreatePartitions ----------------------------------------------------------------------------
+
+
+@serves(CREATE_PARTITIONS, versions="0-3", at=At.CONTROLLER)
+def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Response]:
+    """Give topics more partitions; with `validate_only`, only say whether they could have them."""
+    names = [topic.name for topic in request.topics]
+    faults: dict[str, KafkaError] = _twice(names)
+    for name in names:
+        if not caller.may(ALTER, TOPIC, name):
+            faults.setdefault(name, TopicAuthorizationFailed())
+    wanted = [_growth(topic) for topic in request.topics if topic.name not in faults]
+
+    def respond(grown: dict[str, KafkaError | None]) -> Response:
+        came = {**grown, **faults}
+        return {
+            "results": [{"name": name, **_outcome(came[name])} for name in dict.fromkeys(names)]
+        }
+
+    return node.controller.ask(
+        lambda controller: controller.create_partitions(wanted, validate_only=request.validate_only)
+    ).map(respond)
+
+
+def _growth(topic: Any) -> Growth:
+    assignments = topic.assignments
+    if assignments is not None:
+        assignments = [assigned.broker_ids for assigned in assignments]
+    return Growth(topic.name, topic.count, assignments)
+
+
+def _outcome(fault: KafkaError | None) -> Response:
+    return {"error_code": 0} if fault is None else fault_fields(fault)
+
+
+def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
+    """What a request has more than once, with the refusal that earns it."""
+    return {
+        name: InvalidRequest("The request has this topic twice.")
+        for name, times in Counter(names).items()
+        if times > 1
+    }

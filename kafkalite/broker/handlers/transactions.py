@@ -1,0 +1,50 @@
+"""Transactions and idempotent producers: so far, who writes.
+
+InitProducerId   v0–v5   v3 tells the id and epoch the producer has (KIP-360)
+
+An idempotent producer gets a fresh id and epoch 0 each time it asks, also when it tells the id it
+has: it counts its epochs itself, and nobody else may have written under a fresh id.
+
+Left out: transactions, and two-phase commit with them (v6).  A transactional id is answered with
+UNSUPPORTED_VERSION.  Of the errors that are true it is one that ends a Java producer at once; a
+retriable one would keep it asking.  librdkafka does not come so far: it first looks for
+FindCoordinator in ApiVersions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import At, Caller, Response, serves
+from kafkalite.broker.later import Later
+from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, IDEMPOTENT_WRITE, TOPIC, WRITE
+from kafkalite.errors import ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+NONE = -1
+
+
+@serves(INIT_PRODUCER_ID, versions="0-5", at=At.ANY)
+def init_producer_id(node: Node, request: Any, caller: Caller) -> Later[Response]:
+    """Give a producer the id under which its batches are told apart."""
+    if request.transactional_id == "":
+        raise InvalidRequest("A transactional id is not empty.")
+    if request.transactional_id is not None:
+        raise UnsupportedVersion("Transactions are not served.")
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        raise InvalidRequest("A producer tells both its id and its epoch, or neither.")
+    if not _may_write(node, caller):
+        raise ClusterAuthorizationFailed()
+    return node.producer_ids.take().map(
+        lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
+    )
+
+
+def _may_write(node: Node, caller: Caller) -> bool:
+    # KIP-679: whoever may write to some topic may do so idempotently.
+    return caller.may(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or any(
+        caller.may(WRITE, TOPIC, name) for name in node.image.topics
+    )
