@@ -9,6 +9,7 @@ over what the commands set themselves.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
-from kafkalite.cli.command import argument, key_value
+from kafkalite.cli.command import argument, key_value, warn
 from kafkalite.errors import Refusal
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
@@ -41,7 +42,28 @@ CONNECTION = (
 )
 """The arguments of every command that asks a broker."""
 
+PRODUCER: dict[str, Any] = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "delivery.report.only.error": True,
+    # What a record may weigh is the broker's to say.
+    "message.max.bytes": 1_000_000_000,
+}
+
+CONSUMER: dict[str, Any] = {
+    "group.id": "kafkalite",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    # A slow reader of our output must not make librdkafka think that nobody reads.
+    "max.poll.interval.ms": 86_400_000,
+    # Its default, a second of rest once its queue is full, is time enough to empty the queue.
+    "fetch.queue.backoff.ms": 2,
+}
+
 ANSWER_TIMEOUT_S = 5.0
+CREATION_TIMEOUT_S = 3.0
 
 
 class Cluster:
@@ -51,37 +73,18 @@ class Cluster:
         self.bootstrap = bootstrap
         self.properties = dict(properties)
         self.complaint = ""
+        self.answered = False
 
     def admin(self) -> AdminClient:
         return AdminClient(self.settings({}))
 
     def producer(self, settings: dict[str, Any]) -> Producer:
         """Nothing is lost, doubled or reordered by a retry; keys land where Java's land."""
-        return Producer(
-            self.settings({
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "delivery.report.only.error": True,
-                # What a record may weigh is the broker's to say.
-                "message.max.bytes": 1_000_000_000,
-                **settings,
-            })
-        )
+        return Producer(self.settings(PRODUCER | settings))
 
-    def consumer(self, settings: dict[str, Any] | None = None) -> Consumer:
+    def consumer(self, settings: dict[str, Any]) -> Consumer:
         """For assigned partitions: the group is a name librdkafka asks for, never joined."""
-        return Consumer(
-            self.settings({
-                "group.id": "kafkalite",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                # librdkafka's second of rest, when its queue is full, is long enough to empty it.
-                "fetch.queue.backoff.ms": 2,
-                **(settings or {}),
-            })
-        )
+        return Consumer(self.settings(CONSUMER | settings))
 
     def settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -93,8 +96,12 @@ class Cluster:
         }
 
     def heard(self, error: KafkaError) -> None:
+        """Keep what the network complains of; say it once when a cluster that answered is gone."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.complaint = error.str()
+        elif self.answered:
+            self.answered = False
+            warn(f"{self.bootstrap} does not answer any more, waiting: {plain(self.complaint)}")
 
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
@@ -103,7 +110,9 @@ class Cluster:
         words = {} if topic is None else {"topic": topic}
         for timeout_s in (1.0, ANSWER_TIMEOUT_S - 1.0):
             try:
-                return client.list_topics(timeout=timeout_s, **words)
+                found = client.list_topics(timeout=timeout_s, **words)
+                self.answered = True
+                return found
             except KafkaException as fault:
                 client.poll(0)
                 silent = KafkaError._TRANSPORT, KafkaError._TIMED_OUT
@@ -118,11 +127,25 @@ class Cluster:
         )
 
     def topic(self, client: Producer | Consumer, name: str) -> TopicMetadata:
-        """A topic's partitions; or the sentence that it does not exist."""
-        found = self.metadata(client, name).topics[name]
-        if found.error is not None:
-            raise Refusal(f"topic {name!r}: {plain(found.error.str())}")
-        return found
+        """A topic's partitions; or the sentence that it does not exist.
+
+        A producer's question creates the topic where the broker allows that, and the answer may
+        come before the topic is there.
+        """
+        passing = {KafkaError.LEADER_NOT_AVAILABLE}
+        if isinstance(client, Producer):
+            passing.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        give_up_at = time.monotonic() + CREATION_TIMEOUT_S
+        while True:
+            found = self.metadata(client, name).topics[name]
+            if found.error is None:
+                return found
+            if found.error.code() not in passing or time.monotonic() > give_up_at:
+                raise Refusal(
+                    f"topic {name!r}: {plain(found.error.str())}"
+                    " (see: kafkalite topic list, kafkalite topic create)"
+                )
+            client.poll(0.05)
 
 
 def plain(text: str) -> str:

@@ -1,0 +1,393 @@
+"""kafkalite produce, kafkalite consume: records in and out, the way kcat does it.
+
+Both run at the speed of librdkafka: input is read and split by the chunk, output is written by
+the batch, and no line of Python runs per record where none has to.  Both read assigned
+partitions of any Kafka, without a group.
+
+Left out: transactions, groups, Avro; kcat's -L and -Q are `kafkalite topic describe`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from kafkalite.cli import offset_words
+from kafkalite.cli.clients import CONNECTION, Cluster, plain, sentences
+from kafkalite.cli.command import Usage, argument, command, key_value, warn
+from kafkalite.cli.progress import Progress
+from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
+from kafkalite.errors import Refusal
+
+TOPIC = argument("-t", "--topic", required=True, help="the topic")
+DELIMITER = argument(
+    "-D", dest="delimiter", type=delimiter, default=b"\n", help="what ends a record (default: \\n)"
+)
+KEY_DELIMITER = argument(
+    "-K", dest="key_delimiter", type=delimiter, help="what stands between key and value"
+)
+
+Column = Sequence[bytes | None]
+
+CHUNK_SIZE = 128 << 10
+WAITING_COUNT_MAX = 100_000
+WAITING_SIZE_MAX = 256 << 20
+RECORD_SIZE_MAX = 100 << 20
+BATCH_COUNT_MAX = 5_000
+POLL_S = 0.2
+
+
+@command(
+    TOPIC,
+    argument("files", nargs="*", help="files, each one record; with -l, each full of records"),
+    argument("-l", dest="by_line", action="store_true", help="split the files like stdin"),
+    argument("-k", "--key", type=os.fsencode, help="the key of every record that has no other"),
+    KEY_DELIMITER,
+    DELIMITER,
+    argument("-p", "--partition", type=int, default=-1, help="default: by key, as Java does"),
+    argument(
+        "-H",
+        dest="headers",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header for every record; may be repeated",
+    ),
+    argument("-z", dest="codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"),
+    argument("-Z", dest="empty_is_null", action="store_true", help="send empty as null"),
+    argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
+    *CONNECTION,
+)
+def produce(
+    topic: str,
+    files: Sequence[str],
+    by_line: bool,
+    key: bytes | None,
+    key_delimiter: bytes | None,
+    delimiter: bytes,
+    partition: int,
+    headers: Sequence[tuple[str, str]],
+    codec: str,
+    empty_is_null: bool,
+    quiet: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Send each line of stdin, or of files, as a record.
+
+    An empty line is a record too.  The command ends when the broker has acknowledged everything;
+    whatever was not delivered is said, and makes the exit code 1.
+
+    Examples:
+      seq 1000000 | kafkalite produce -t numbers
+      kafkalite produce -t people -K: -l people.txt
+      echo '{"on": true}' | kafkalite produce -t switches -k lamp -H source=hand
+      kafkalite produce -t pictures -k cat cat.jpg
+    """
+    if by_line and not files:
+        raise Usage("-l wants the files to read (stdin is always read by line)")
+    cluster = Cluster(bootstrap, properties)
+    with sentences():
+        sender = Sender(cluster, topic, {"compression.type": codec}, partition, headers)
+    drawn = not quiet and not sys.stdin.isatty()
+    progress = Progress(f"to {topic}", total_size=whole_size(files), drawn=drawn)
+    try:
+        with sentences(), progress, sender:
+            for lines in inputs(files, by_line, delimiter, sender.wait):
+                size = sum(map(len, lines))
+                keys, values = parted(lines, key_delimiter, key)
+                if empty_is_null:
+                    keys, values = without_empty(keys), without_empty(values)
+                sender.send(values, keys, size)
+                progress.add(len(values), size)
+    except KeyboardInterrupt:
+        waiting = len(sender.producer)
+        warn(f"interrupted after {progress.summary()}, {waiting or 'none'} of them undelivered")
+        raise
+    if sys.stderr.isatty() and not quiet:
+        print(progress.summary(), file=sys.stderr)
+
+
+class Sender:
+    """A producer of one topic that takes columns of records, and is bounded in what waits.
+
+    `with` ends with a flush, also when it ends by Ctrl-C; what was not delivered is a Refusal.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        settings: dict[str, str],
+        partition: int = -1,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.fault: KafkaError | None = None
+        self.fault_count = 0
+        self.sent_count = 0
+        self.unflushed_size = 0
+        self.topic = topic
+        self.partition = partition
+        # Whatever one call hands in must fit above WAITING_COUNT_MAX and WAITING_SIZE_MAX.
+        bounds = {"queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 2097151}
+        callbacks = {"on_delivery": self.failed}
+        self.producer: Producer = cluster.producer({**bounds, **callbacks, **settings})
+        self.produce: Callable[..., None] = self.producer.produce
+        if headers:
+            self.produce = partial(self.produce, headers=list(headers))
+        partitions = cluster.topic(self.producer, topic).partitions
+        if partition not in (-1, *partitions):
+            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
+
+    def send(self, values: Column, keys: Column, size: int) -> None:
+        """Hand records in, in order; wait while too much waits already."""
+        limit = WAITING_COUNT_MAX
+        self.unflushed_size += size
+        if self.unflushed_size > WAITING_SIZE_MAX:
+            limit = self.unflushed_size = 0
+        self.wait(0)
+        while len(self.producer) > limit:
+            self.wait(0.001)
+        columns = (repeat(self.topic), values, keys, repeat(self.partition))
+        # The deque of no length drives the map from C.
+        deque(map(self.produce, *columns), 0)
+        self.sent_count += len(values)
+
+    def wait(self, timeout_s: float) -> None:
+        """Hear what became of earlier records; the first that failed ends everything."""
+        self.producer.poll(timeout_s)
+        if self.fault is not None:
+            raise KafkaException(self.fault)
+
+    def failed(self, fault: KafkaError | None, _: Message) -> None:
+        if fault is not None:
+            self.fault = self.fault or fault
+            self.fault_count += 1
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
+        while len(self.producer):
+            if self.fault is not None:
+                self.producer.purge()
+            self.producer.flush(POLL_S)
+        if self.fault is not None:
+            raise Refusal(
+                f"{self.fault_count:,} of {self.sent_count:,} records were not delivered: "
+                f"{plain(self.fault.str())}"
+            )
+
+
+def inputs(
+    files: Sequence[str], by_line: bool, delimiter: bytes, wait: Callable[[float], None]
+) -> Iterator[list[bytes]]:
+    """The values to send, in lists of a chunk each."""
+    if not files:
+        yield from records(sys.stdin.fileno(), delimiter, wait)
+    for name in files:
+        with open(name, "rb", buffering=0) as file:
+            if by_line:
+                yield from records(file.fileno(), delimiter, wait)
+            else:
+                yield [file.readall()]
+
+
+def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterator[list[bytes]]:
+    """Cut what a descriptor gives at each delimiter; the last record may lack its own."""
+    buffer = bytearray()
+    always_ready = stat.S_ISREG(os.fstat(fd).st_mode)
+    while True:
+        while not always_ready and not select.select([fd], [], [], POLL_S)[0]:
+            wait(0)
+        chunk = os.read(fd, CHUNK_SIZE)
+        if not chunk:
+            break
+        unsearched = max(0, len(buffer) - len(delimiter) + 1)
+        buffer += chunk
+        end = buffer.rfind(delimiter, unsearched)
+        if end >= 0:
+            yield bytes(buffer[:end]).split(delimiter)
+            del buffer[: end + len(delimiter)]
+        elif len(buffer) > RECORD_SIZE_MAX:
+            raise Refusal(
+                f"{len(buffer):,} bytes came without the delimiter {delimiter!r} (see -D)"
+            )
+    if buffer:
+        yield [bytes(buffer)]
+
+
+def parted(
+    lines: Sequence[bytes], delimiter: bytes | None, otherwise: bytes | None
+) -> tuple[Column, Column]:
+    """Keys and values of lines; a line without the delimiter is a value without its own key."""
+    if delimiter is None:
+        return [otherwise] * len(lines), lines
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    for line in lines:
+        key, found, value = line.partition(delimiter)
+        keys.append(key if found else otherwise)
+        values.append(value if found else line)
+    return keys, values
+
+
+def without_empty(column: Column) -> Column:
+    return [content or None for content in column]
+
+
+def whole_size(files: Sequence[str]) -> int | None:
+    """How much there is to read, where that can be known."""
+    sizes = [os.stat(name) for name in files] or [os.fstat(sys.stdin.fileno())]
+    if all(stat.S_ISREG(status.st_mode) for status in sizes):
+        return sum(status.st_size for status in sizes)
+    return None
+
+
+@command(
+    TOPIC,
+    argument("-p", "--partition", type=int, action="append", help="only this one; may be repeated"),
+    argument(
+        "-o",
+        "--offset",
+        type=offset_words.start,
+        default="beginning",
+        help="where to start: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
+        "(default: beginning)",
+    ),
+    argument("-e", "--exit", dest="to_end", action="store_true", help="stop at the end"),
+    argument("-c", "--count", type=int, help="stop after so many records"),
+    argument("-f", "--format", type=template, help="%%t %%p %%o %%k %%K %%s %%S %%T %%R %%h \\n …"),
+    argument("-J", "--json", dest="as_json", action="store_true", help="a JSON object a record"),
+    KEY_DELIMITER,
+    DELIMITER,
+    argument("-Z", dest="show_null", action="store_true", help="print nulls as NULL"),
+    argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
+    *CONNECTION,
+)
+def consume(
+    topic: str,
+    partition: Sequence[int] | None,
+    offset: offset_words.Start,
+    to_end: bool,
+    count: int | None,
+    format: bytes | None,
+    as_json: bool,
+    key_delimiter: bytes | None,
+    delimiter: bytes,
+    show_null: bool,
+    quiet: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
+
+    -f is kcat's: %t topic, %p partition, %o offset, %k key, %K its size, %s value, %S its size,
+    %T timestamp in ms, %h headers, \\\\n \\\\t \\\\xNN bytes.  -J is kcat's as well.
+
+    Examples:
+      kafkalite consume -t numbers -o -5 -e
+      kafkalite consume -t people -o @-10m -f '%T %k: %s\\\\n'
+      kafkalite consume -t flights -J -c 10 | jq .key
+    """
+    if count is not None and count < 0:
+        raise Usage(f"-c wants a number of records, not {count}")
+    cluster = Cluster(bootstrap, properties)
+    write: Writer = json_lines
+    if not as_json:
+        percent = delimiter.replace(b"%", b"%%")
+        default = b"%s" + percent
+        if key_delimiter:
+            default = b"%k" + key_delimiter.replace(b"%", b"%%") + default
+        write = formatted(default if format is None else format, b"NULL" if show_null else b"")
+    progress = Progress(f"from {topic}", drawn=not quiet and not sys.stdout.isatty())
+    with sentences():
+        # To find the end a fetch must come back empty, and no one else's records are waited for.
+        consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
+        places = assigned(cluster, consumer, topic, partition, offset)
+        try:
+            with progress:
+                for batch in batches(consumer, places, to_end, count):
+                    size = sys.stdout.buffer.write(write(batch))
+                    sys.stdout.buffer.flush()
+                    progress.add(len(batch), size)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty() and not quiet:
+                warn(f"interrupted after {progress.summary()}")
+            raise
+        finally:
+            consumer.close()
+    if sys.stderr.isatty() and not quiet:
+        print(progress.summary(), file=sys.stderr)
+
+
+def assigned(
+    cluster: Cluster,
+    consumer: Consumer,
+    topic: str,
+    wanted: Sequence[int] | None,
+    where: offset_words.Start,
+) -> list[TopicPartition]:
+    """Assign the partitions wanted, from where they are to be read, and answer both."""
+    partitions = sorted(cluster.topic(consumer, topic).partitions)
+    for partition in wanted or ():
+        if partition not in partitions:
+            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
+    now_ms = time.time_ns() // 1_000_000
+    chosen = sorted(set(wanted)) if wanted else partitions
+    places = offset_words.resolved(consumer, topic, chosen, where, now_ms)
+    consumer.assign(places)
+    return places
+
+
+def batches(
+    consumer: Consumer, places: Sequence[TopicPartition], to_end: bool, count: int | None
+) -> Iterator[list[Message]]:
+    """Records as they come, in batches, until the count or each partition's end is reached."""
+    left = sys.maxsize if count is None else count
+    unended = {place.partition for place in places}
+    while left and (unended or not to_end):
+        # The first record is waited for, and only what is there already goes along with it.
+        batch = consumer.consume(1, POLL_S)
+        if batch and left > 1:
+            batch += consumer.consume(min(BATCH_COUNT_MAX, left - 1), 0)
+        good = [message for message in batch if message.error() is None]
+        if len(good) < len(batch):
+            for message in batch:
+                judge(message, unended)
+        if good:
+            left -= len(good)
+            yield good
+
+
+def judge(message: Message, unended: set[int]) -> None:
+    """Take note of a partition's end; anything else that is no record is a refusal."""
+    fault = message.error()
+    if fault is None:
+        return
+    if fault.code() == KafkaError._PARTITION_EOF:
+        unended.discard(message.partition() or 0)
+    elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise Refusal(
+            f"{message.topic()} [{message.partition()}] has no offset {message.offset()}"
+            f" (see: kafkalite topic describe {message.topic()})"
+        )
+    else:
+        raise KafkaException(fault)

@@ -1,0 +1,124 @@
+"""Where reading starts, as people write it after `-o`.
+
+    beginning, end      the log's ends
+    5, -5               an offset; that many records before the end
+    @-10m               an age: ms, s, m, h, d or w
+    s@1385000000000     a timestamp in milliseconds, as kcat writes it; the s may be left out
+    @2013-01-01T09:30   a date, in local time unless it names another
+
+A word becomes a `Start`; `resolved` asks the broker which offsets it means.  The log's ends are
+timestamps too: ListOffsets gives -1 and -2 that meaning.
+
+Left out: `stored`, since nothing here has a group that stores offsets; `e@`, an end by timestamp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+END = -1
+BEGINNING = -2
+
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+class At(NamedTuple):
+    """The record with this offset."""
+
+    offset: int
+
+
+class Last(NamedTuple):
+    """So many records before the end."""
+
+    distance: int
+
+
+class Since(NamedTuple):
+    """The first record with this timestamp or a later one; END and BEGINNING are such."""
+
+    timestamp_ms: int
+
+
+class Ago(NamedTuple):
+    """Since so long before now, whenever now is."""
+
+    age_ms: int
+
+
+Start = At | Last | Since | Ago
+
+
+def start(word: str) -> Start:
+    """The argument type of `-o`."""
+    if word in ("beginning", "earliest"):
+        return Since(BEGINNING)
+    if word in ("end", "latest"):
+        return Since(END)
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return At(int(word))
+    if re.fullmatch(r"-[0-9]{1,18}", word):
+        return Last(-int(word))
+    when = re.fullmatch(r"s?@(.+)", word)
+    moment = when and since(when[1])
+    if moment:
+        return moment
+    raise argparse.ArgumentTypeError(
+        f"{word!r} is no place to start: beginning, end, an offset, -COUNT, @-10m, "
+        "@2013-01-01T09:30 or s@MILLISECONDS"
+    )
+
+
+def since(word: str) -> Since | Ago | None:
+    """What stands after the @: an age, a timestamp or a date."""
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return Since(int(word))
+    age = re.fullmatch(r"-([0-9]{1,12})(ms|[smhdw])", word)
+    if age:
+        return Ago(int(age[1]) * UNIT_MS[age[2]])
+    try:
+        return Since(int(datetime.fromisoformat(word).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return None
+
+
+def resolved(
+    consumer: Consumer, topic: str, partitions: Sequence[int], where: Start, now_ms: int
+) -> list[TopicPartition]:
+    """The offset that `where` means in each partition, as the broker sees it now."""
+    match where:
+        case At(offset):
+            return [TopicPartition(topic, partition, offset) for partition in partitions]
+        case Last(distance):
+            firsts = offsets_since(consumer, topic, partitions, BEGINNING)
+            ends = offsets_since(consumer, topic, partitions, END)
+            return [
+                TopicPartition(topic, partition, max(first, end - distance))
+                for partition, first, end in zip(partitions, firsts, ends, strict=True)
+            ]
+        case Since(timestamp_ms):
+            offsets = offsets_since(consumer, topic, partitions, timestamp_ms)
+        case Ago(age_ms):
+            offsets = offsets_since(consumer, topic, partitions, max(0, now_ms - age_ms))
+    return [TopicPartition(topic, *place) for place in zip(partitions, offsets, strict=True)]
+
+
+def offsets_since(
+    consumer: Consumer, topic: str, partitions: Sequence[int], timestamp_ms: int
+) -> list[int]:
+    """Each partition's first offset at or after a timestamp; its end when there is none."""
+    asked = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
+    found = {place.partition: place.offset for place in consumer.offsets_for_times(asked, 10.0)}
+    offsets = [found[partition] for partition in partitions]
+    if OFFSET_END not in offsets:
+        return offsets
+    ends = offsets_since(consumer, topic, partitions, END)
+    return [
+        end if offset == OFFSET_END else offset for offset, end in zip(offsets, ends, strict=True)
+    ]

@@ -1,0 +1,106 @@
+"""How far a long command is: records, bytes and records/s on a terminal's last line.
+
+Nothing appears in the first second, nor when stderr is no terminal; until then rich is not even
+imported.  `summary` is the sentence for the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+QUIET_S = 1.0
+REDRAW_S = 0.2
+
+
+class Progress:
+    """Counts records and bytes; draws itself now and then."""
+
+    def __init__(
+        self,
+        title: str,
+        total_count: int | None = None,
+        total_size: int | None = None,
+        drawn: bool = True,
+    ) -> None:
+        self.title = title
+        self.total = total_count if total_count is not None else total_size
+        self.by_count = total_count is not None
+        self.count = 0
+        self.size = 0
+        self.started = time.monotonic()
+        drawn = drawn and sys.stderr.isatty()
+        self.draw_at = self.started + QUIET_S if drawn else float("inf")
+        self.bar: Bar | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def add(self, count: int, size: int) -> None:
+        """So many more records, of so many bytes together."""
+        self.count += count
+        self.size += size
+        if time.monotonic() >= self.draw_at:
+            self.draw()
+
+    def draw(self) -> None:
+        self.draw_at = time.monotonic() + REDRAW_S
+        if self.bar is None:
+            self.bar = new_bar(self.total is not None)
+            self.bar.add_task(self.title, total=self.total, numbers="")
+            self.bar.start()
+        self.bar.update(
+            self.bar.task_ids[0],
+            completed=self.count if self.by_count else self.size,
+            numbers=self.numbers(),
+        )
+        self.bar.refresh()
+
+    def numbers(self) -> str:
+        rate = self.count / max(self.elapsed_s, 1e-9)
+        return f"{self.count:,} records  {mebibytes(self.size)}  {rate:,.0f} records/s"
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def summary(self) -> str:
+        rate = self.count / max(self.elapsed_s, 1e-9)
+        return (
+            f"{self.count:,} records, {mebibytes(self.size)} in {self.elapsed_s:.1f} s "
+            f"({rate:,.0f} records/s)"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.draw()
+            self.bar.stop()
+
+
+def new_bar(whole_known: bool) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        *([BarColumn()] if whole_known else []),
+        TextColumn("{task.fields[numbers]}"),
+        console=Console(stderr=True),
+        auto_refresh=False,
+    )
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"
