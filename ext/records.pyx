@@ -71,7 +71,7 @@ cdef inline const uint8_t* take_record(
     const uint8_t* at, const uint8_t* end, Record* record
 ) noexcept nogil:
     """What follows the record, or NULL when its bytes are not one."""
-    cdef int32_t length, i
+    cdef int32_t length, _
     cdef Py_ssize_t taken = load_varint32(at, end, &length)
     cdef Field name, value
     if taken == 0:
@@ -102,7 +102,7 @@ cdef inline const uint8_t* take_record(
     if record.header_count < 0 or record.header_count > (end - at) // HEADER_SIZE_MIN:
         return NULL
     record.headers = at
-    for i in range(record.header_count):
+    for _ in range(record.header_count):
         at = take_field(at, end, &name)
         if at == NULL or name.size < 0:
             return NULL
@@ -117,11 +117,11 @@ cdef int validate_payload(
 ) noexcept nogil:
     cdef const uint8_t* end = at + size
     cdef int64_t previous = -1
-    cdef int64_t i
+    cdef int64_t _
     cdef Record record
     if count < 0 or count > size // RECORD_SIZE_MIN:
         return INVALID_RECORD
-    for i in range(count):
+    for _ in range(count):
         at = take_record(at, end, &record)
         if at == NULL or record.offset_delta <= previous:
             return INVALID_RECORD
@@ -170,12 +170,12 @@ cdef object decode_payload(
 ):
     cdef const uint8_t* end = at + size
     cdef int64_t previous = -1
-    cdef int64_t i
+    cdef int64_t _
     cdef Record record
     cdef list records = []
     if count < 0 or count > size // RECORD_SIZE_MIN:
         return INVALID_RECORD
-    for i in range(count):
+    for _ in range(count):
         at = take_record(at, end, &record)
         if at == NULL or record.offset_delta <= previous:
             return INVALID_RECORD

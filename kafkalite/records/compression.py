@@ -8,6 +8,8 @@ zstd frames that do not tell their size.
 Compressed bytes are hostile.  Output is bounded while it is made, not afterwards, and so is the
 number of frames; a stream that ends early or has bytes behind its end is refused.  Only the
 errors of this project come out: CorruptMessage, or MessageTooLarge for more than was allowed.
+Beside the output a decoder may hold what its format demands: lz4 a few blocks of up to 4 MiB,
+zstd a window, of which it touches no more than it has put out.
 
 A codec's package is imported when it is first used: a broker that only passes batches through
 needs none of them.
@@ -19,14 +21,13 @@ import struct
 import threading
 from collections.abc import Callable
 from enum import IntEnum
-from io import BytesIO
 from typing import Any
 
 from ..errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 
 # Writers make one frame a batch; a few more are harmless, a million empty ones are not.
 _FRAME_COUNT_MAX = 1024
-_BLOCK_COUNT_MAX = 32768
+_BLOCK_COUNT_MAX = 16384
 # What one call into a codec may give out before it is counted: this, or a part of what is left.
 _STEP_SIZE = 1 << 20
 _STEPS_LEFT = 16
@@ -85,7 +86,7 @@ def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None =
     view = memoryview(payload)
     output = _Output(output_size_max(len(view)) if size_max is None else size_max)
     if codec is Codec.NONE:
-        output.take(view)
+        output.take(bytes(view))
     elif codec is Codec.SNAPPY:
         _decompress_snappy(view, output)
     elif codec is Codec.GZIP:
@@ -94,7 +95,7 @@ def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None =
         _decompress_lz4(view, output)
     else:
         _decompress_zstd(view, output)
-    return output.bytes()
+    return output.joined()
 
 
 class _Output:
@@ -103,20 +104,21 @@ class _Output:
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
         self.left = size_max
-        self._written = BytesIO()
+        # Joined at the end: one growing buffer would be copied as it grows, and a bomb cost double.
+        self._chunks: list[bytes] = []
 
     def room_for(self, size: int) -> None:
         """Refuse what would be too much before it is made."""
         if size > self.left:
             raise MessageTooLarge(f"The batch holds more than {self.size_max} bytes of records.")
 
-    def take(self, chunk: bytes | memoryview) -> None:
+    def take(self, chunk: bytes) -> None:
         self.room_for(len(chunk))
         self.left -= len(chunk)
-        self._written.write(chunk)
+        self._chunks.append(chunk)
 
-    def bytes(self) -> bytes:
-        return self._written.getvalue()
+    def joined(self) -> bytes:
+        return b"".join(self._chunks)
 
 
 def _decompress_frames(

@@ -1,0 +1,218 @@
+"""Every codec gives back what it was given, reads what other writers write, and refuses the rest.
+
+The frames are made here the way Java's and librdkafka's writers make them, by hand where no
+package does.
+"""
+
+import random
+import struct
+import subprocess
+import sys
+import zlib
+
+import cramjam
+import lz4.block
+import lz4.frame
+import pytest
+import xxhash
+import zstandard
+
+from kafkalite.errors import CorruptMessage, KafkaError, MessageTooLarge
+from kafkalite.records.compression import Codec, compress, decompress
+
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+TEXT = b"".join(b'{"flight": %d, "delay": %d}\n' % (n, n * n % 97) for n in range(8_000))
+NOISE = random.Random(5).randbytes(150_000)
+PAYLOADS = {"none": b"", "byte": b"x", "text": TEXT, "noise": NOISE, "zeros": bytes(300_000)}
+
+
+def java_lz4(payload):
+    """A magic, no content size, independent blocks of 64 KiB, no checksums but the header's."""
+    descriptor = bytes([0x60, 0x40])
+    frame = b"\x04\x22\x4d\x18" + descriptor
+    frame += bytes([xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF])
+    for start in range(0, len(payload), 64 << 10):
+        block = payload[start : start + (64 << 10)]
+        packed = lz4.block.compress(block, store_size=False)
+        if len(packed) < len(block):
+            frame += struct.pack("<I", len(packed)) + packed
+        else:
+            frame += struct.pack("<I", len(block) | 1 << 31) + block
+    return frame + struct.pack("<I", 0)
+
+
+def java_snappy(payload):
+    framed = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    for start in range(0, len(payload), 32 << 10):
+        block = bytes(cramjam.snappy.compress_raw(payload[start : start + (32 << 10)]))
+        framed += struct.pack(">i", len(block)) + block
+    return framed
+
+
+def java_zstd(payload):
+    encoder = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return encoder.compress(payload) + encoder.flush()
+
+
+def gzip_members(payload):
+    half = len(payload) // 2
+    return b"".join(compress(Codec.GZIP, part) for part in (payload[:half], payload[half:]))
+
+
+def zstd_frames(payload):
+    half = len(payload) // 2
+    return java_zstd(payload[:half]) + compress(Codec.ZSTD, payload[half:])
+
+
+def lz4_frames(payload):
+    half = len(payload) // 2
+    return java_lz4(payload[:half]) + lz4.frame.compress(payload[half:], content_checksum=True)
+
+
+def lz4_large_blocks(payload):
+    return lz4.frame.compress(payload, block_size=7, block_linked=True, block_checksum=True)
+
+
+FRAMES = {
+    "java lz4": (Codec.LZ4, java_lz4),
+    "java snappy": (Codec.SNAPPY, java_snappy),
+    "raw snappy": (Codec.SNAPPY, lambda payload: bytes(cramjam.snappy.compress_raw(payload))),
+    "java zstd": (Codec.ZSTD, java_zstd),
+    "two gzip members": (Codec.GZIP, gzip_members),
+    "two zstd frames": (Codec.ZSTD, zstd_frames),
+    "two lz4 frames": (Codec.LZ4, lz4_frames),
+    "lz4 in linked blocks of 4 MiB": (Codec.LZ4, lz4_large_blocks),
+    "zstd with a checksum": (
+        Codec.ZSTD,
+        lambda payload: zstandard.ZstdCompressor(write_checksum=True).compress(payload),
+    ),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+@pytest.mark.parametrize("codec", Codec)
+def test_what_was_compressed_comes_back(codec, payload):
+    assert decompress(codec, compress(codec, payload)) == payload
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_frames_as_others_write_them_are_read(frame, payload):
+    codec, written = FRAMES[frame]
+    assert decompress(codec, written(payload)) == payload
+
+
+def test_our_lz4_is_what_java_reads():
+    """Java refuses linked blocks; the descriptor's bits say what was written."""
+    flags, block_code = compress(Codec.LZ4, TEXT)[4:6]
+    assert flags == 0x60, "version 1, independent blocks, no sizes and no checksums"
+    assert block_code == 0x40, "blocks of 64 KiB"
+
+
+def test_our_snappy_is_framed_as_java_frames_it():
+    assert compress(Codec.SNAPPY, TEXT) == java_snappy(TEXT)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_payload_of_exactly_the_bound_is_allowed_and_one_byte_more_is_not(codec):
+    packed = compress(codec, TEXT)
+    assert decompress(codec, packed, len(TEXT)) == TEXT
+    with pytest.raises(MessageTooLarge):
+        decompress(codec, packed, len(TEXT) - 1)
+    with pytest.raises(MessageTooLarge):
+        decompress(codec, packed, 0)
+
+
+def test_bytes_that_are_not_compressed_are_bounded_too():
+    with pytest.raises(MessageTooLarge):
+        decompress(Codec.NONE, TEXT, len(TEXT) - 1)
+
+
+def ends(packed):
+    """Where to cut: everywhere near both ends, and here and there between."""
+    near = min(len(packed), 40)
+    return sorted(
+        {*range(near), *range(0, len(packed), 997), *range(len(packed) - near, len(packed))}
+    )
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_stream_that_ends_early_is_refused(frame):
+    codec, written = FRAMES[frame]
+    packed = written(TEXT)
+    # Where a part of a stream is itself a whole one, nothing is missing from it.
+    halves = {len(written(TEXT[:0])), len(java_snappy(b""))}
+    for end in ends(packed):
+        try:
+            shorter = decompress(codec, packed[:end])
+        except CorruptMessage:
+            continue
+        assert end in halves and TEXT.startswith(shorter), f"{end} of {len(packed)} bytes passed"
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"junk behind", bytes(200)], ids=repr)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_bytes_behind_the_end_are_refused(frame, junk):
+    codec, written = FRAMES[frame]
+    with pytest.raises(CorruptMessage):
+        decompress(codec, written(TEXT) + junk)
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_changed_byte_never_makes_another_exception_or_more_than_the_bound(frame):
+    codec, written = FRAMES[frame]
+    packed = written(TEXT[:20_000])
+    chance = random.Random(frame)
+    places = [*range(min(len(packed), 64)), *(chance.randrange(len(packed)) for _ in range(400))]
+    for at in places:
+        damaged = bytearray(packed)
+        damaged[at] ^= chance.randrange(1, 256)
+        try:
+            assert len(decompress(codec, bytes(damaged), 40_000)) <= 40_000
+        except KafkaError as fault:
+            assert isinstance(fault, CorruptMessage | MessageTooLarge)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_plain_noise_is_no_stream(codec):
+    chance = random.Random(int(codec))
+    for size in (0, 1, 3, 8, 20, 300):
+        with pytest.raises(KafkaError):
+            decompress(codec, b"\xff" + chance.randbytes(size))
+
+
+def test_a_snappy_block_that_claims_too_much_is_refused_by_its_claim():
+    huge = b"\xff\xff\xff\xff\x0f" + b"\0x"
+    with pytest.raises(CorruptMessage, match="claims"):
+        decompress(Codec.SNAPPY, huge)
+    framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(huge)) + huge
+    with pytest.raises(CorruptMessage, match="claims"):
+        decompress(Codec.SNAPPY, framed)
+
+
+def test_a_snappy_block_that_is_longer_than_the_rest_is_refused():
+    for size in (-1, 1 << 30, 9):
+        framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, size) + b"\x01\0x"
+        with pytest.raises(CorruptMessage):
+            decompress(Codec.SNAPPY, framed)
+
+
+def test_levels_are_kafkas():
+    fast = compress(Codec.LZ4, TEXT, 9)
+    assert fast == compress(Codec.LZ4, TEXT), "9 is Kafka's default and means the fast one"
+    assert len(compress(Codec.LZ4, TEXT, 1)) < len(fast), "every other means the thorough one"
+    assert len(compress(Codec.LZ4, TEXT, 17)) < len(fast)
+    assert zlib.decompress(compress(Codec.GZIP, TEXT, 9), 31) == TEXT
+    for level in (-131072, -5, 1, 22):
+        assert decompress(Codec.ZSTD, compress(Codec.ZSTD, TEXT, level)) == TEXT
+
+
+def test_no_codec_is_imported_before_it_is_used():
+    program = (
+        "import sys, kafkalite.records.batch;"
+        "print(sorted({'lz4', 'zstandard', 'cramjam', 'zlib'} & set(sys.modules)))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,62 @@
+import os
+
+import pytest
+
+from kafkalite.records.file_slice import FileSlice, OpenFile
+
+
+def is_open(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def segment(tmp_path):
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(bytes(range(100)))
+    return path
+
+
+def test_a_slice_keeps_its_file_open_after_everyone_else_let_go(segment):
+    file = OpenFile(segment, os.O_RDONLY)
+    descriptor = file.fileno()
+    quoted = FileSlice(file, 10, 5)
+    del file
+    segment.unlink()
+    assert quoted.read() == bytes(range(10, 15))
+    assert is_open(descriptor)
+    del quoted
+    assert not is_open(descriptor)
+
+
+def test_a_file_that_was_closed_cannot_be_asked_for_a_descriptor_of_someone_else(segment):
+    file = OpenFile(segment, os.O_RDONLY)
+    descriptor = file.fileno()
+    file.close()
+    file.close()
+    assert not is_open(descriptor)
+    with pytest.raises(AssertionError):
+        file.fileno()
+
+
+def test_a_descriptor_is_not_handed_to_programs_we_start(segment):
+    assert not os.get_inheritable(OpenFile(segment, os.O_RDONLY).fileno())
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        OpenFile(tmp_path / "absent", os.O_RDONLY)
+
+
+def test_a_slice_of_a_file_that_was_cut_is_shorter_and_says_no_lie(segment):
+    cut = FileSlice(OpenFile(segment, os.O_RDONLY), 90, 50)
+    assert (cut.size, len(cut), len(cut.read())) == (50, 50, 10)
+
+
+def test_a_slice_can_be_written_as_a_new_file_is_made(tmp_path):
+    file = OpenFile(tmp_path / "new", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file.fileno(), b"abc", 0)
+    assert FileSlice(file, 1, 2).read() == b"bc"

@@ -1,0 +1,231 @@
+"""A batch holds what was put in, in every codec, and says so when its bytes are not its own."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext import record_batch
+from kafkalite.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    KafkaError,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+    UnsupportedForMessageFormat,
+)
+from kafkalite.records.batch import (
+    Record,
+    RecordBatch,
+    TimestampType,
+    batches,
+    build,
+    recompress,
+)
+from kafkalite.records.compression import Codec
+from tests.twins import record_batch as twin
+
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+FIELD = st.none() | st.binary(max_size=300)
+HEADER = st.tuples(st.text(max_size=10), FIELD)
+RECORD = st.builds(
+    Record,
+    offset=st.just(-1),
+    timestamp=st.integers(0, 1 << 50),
+    key=FIELD,
+    value=FIELD,
+    headers=st.lists(HEADER, max_size=3).map(tuple),
+)
+
+
+def flights(count=50):
+    return [
+        Record(
+            timestamp=1_700_000_000_000 + 7 * n,
+            key=b"UA" if n % 3 else None,
+            value=b'{"carrier": "UA", "flight": %d}' % n,
+            headers=(("from", b"EWR"), ("gate", None)) if n % 5 == 0 else (),
+        )
+        for n in range(count)
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    records=st.lists(RECORD, min_size=1, max_size=8),
+    codec=st.sampled_from(Codec),
+    base_offset=st.integers(0, 1 << 40),
+)
+def test_what_was_built_is_read_back_with_offsets_from_the_base(records, codec, base_offset):
+    batch = RecordBatch(build(records, codec=codec, base_offset=base_offset))
+    assert batch.records() == [
+        record._replace(offset=base_offset + place) for place, record in enumerate(records)
+    ]
+    assert batch.header.max_timestamp == max(record.timestamp for record in records)
+    assert batch.header.codec is codec
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_built_batch_is_one_a_leader_accepts(codec):
+    assert record_batch.judge(build(flights(), codec=codec)) == 0
+    idempotent = build(flights(), codec=codec, producer_id=4, producer_epoch=0, base_sequence=9)
+    assert record_batch.judge(idempotent) == 0
+
+
+def test_every_header_field_is_where_it_was_put():
+    header = RecordBatch(
+        build(
+            flights(3),
+            base_offset=1 << 40,
+            leader_epoch=6,
+            codec=Codec.LZ4,
+            producer_id=1 << 33,
+            producer_epoch=12,
+            base_sequence=99,
+            transactional=True,
+            control=True,
+            timestamp_type=TimestampType.LOG_APPEND_TIME,
+        )
+    ).header
+    assert (header.base_offset, header.last_offset) == (1 << 40, (1 << 40) + 2)
+    assert (header.leader_epoch, header.magic, header.count) == (6, 2, 3)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 33, 12, 99)
+    assert header.is_transactional and header.is_control
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.delete_horizon_ms is None
+
+
+def test_records_of_a_stamped_batch_bear_the_time_of_the_stamp():
+    batch = bytearray(build(flights(4)))
+    record_batch.stamp_append_time(batch, 1_800_000_000_000)
+    stamped = RecordBatch(batch)
+    assert {record.timestamp for record in stamped} == {1_800_000_000_000}
+    assert [record.value for record in stamped] == [record.value for record in flights(4)]
+
+
+def test_placing_a_batch_moves_its_records_and_leaves_its_checksum_right():
+    batch = bytearray(build(flights(4)))
+    record_batch.place(batch, 1_000, 3)
+    placed = RecordBatch(batch)
+    assert [record.offset for record in placed] == [1_000, 1_001, 1_002, 1_003]
+    assert placed.header.leader_epoch == 3
+
+
+def test_gaps_that_compaction_left_are_kept():
+    kept = [Record(offset, 5, b"k", b"v") for offset in (102, 105, 109)]
+    batch = RecordBatch(build(kept, base_offset=100))
+    assert batch.records() == kept
+    assert batch.header.last_offset == 109
+    assert record_batch.judge(bytes(batch)) == InvalidRecord.code, "no client sends gaps"
+
+
+def test_a_name_that_is_not_utf8_comes_back_byte_for_byte():
+    name = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    (record,) = RecordBatch(build([Record(headers=((name, b"x"),))]))
+    assert record.headers[0][0].encode("utf-8", "surrogateescape") == b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"crc": 1}, CorruptMessage),
+        ({"batch_length": 48}, CorruptMessage),
+        ({"batch_length": -1}, CorruptMessage),
+        ({"magic": 1}, UnsupportedForMessageFormat),
+    ],
+    ids=str,
+)
+def test_bytes_that_are_no_batch_are_refused_with_their_own_error(wrong, fault):
+    with pytest.raises(fault):
+        RecordBatch(twin.build(b"\x0c\0\0\0\x01\x01\0", **wrong))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1 << 30, -1])
+def test_a_count_that_lies_is_refused_before_anything_is_read(count):
+    lying = twin.build(bytes(RecordBatch(build(flights(2))).payload()), count=count)
+    with pytest.raises(InvalidRecord):
+        RecordBatch(lying).records()
+
+
+def test_a_codec_nobody_knows_is_refused_by_name():
+    with pytest.raises(UnsupportedCompressionType, match="5"):
+        RecordBatch(twin.build(b"", attributes=5)).records()
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_damage_under_a_right_checksum_is_a_kafka_error_and_nothing_else(codec):
+    payload = bytes(RecordBatch(build(flights(), codec=codec)).view[61:])
+    for at in range(len(payload)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(payload)
+            damaged[at] ^= flip
+            batch = twin.build(bytes(damaged), attributes=int(codec), count=50)
+            struck = RecordBatch(batch)
+            try:
+                struck.records()
+            except KafkaError as fault:
+                assert isinstance(fault, CorruptMessage | InvalidRecord | MessageTooLarge)
+
+
+@pytest.mark.parametrize("source", Codec)
+@pytest.mark.parametrize("target", Codec)
+def test_recompressing_changes_the_codec_and_nothing_else(source, target):
+    batch = bytearray(
+        build(
+            flights(),
+            codec=source,
+            base_offset=77,
+            leader_epoch=2,
+            producer_id=5,
+            producer_epoch=1,
+            base_sequence=20,
+            transactional=True,
+        )
+    )
+    record_batch.stamp_append_time(batch, 1_800_000_000_000)
+    before, after = RecordBatch(batch), RecordBatch(recompress(batch, target))
+    assert after.records() == before.records()
+    assert after.header.codec is target
+    told = {"batch_length", "crc", "attributes"}
+    for field, was in before.header._asdict().items():
+        assert field in told or getattr(after.header, field) == was
+    assert after.header.attributes & ~7 == before.header.attributes & ~7
+
+
+def test_a_higher_level_makes_a_smaller_batch():
+    batch = build(flights(2_000))
+    for codec, low, high in ((Codec.GZIP, 1, 9), (Codec.ZSTD, 1, 19), (Codec.LZ4, 9, 12)):
+        small = recompress(batch, codec, high)
+        assert len(small) < len(recompress(batch, codec, low))
+        assert RecordBatch(small).records() == RecordBatch(batch).records()
+
+
+def test_recompressing_refuses_for_good_what_a_client_compressed_wrong():
+    truncated = RecordBatch(build(flights(), codec=Codec.ZSTD)).view[61:-5]
+    batch = twin.build(bytes(truncated), attributes=int(Codec.ZSTD), count=50, last_offset_delta=49)
+    with pytest.raises(InvalidRecord):
+        recompress(batch, Codec.LZ4)
+    lying = twin.build(b"\x0c\0\0\0\x01\x01\0" * 2, count=2, last_offset_delta=1)
+    with pytest.raises(InvalidRecord):
+        recompress(lying, Codec.LZ4)
+
+
+def test_recompressing_keeps_to_the_bound_it_is_given():
+    batch = build([Record(value=bytes(100_000))], codec=Codec.GZIP)
+    with pytest.raises(MessageTooLarge):
+        recompress(batch, Codec.ZSTD, size_max=50_000)
+
+
+def test_a_record_set_is_walked_up_to_the_batch_that_is_not_whole():
+    first, second = build(flights(3)), build(flights(2), base_offset=3)
+    whole = first + second
+    assert [batch.header.count for batch in batches(whole)] == [3, 2]
+    for cut in range(len(first), len(whole)):
+        assert [batch.header.count for batch in batches(whole[:cut])] == [3]
+    for cut in range(len(first)):
+        assert list(batches(whole[:cut])) == []
+
+
+def test_walking_a_record_set_stops_at_a_length_that_would_not_move_on():
+    for length in (-(1 << 31), -13, -12, 0, 48):
+        with pytest.raises(CorruptMessage):
+            list(batches(twin.build(bytes(60), batch_length=length)))
