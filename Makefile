@@ -10,7 +10,7 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 
 .DEFAULT_GOAL := help
@@ -89,6 +89,10 @@ clean:
 	@$(PIP) install --no-build-isolation -e '.[dev]'
 	@touch $@ .venv/demo
 
+# A stamp without its modules proves nothing.
+ifneq ($(words $(wildcard kafkalite/_ext/*.so)),$(words $(wildcard ext/*.pyx)))
+.PHONY: .venv/built
+endif
 .venv/built: .venv/installed $(SOURCES)
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
