@@ -28,9 +28,8 @@ from ..errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 # Writers make one frame a batch; a few more are harmless, a million empty ones are not.
 _FRAME_COUNT_MAX = 1024
 _BLOCK_COUNT_MAX = 16384
-# What one call into a codec may give out before it is counted: this, or a part of what is left.
+# What one call into a codec may always give out before it is counted.
 _STEP_SIZE = 1 << 20
-_STEPS_LEFT = 16
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
@@ -130,8 +129,9 @@ def _decompress_frames(
 ) -> None:
     """Frame after frame, through decoders that have zlib's shape.
 
-    Not every decoder bounds what one call gives out, so the bound is on what it is given: of this
-    many bytes even the densest stream makes only one step's worth.
+    Not every decoder bounds what one call gives out, so the bound is on what it is given: of so
+    many bytes even the densest stream makes only one step's worth.  A step is a part of what is
+    left, because a decoder may hold its output twice while it puts pieces together.
     """
     position = 0
     try:
@@ -140,7 +140,7 @@ def _decompress_frames(
             while not decoder.eof:
                 if position == len(payload):
                     raise CorruptMessage("The compressed records end early.")
-                step = max(output.left // _STEPS_LEFT, _STEP_SIZE)
+                step = max(output.left // 4, _STEP_SIZE)
                 piece = payload[position : position + max(step // ratio_max, 16)]
                 output.take(decoder.decompress(piece))
                 position += len(piece)
