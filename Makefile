@@ -40,7 +40,7 @@ build: .venv/built
 check: build .venv/developer
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint ext
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint ext
 	$(BIN)/python -m pytest -q tests/test_house.py
 
 test: check

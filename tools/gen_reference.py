@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kafkalite.broker.dispatch import SERVED
+import kafkalite.broker.dispatch  # noqa: F401  (with it every family enters SERVED)
+from kafkalite.broker.handlers import SERVED
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Scope
 from kafkalite.config.topic import TOPIC
@@ -71,12 +72,14 @@ def keys_of(scope: Scope) -> Iterator[str]:
 
 
 def apis() -> Iterator[str]:
+    yield "ApiVersions says Produce from version 0 on, for the sake of librdkafka, as Kafka does."
+    yield ""
     rows = [
         (
             str(handler.api.key),
             handler.api.name,
-            f"{handler.low}-{handler.high}" if handler.low < handler.high else str(handler.low),
-            f"{handler.api.versions[0]}-{handler.api.versions[1]}",
+            span(handler.low, handler.high),
+            span(*handler.api.versions),
             handler.at.value,
         )
         for _, handler in sorted(SERVED.items())
@@ -101,6 +104,10 @@ def left_out() -> Iterator[str]:
             if paragraph.startswith("Left out:"):
                 text = paragraph.removeprefix("Left out:").strip()
                 yield f"- `{path.relative_to(ROOT)}`: {' '.join(text.split())}"
+
+
+def span(low: int, high: int) -> str:
+    return f"{low}-{high}" if low < high else str(low)
 
 
 def code(text: str) -> str:

@@ -232,7 +232,13 @@ def each_one_of(*values: str) -> Check[tuple[str, ...]]:
     return Check(words, lambda entries: all(entry in values for entry in entries))
 
 
-def only(value: object, because: str) -> Check[object]:
+class Only(Check[object]):
     """The one value there is so far; the sentence says what is missing for the others."""
-    shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()
-    return Check(f"{shown or 'empty'} ({because})", lambda given: given == value)
+
+    def __init__(self, value: object, because: str) -> None:
+        shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()
+        super().__init__(f"{shown or 'empty'} ({because})", lambda given: given == value)
+
+
+def only(value: object, because: str) -> Only:
+    return Only(value, because)

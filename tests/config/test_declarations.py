@@ -1,0 +1,47 @@
+"""What is declared is what there is: no key without effect, none without words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kafkalite
+from kafkalite.config import broker, topic
+from kafkalite.config.broker import BROKER
+from kafkalite.config.key import Key, Only
+from kafkalite.config.topic import TOPIC
+
+PACKAGE = Path(kafkalite.__file__).parent
+ROOMS = [path for path in PACKAGE.rglob("*.py") if "config" not in path.parts]
+WORDS = set().union(*(re.findall(r"\w+", path.read_text()) for path in ROOMS))
+
+NAMED = [
+    (name, key)
+    for module in (broker, topic)
+    for name, key in vars(module).items()
+    if isinstance(key, Key) and name.isupper()
+]
+
+
+@pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
+def test_every_key_is_read_somewhere(name, key):
+    """But for those with one possible value, and those that only compaction reads."""
+    compaction = any(place.startswith("log.cleaner.") for place in key.overrides)
+    assert name in WORDS or isinstance(key.check, Only) or compaction, "remove it, or read it"
+
+
+@pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
+def test_a_constant_bears_its_keys_name(name, key):
+    assert name == key.name.upper().replace(".", "_")
+
+
+@pytest.mark.parametrize("key", [*BROKER.values(), *TOPIC.values()], ids=lambda key: key.name)
+def test_every_key_has_words_of_its_own(key):
+    assert key.doc.endswith(".")
+    assert len(key.doc.split()) >= 3
+
+
+def test_every_broker_key_is_named_or_overridden_by_a_topics():
+    overridden = {name for key in TOPIC.values() for name in key.overrides}
+    named = {key.name for _, key in NAMED}
+    assert set(BROKER) <= named | overridden
