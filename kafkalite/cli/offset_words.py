@@ -16,14 +16,23 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S
 
 END = -1
 BEGINNING = -2
+
+LEADERLESS = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -114,7 +123,7 @@ def offsets_since(
 ) -> list[int]:
     """Each partition's first offset at or after a timestamp; its end when there is none."""
     asked = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
-    found = {place.partition: place.offset for place in consumer.offsets_for_times(asked, 10.0)}
+    found = {place.partition: place.offset for place in answered(consumer, asked)}
     offsets = [found[partition] for partition in partitions]
     if OFFSET_END not in offsets:
         return offsets
@@ -122,3 +131,19 @@ def offsets_since(
     return [
         end if offset == OFFSET_END else offset for offset, end in zip(offsets, ends, strict=True)
     ]
+
+
+def answered(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
+    """ListOffsets; asked again for a while where a topic so young has no leader yet."""
+    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            found = consumer.offsets_for_times(asked, ANSWER_TIMEOUT_S)
+            faults = [place.error for place in found if place.error is not None]
+        except KafkaException as fault:
+            faults = [fault.args[0]]
+        if not faults:
+            return found
+        if faults[0].code() not in LEADERLESS or time.monotonic() > give_up_at:
+            raise KafkaException(faults[0])
+        consumer.poll(0.05)

@@ -34,6 +34,7 @@ class Progress:
         self.count = 0
         self.size = 0
         self.started = time.monotonic()
+        self.stopped = 0.0
         drawn = drawn and sys.stderr.isatty()
         self.draw_at = self.started + QUIET_S if drawn else float("inf")
         self.bar: Bar | None = None
@@ -67,7 +68,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self.started
+        return (self.stopped or time.monotonic()) - self.started
+
+    def stop(self) -> None:
+        """What comes later is not counted into the time."""
+        self.stopped = time.monotonic()
 
     def summary(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
@@ -82,6 +87,7 @@ class Progress:
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
         if self.bar is not None:
             self.draw()
             self.bar.stop()

