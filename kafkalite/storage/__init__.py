@@ -1,0 +1,1 @@
+"""DISK: one host's partitions as files, in Kafka's own formats."""

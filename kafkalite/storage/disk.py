@@ -1,0 +1,158 @@
+"""The file calls that storage makes, in one place, so that a test can stand in for the kernel.
+
+Everything storage writes goes through a Disk: a test hands in one whose N-th call fails, or one
+that remembers each write so that it can rebuild what a crash would have left.  Reads do not pass
+here: they are made by sendfile and by compiled walks, and what they find is checked.
+
+Two kinds of failure are kept apart.  A disk that is full is an answer: what was half written is
+cut off, and writing goes on once there is room.  Any other failure to write or flush ends the
+process (DiskFailed), because nobody can say any more what the disk holds: after a failed flush
+the kernel takes its pages for clean, and a second flush would succeed without writing them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kafkalite._ext import segment_walk
+from kafkalite.errors import KafkaStorageError
+from kafkalite.records.file_slice import OpenFile
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full disk says."""
+
+PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""What says nothing about the disk's soundness: the call was refused, and may succeed later."""
+
+FAILURE_MARK = "write-failed"
+"""A file in the data directory: the kernel's pages of these logs may differ from the disk."""
+
+
+class DiskFailed(Exception):
+    """The disk refused bytes it had taken, or cannot be written; the process must end.
+
+    The next start reads the files again as after a crash.  Nothing may retry the flush.
+    """
+
+
+class Disk:
+    """The kernel's own calls."""
+
+    pwritev = staticmethod(os.pwritev)
+    pwrite = staticmethod(os.pwrite)
+    ftruncate = staticmethod(os.ftruncate)
+    posix_fallocate = staticmethod(os.posix_fallocate)
+    fdatasync = staticmethod(os.fdatasync)
+    fsync = staticmethod(os.fsync)
+    rename = staticmethod(os.rename)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
+    fstatvfs = staticmethod(os.fstatvfs)
+
+    def open(self, path: str | Path, flags: int) -> OpenFile:
+        return OpenFile(path, flags)
+
+    def syncfs(self, descriptor: int) -> None:
+        code = segment_walk.syncfs(descriptor)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+
+DISK = Disk()
+
+
+def write_all(disk: Disk, descriptor: int, content: bytes | bytearray, position: int) -> None:
+    """Write every byte or raise."""
+    view = memoryview(content)
+    while view:
+        written = disk.pwrite(descriptor, view, position)
+        view = view[written:]
+        position += written
+
+
+def sync_directory(disk: Disk, path: str | Path) -> None:
+    """Make the names in this directory survive a power cut."""
+    directory = disk.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    disk.fsync(directory.fileno())
+    directory.close()
+
+
+def put_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Replace a small file so that a crash leaves the old one or the new one, whole."""
+    beside = path.with_name(path.name + ".tmp")
+    file = disk.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(disk, file.fileno(), content, 0)
+        disk.fsync(file.fileno())
+    finally:
+        file.close()
+    disk.rename(beside, path)
+    sync_directory(disk, path.parent)
+
+
+def failed(error: OSError, doing: str) -> NoReturn:
+    """Raise what a failed write means: an answer for one client, or the end of the process."""
+    reason = f"{doing}: {error.strerror}"
+    if error.errno in PASSING:
+        raise KafkaStorageError(reason) from error
+    raise DiskFailed(reason) from error
+
+
+class FreeSpace:
+    """How much may still be written before the disk is as full as it may get.
+
+    The file system is asked once in a QUANTUM of bytes written and at every tick, so that a
+    write costs a subtraction; what others write meanwhile is noticed within that.
+    """
+
+    QUANTUM = 16 << 20
+
+    __slots__ = ("_directory", "_disk", "kept_free", "room")
+
+    def __init__(self, directory: str | Path, kept_free: int, disk: Disk = DISK) -> None:
+        self._disk = disk
+        self._directory = disk.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.kept_free = kept_free
+        self.room = 0
+
+    def measure(self) -> None:
+        """Ask the file system again."""
+        found = self._disk.fstatvfs(self._directory.fileno())
+        free = found.f_bavail * found.f_frsize
+        self.room = min(free - self.kept_free, self.QUANTUM)
+
+    def take(self, size: int) -> None:
+        """Reserve room for `size` bytes; raises KafkaStorageError, which is retriable."""
+        if size > self.room:
+            self.measure()
+            if size > self.room and self._short_of(size):
+                raise KafkaStorageError(
+                    f"less than storage.min.free.bytes ({self.kept_free}) would stay free on the"
+                    " disk; nothing was written, and writing resumes when space returns"
+                )
+        self.room -= size
+
+    def _short_of(self, size: int) -> bool:
+        # One batch may be larger than a quantum.
+        found = self._disk.fstatvfs(self._directory.fileno())
+        return found.f_bavail * found.f_frsize - self.kept_free < size
+
+
+def pwritev_all(
+    disk: Disk, descriptor: int, buffers: Sequence[bytes | bytearray | memoryview], position: int
+) -> None:
+    """Go on after a short write, until every byte is written or the kernel says why not."""
+    left = [memoryview(buffer) for buffer in buffers]
+    while left:
+        written = disk.pwritev(descriptor, left, position)
+        position += written
+        while left and written >= len(left[0]):
+            written -= len(left[0])
+            del left[0]
+        if left and written:
+            left[0] = left[0][written:]

@@ -1,0 +1,176 @@
+"""Flusher: takes what was written to the disk itself, beside the loop and never in it.
+
+    loop:     log.flush_begin() ─▶ submit ┄┄ threads: fdatasync ┄┄▶ eventfd ─▶ collect ─▶ flush_end
+
+A few threads flush files side by side; where many files are dirty, one syncfs takes them all,
+which for a hundred files is ten times as fast.  A Flush holds its files open until it is done.
+
+A flush that fails is never tried again (disk.py says why): a mark is left for the next start,
+collect raises DiskFailed, and the process must end.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.clock import Clock
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage.disk import (
+    DISK,
+    FAILURE_MARK,
+    Disk,
+    DiskFailed,
+    put_file,
+    sync_directory,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.storage.log import Log
+
+SYNCFS_FROM = 16
+"""So many files, and flushing the whole file system is faster than each of them."""
+
+
+class Flush:
+    """What one log needs flushed so that it is durable up to `end_offset`."""
+
+    __slots__ = ("directory", "done", "end_offset", "error", "files", "log", "position",
+                 "segments_made", "small_files", "written_size")  # fmt: skip
+
+    def __init__(
+        self,
+        log: Log,
+        end_offset: int,
+        files: list[OpenFile],
+        small_files: list[tuple[Path, bytes]],
+        directory: Path | None,
+    ) -> None:
+        self.log = log
+        self.end_offset = end_offset
+        self.files = files
+        self.small_files = small_files
+        self.directory = directory
+        self.position = log.active.size
+        self.written_size = log.written_size
+        self.segments_made = log.segments_made
+        self.error: OSError | None = None
+        self.done: Callable[[Flush], None] | None = None
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Flush, on whatever thread; an error is kept for collect."""
+        try:
+            if not files_flushed:
+                for file in self.files:
+                    disk.fdatasync(file.fileno())
+            for path, content in self.small_files:
+                put_file(disk, path, content)
+            if self.directory is not None and not files_flushed:
+                sync_directory(disk, self.directory)
+        except OSError as error:
+            self.error = error
+
+
+def flush_all(flushes: Sequence[Flush], disk: Disk) -> None:
+    """Flush these here and now; each Flush keeps its error."""
+    if sum(len(flush.files) for flush in flushes) < SYNCFS_FROM:
+        for flush in flushes:
+            flush.run(disk)
+        return
+    error: OSError | None = None
+    # One call for each file system, with a file's descriptor as old as what it is asked about.
+    devices = {os.fstat(flush.files[0].fileno()).st_dev: flush.files[0] for flush in flushes}
+    for file in devices.values():
+        try:
+            disk.syncfs(file.fileno())
+        except OSError as raised:
+            error = raised
+    for flush in flushes:
+        flush.run(disk, files_flushed=True)
+        flush.error = flush.error or error
+
+
+class Flusher:
+    """A pool of threads that flush; see the module."""
+
+    def __init__(self, clock: Clock, threads: int = 4, disk: Disk = DISK) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._jobs: queue.SimpleQueue[list[Flush] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[list[Flush]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._thread_count = threads
+        self._under_way = 0
+        self._failed: DiskFailed | None = None
+
+    def fileno(self) -> int:
+        """Readable when something can be collected."""
+        return self._event
+
+    def submit(self, flushes: Sequence[Flush]) -> None:
+        """Begin these flushes; collect gives each of them back."""
+        if not flushes:
+            return
+        self._start_threads()
+        if sum(len(flush.files) for flush in flushes) >= SYNCFS_FROM:
+            self._under_way += 1
+            self._jobs.put(list(flushes))
+        else:
+            self._under_way += len(flushes)
+            for flush in flushes:
+                self._jobs.put([flush])
+
+    def collect(self) -> list[Flush]:
+        """The flushes that are done since; raises DiskFailed once any has failed, and for ever."""
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            pass
+        done: list[Flush] = []
+        while not self._done.empty():
+            self._under_way -= 1
+            done += self._done.get()
+        for flush in done:
+            if flush.error is not None and self._failed is None:
+                self._failed = self._mark(flush, flush.error)
+        if self._failed is not None:
+            raise self._failed
+        return done
+
+    def close(self) -> None:
+        """Let what is under way end, and the threads with it."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
+
+    def _start_threads(self) -> None:
+        # Not before they are needed, and not before the launcher has forked.
+        while len(self._threads) < self._thread_count:
+            thread = threading.Thread(target=self._work, name="flusher", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (flushes := self._jobs.get()) is not None:
+            flush_all(flushes, self._disk)
+            self._done.put(flushes)
+            os.eventfd_write(self._event, 1)
+
+    def _mark(self, flush: Flush, error: OSError) -> DiskFailed:
+        where = flush.log.directory
+        try:
+            mark = self._disk.open(where.parent / FAILURE_MARK, os.O_WRONLY | os.O_CREAT)
+            mark.close()
+        except OSError:
+            pass                        # The disk that failed may take nothing any more.
+        return DiskFailed(f"{where} could not be flushed: {error.strerror}; the broker must end")

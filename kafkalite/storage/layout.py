@@ -1,0 +1,70 @@
+"""What files and directories of a log are called: Kafka's names, and nowhere else said.
+
+    flights-3/                                       topic, dash, partition
+      00000000000000004096.log                       a segment, named by its first offset
+      00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
+      00000000000000004096.snapshot                  what producers had written before this offset
+      leader-epoch-checkpoint   partition.metadata
+      00000000000000000000.log.deleted               removed, kept a while for its readers
+    flights-3.6d0c…-delete/                          a deleted topic's, removed a while later
+    flights-3.6d0c…-stray/                           nobody knows it; kept for its owner to look at
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+
+DELETE_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+DIRECTORY_NAME_MAX = 255
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a segment's file."""
+    return f"{offset:020d}{suffix}"
+
+
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset a file is named by; None when it is not a file of that kind."""
+    digits, dot, rest = name.partition(".")
+    if dot + rest != suffix or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def directory_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def partition_of(name: str) -> tuple[str, int] | None:
+    """The topic and partition a directory is named by; None when it is not a log's."""
+    found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", name, re.ASCII)
+    return (found[1], int(found[2])) if found else None
+
+
+def set_aside(topic: str, partition: int, suffix: str) -> str:
+    """A name for a log's directory that no log has, and that says whose it was."""
+    tail = f"-{partition}.{uuid.uuid4().hex}{suffix}"
+    return topic[: DIRECTORY_NAME_MAX - len(tail)] + tail
+
+
+def is_set_aside(name: str, suffix: str) -> bool:
+    return re.fullmatch(rf".*\.[0-9a-f]{{32}}{suffix}", name) is not None
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """Files a crash or an unfinished removal left behind."""
+    return [path for path in directory.iterdir() if path.name.endswith((DELETED, ".tmp"))]

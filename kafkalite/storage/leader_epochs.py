@@ -1,0 +1,102 @@
+"""LeaderEpochCache: where each leader's reign began.
+
+The file `leader-epoch-checkpoint` is Kafka's: version 0, the number of entries, then a line
+`epoch start-offset` for each.  Epochs and offsets both grow.  Every batch bears the epoch it was
+appended under, so a file that is lost or damaged is read again from the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from kafkalite.storage.disk import Disk, put_file
+
+VERSION = 0
+UNDEFINED = (-1, -1)
+
+
+class LeaderEpochCache:
+    """Epochs of one log, each with its first offset."""
+
+    __slots__ = ("epochs", "latest", "starts", "unsaved")
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.starts: list[int] = []
+        self.latest = -1
+        self.unsaved = False
+
+    @classmethod
+    def load(cls, path: Path) -> LeaderEpochCache | None:
+        """What the file says; None when it is missing or does not read."""
+        cache = cls()
+        try:
+            version, count, *entries = path.read_text("ascii").splitlines()
+            if int(version) != VERSION or int(count) != len(entries):
+                return None
+            for line in entries:
+                epoch, start_offset = (int(word) for word in line.split())
+                if epoch <= cache.latest or start_offset < 0:
+                    return None
+                if cache.starts and start_offset <= cache.starts[-1]:
+                    return None
+                cache.assign(epoch, start_offset)
+        except (OSError, ValueError):
+            return None
+        cache.unsaved = False
+        return cache
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """The leader of this epoch appends its first batch here."""
+        if epoch == self.latest and start_offset >= self.starts[-1]:
+            return
+        # What a later or equal entry says was written by a leader whose records are gone.
+        while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
+            self.epochs.pop()
+            self.starts.pop()
+        self.epochs.append(epoch)
+        self.starts.append(start_offset)
+        self.latest = epoch
+        self.unsaved = True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) of the greatest epoch at or below; (-1, -1) for one to come.
+
+        An epoch below all that are known ends where the first known one begins.
+        """
+        if epoch < 0 or epoch > self.latest:
+            return UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        slot = bisect_right(self.epochs, epoch)
+        return self.epochs[slot - 1] if slot else epoch, self.starts[slot]
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that began at `end_offset` or later."""
+        while self.starts and self.starts[-1] >= end_offset:
+            self.epochs.pop()
+            self.starts.pop()
+            self.unsaved = True
+        self.latest = self.epochs[-1] if self.epochs else -1
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that ended before `start_offset`; the one reigning then begins there."""
+        slot = bisect_right(self.starts, start_offset)
+        if slot > 1 or (slot == 1 and self.starts[0] < start_offset):
+            del self.epochs[: slot - 1]
+            del self.starts[: slot - 1]
+            self.starts[0] = start_offset
+            self.unsaved = True
+
+    def encoded(self) -> bytes:
+        lines = [str(VERSION), str(len(self.epochs))]
+        lines += [f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts, strict=True)]
+        return ("\n".join(lines) + "\n").encode("ascii")
+
+    def save(self, disk: Disk, path: Path) -> None:
+        put_file(disk, path, self.encoded())
+        self.unsaved = False

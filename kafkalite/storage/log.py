@@ -1,0 +1,554 @@
+"""A partition's log: records in the order they were placed, each under its offset.
+
+    log start                          durable           log end
+        │ deleted by retention          │ on the disk      │
+        ▼                               ▼  itself          ▼
+      [segment 0   ][segment 4096   ][segment 9120  (active)]
+
+A Log promises three things.  Offsets only grow, and never twice for two records.  What was
+flushed is found again after a crash, or the log is not served; what was not is cut at the first
+batch that does not check.  A reader is given file slices, never bytes, and never past the bound
+it asked under.
+
+One worker owns a Log; nothing here is locked.  Who may append, and up to where others may read,
+is Partition's to say (broker/partition.py).  What a batch must look like is record_batch's, what
+a topic asks of it intake's.
+
+A log with a `fault` is not served: what it holds below its recovery point is damaged, or a write
+to it failed in a way that a full disk does not explain.
+
+Left out: roll by time without an append, as in Kafka; a clock that leaps years ahead makes
+retention by time remove segments, as in Kafka too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from bisect import bisect_right
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite._ext.record_batch import HEADER_SIZE, TRANSACTIONAL, check, header, judge, place
+from kafkalite.clock import Clock
+from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import (
+    DURABILITY,
+    FILE_DELETE_DELAY_MS,
+    INDEX_INTERVAL_BYTES,
+    SEGMENT_BYTES,
+    SEGMENT_INDEX_BYTES,
+    SEGMENT_JITTER_MS,
+    SEGMENT_MS,
+)
+from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
+from kafkalite.records.batch import RecordBatch
+from kafkalite.records.file_slice import FileSlice
+from kafkalite.storage import layout, retention
+from kafkalite.storage.disk import DISK, Disk, DiskFailed, FreeSpace, failed
+from kafkalite.storage.flusher import Flush
+from kafkalite.storage.intake import Intake
+from kafkalite.storage.recovery import KnownEnd, Recovery
+from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
+
+
+class Appended(NamedTuple):
+    """Where a batch stands."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class TimestampOffset(NamedTuple):
+    """A record, by its time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Log:
+    """One partition's log; see the module."""
+
+    def __init__(
+        self,
+        found: Recovery,
+        *,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: Settings,
+        clock: Clock,
+        space: FreeSpace,
+        log_start_offset: int,
+        flushes_always: bool,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.directory = found.directory
+        self.fault = found.fault
+        self.producers = found.producers
+        self.leader_epochs = found.leader_epochs
+        self.end_offset = found.end_offset
+        self.durable_offset = found.end_offset
+        self.high_watermark: int | None = None
+        """Set by who knows it; retention never passes it.  None: all that may be read now."""
+        self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
+        self.segments = found.segments
+        self.written_size = 0
+        self.segments_made = 0
+        self._bases = [segment.base_offset for segment in self.segments]
+        self.active = self.segments[-1]
+        self._durable_position = self.active.size
+        self._flushed_size = 0
+        self._directory_flushed = 0
+        self._clock = clock
+        self._disk = found.disk
+        self._space = space
+        self._flushes_always = flushes_always
+        self._header = bytearray(HEADER_SIZE)
+        self._doomed: list[tuple[int, list[Path]]] = []
+        self.reconfigure(config)
+        if found.removed:
+            self._doom(found.removed)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: Settings,
+        clock: Clock,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: KnownEnd | None = None,
+        drop_cache: bool = False,
+        space: FreeSpace | None = None,
+        disk: Disk = DISK,
+        flushes_always: bool = False,
+    ) -> Log:
+        """Open the log in a directory, and recover it unless a clean end is known and true."""
+        found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], clock.wall_ms())
+        found.list_segments(log_start_offset)
+        if clean is None or not found.believe(clean):
+            found.recover(recovery_point, log_start_offset, drop_cache)
+        return cls(
+            found,
+            topic=topic,
+            partition=partition,
+            topic_id=topic_id,
+            config=config,
+            clock=clock,
+            space=space or FreeSpace(directory, 0, disk),
+            log_start_offset=log_start_offset,
+            flushes_always=flushes_always,
+        )
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory}, {self.log_start_offset}..{self.end_offset})"
+
+    def reconfigure(self, config: Settings) -> None:
+        """Take new settings; what appending needs of them is looked up here, once."""
+        self.config = config
+        self._intake = Intake(config)
+        self._segment_size_max = config[SEGMENT_BYTES]
+        self._segment_ms = config[SEGMENT_MS]
+        self._sets_aside = config[DURABILITY] == "fsync" or self._flushes_always
+        self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
+        for segment in self.segments:
+            segment.index_interval = config[INDEX_INTERVAL_BYTES]
+        self._jitter_ms = self._drawn_jitter()
+
+    def _drawn_jitter(self) -> int:
+        jitter = min(self.config[SEGMENT_JITTER_MS], self._segment_ms)
+        return random.randrange(jitter) if jitter > 0 else 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def unflushed_size(self) -> int:
+        """The bytes that a power cut now would lose."""
+        return self.written_size - self._flushed_size
+
+    @property
+    def readable_offset(self) -> int:
+        """Up to where records are out of danger of being taken back."""
+        if self.high_watermark is not None:
+            return self.high_watermark
+        return self.durable_offset if self._sets_aside else self.end_offset
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(
+        self, batch: bytes | memoryview, leader_epoch: int, *, from_client: bool = True
+    ) -> Appended:
+        """Place one batch at the end; raises what is wrong with it, and then wrote nothing."""
+        if self.fault is not None:
+            raise KafkaStorageError(self.fault)
+        code = judge(batch) if from_client else check(batch)
+        if code:
+            raise_for(code)
+        (_, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
+         producer_id, producer_epoch, base_sequence, _) = header(batch)  # fmt: skip
+        size = len(batch)
+        append_time_ms = -1
+        if from_client:
+            intake = self._intake
+            now_ms = self._clock.wall_ms()
+            if size > intake.size_max:
+                intake.refuse_size(size)
+            if attributes & TRANSACTIONAL:
+                intake.refuse_transaction(attributes)
+            if max_timestamp - now_ms > intake.after_max_ms:
+                intake.refuse_timestamps(batch, now_ms)
+            if intake.changes:
+                batch = intake.changed(batch, attributes, now_ms)
+                size = len(batch)
+                if intake.stamps:
+                    append_time_ms = max_timestamp = now_ms
+        if producer_id >= 0 and from_client:
+            retried = self.producers.judge(
+                producer_id, producer_epoch, base_sequence, last_offset_delta
+            )
+            if retried is not None:
+                return Appended(
+                    retried.base_offset, retried.last_offset, retried.timestamp,
+                    self.log_start_offset, True,
+                )  # fmt: skip
+        base_offset = self.end_offset
+        last_offset = base_offset + last_offset_delta
+        self._write(batch, size, base_offset, last_offset, max_timestamp, leader_epoch)
+        if leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if producer_id >= 0:
+            self.producers.replay(
+                base_offset, last_offset_delta, attributes, max_timestamp,
+                producer_id, producer_epoch, base_sequence,
+            )  # fmt: skip
+        self.end_offset = last_offset + 1
+        self.written_size += size
+        return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
+
+    def _write(
+        self,
+        batch: bytes | bytearray | memoryview,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        leader_epoch: int,
+    ) -> None:
+        """Put the batch into the active segment, or into a new one when it is due."""
+        self._space.take(size)
+        segment = self.active
+        end = segment.size + size
+        try:
+            if (
+                end > self._segment_size_max
+                or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+                or segment.offset_index.count >= self._entries_max
+                or not 0 <= max_timestamp - segment.first_timestamp <= self._segment_ms
+            ) and self._roll_due(segment, size, last_offset, max_timestamp):
+                segment = self._roll()
+                end = size
+            if self._sets_aside and end > segment.allocated:
+                segment.set_aside(size, self._segment_size_max)
+            view = memoryview(batch)
+            head = self._header
+            head[:] = view[:HEADER_SIZE]
+            place(head, base_offset, leader_epoch)
+            segment.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
+        except DiskFailed as error:
+            self.fault = str(error)
+            raise
+
+    def _roll_due(
+        self, segment: LogSegment, size: int, last_offset: int, max_timestamp: int
+    ) -> bool:
+        if segment.size == 0:
+            return last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        return (
+            segment.size + size > self._segment_size_max
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            or self._indexes_full(segment)
+            or segment.age_ms(max_timestamp, self._clock.wall_ms())
+            > self._segment_ms - self._jitter_ms
+        )
+
+    def _indexes_full(self, segment: LogSegment) -> bool:
+        size_max = self.config[SEGMENT_INDEX_BYTES]
+        # The time index keeps a place for the entry that closes the segment.
+        return (
+            segment.offset_index.count >= size_max // 8
+            or segment.time_index.count >= size_max // 12 - 1
+        )
+
+    def roll(self) -> None:
+        """Close the active segment and begin another; nothing when it is empty."""
+        if self.active.size:
+            self._roll()
+
+    def _roll(self) -> LogSegment:
+        """Nothing has changed when this fails, and it may be done again."""
+        try:
+            self.active.finish()
+            self.producers.take_snapshot(self.end_offset)
+            made = LogSegment.create(
+                self.directory, self.end_offset, self._disk, self.active.index_interval,
+                self._clock.wall_ms(),
+            )  # fmt: skip
+        except OSError as error:
+            failed(error, f"{self.directory} cannot begin a segment")
+        self.segments.append(made)
+        self._bases.append(made.base_offset)
+        self.active = made
+        self.segments_made += 1
+        self._jitter_ms = self._drawn_jitter()
+        return made
+
+    def settle(self) -> None:
+        """Write index entries that have gathered; what does not fit on a full disk waits."""
+        try:
+            self.active.settle()
+        except OSError as error:
+            try:
+                failed(error, f"{self.active.offset_index.path} cannot be written")
+            except KafkaStorageError:
+                return
+
+    # -- flushing ----------------------------------------------------------------------------
+
+    def flush_begin(self, *, closed_only: bool = False) -> Flush | None:
+        """What must be flushed so that the log is durable up to now; None when it is.
+
+        With `closed_only`, up to the active segment.  Hand it to a Flusher and, when that gives
+        it back, to flush_end.  Several may be under way.
+        """
+        end_offset = self.active.base_offset if closed_only else self.end_offset
+        if end_offset <= self.durable_offset:
+            return None
+        first = bisect_right(self._bases, self.durable_offset) - 1
+        files = []
+        for segment, later in zip(self.segments[first:], self.segments[first + 1 :], strict=False):
+            files += [segment.file, segment.offset_index.file, segment.time_index.file]
+            snapshot = self.producers.snapshot_path(later.base_offset)
+            if snapshot.exists():
+                files.append(self._disk.open(snapshot, os.O_RDONLY))
+        if not closed_only:
+            files.append(self.active.file)
+        small_files = []
+        if self.leader_epochs.unsaved:
+            path = self.directory / layout.LEADER_EPOCHS
+            small_files.append((path, self.leader_epochs.encoded()))
+            self.leader_epochs.unsaved = False
+        names_new = self._directory_flushed < self.segments_made
+        return Flush(self, end_offset, files, small_files, self.directory if names_new else None)
+
+    def flush_end(self, flush: Flush) -> None:
+        """A flush came back whole."""
+        assert flush.error is None, "a failed flush ends the process"
+        self._directory_flushed = max(self._directory_flushed, flush.segments_made)
+        if flush.end_offset > self.durable_offset:
+            self.durable_offset = flush.end_offset
+            self._durable_position = flush.position
+            self._flushed_size = max(self._flushed_size, flush.written_size)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, size_max: int, upper_offset: int, *, whole_first: bool = True
+    ) -> FileSlice | None:
+        """The bytes from the batch that holds `offset` on, of one segment and below
+        `upper_offset`; None when there is nothing there yet.
+
+        The first batch is given whole even if it is larger than `size_max`, or, without
+        `whole_first`, not at all.
+        """
+        found = self._locate(offset, upper_offset)
+        if found is None:
+            return None
+        segment, position, size, end = found
+        if size > size_max:
+            return FileSlice(segment.file, position, size) if whole_first else None
+        return FileSlice(segment.file, position, min(size_max, end - position))
+
+    def available(self, offset: int, upper_offset: int, size_max: int) -> int:
+        """How many bytes such a read would give; all that was asked where an older segment ends,
+        since waiting would not make it more."""
+        found = self._locate(offset, upper_offset)
+        if found is None:
+            return 0
+        segment, position, _, end = found
+        return size_max if segment is not self.active else min(size_max, end - position)
+
+    def _locate(self, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
+        """(segment, position, size of the first batch, where reading ends), if there is any."""
+        if self.fault is not None:
+            raise KafkaStorageError(self.fault)
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"Offset {offset} is outside {self.log_start_offset} to {self.end_offset}."
+            )
+        if offset >= upper_offset or offset == self.end_offset:
+            return None
+        number = self._number_of(offset)
+        found = self.segments[number].find(offset)
+        while found is None and number + 1 < len(self.segments):
+            number += 1
+            found = self.segments[number].find(offset)
+        if found is None or found.base_offset >= upper_offset:
+            return None
+        segment = self.segments[number]
+        return segment, found.position, found.size, self._end_in(segment, number, upper_offset)
+
+    def _number_of(self, offset: int) -> int:
+        if offset >= self.active.base_offset:
+            return len(self.segments) - 1
+        return bisect_right(self._bases, offset) - 1
+
+    def _end_in(self, segment: LogSegment, number: int, upper_offset: int) -> int:
+        """Where in this segment the batches before `upper_offset` end."""
+        if segment is not self.active:
+            if upper_offset >= self._bases[number + 1]:
+                return segment.size
+        elif upper_offset >= self.end_offset:
+            return segment.size
+        elif upper_offset == self.durable_offset:
+            return self._durable_position
+        beyond = segment.find(upper_offset)
+        return segment.size if beyond is None else beyond.position
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at this time or later."""
+        for segment in self.segments:
+            if segment.largest_timestamp < timestamp:
+                continue
+            found = segment.find_timestamp(timestamp, self.log_start_offset)
+            if found is None:
+                continue
+            batch = RecordBatch(segment.read(found))
+            for record in batch.records():
+                if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                    epoch = batch.header.leader_epoch
+                    return TimestampOffset(record.timestamp, record.offset, epoch)
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record of those with the greatest timestamp."""
+        for segment in self.segments:
+            segment.load_timestamps()
+        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
+        found = newest.find(newest.offset_of_max) if newest.max_timestamp >= 0 else None
+        if found is None:
+            return None
+        batch = RecordBatch(newest.read(found))
+        for record in batch.records():
+            if record.timestamp == newest.max_timestamp:
+                return TimestampOffset(record.timestamp, record.offset, batch.header.leader_epoch)
+        return None
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the greatest leader epoch at or below; see LeaderEpochCache."""
+        return self.leader_epochs.end_offset_for(leader_epoch, self.end_offset)
+
+    # -- forgetting --------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log's start; answers the new one.  Whole segments before it are removed."""
+        if self.fault is not None:
+            raise KafkaStorageError(self.fault)
+        if not 0 <= before_offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"Records before {before_offset} cannot be deleted: the log ends at"
+                f" {self.end_offset}."
+            )
+        if before_offset > self.log_start_offset:
+            self.log_start_offset = before_offset
+            self.leader_epochs.truncate_from_start(before_offset)
+            self._remove_first(retention.before(self.segments, before_offset))
+        return self.log_start_offset
+
+    def retain(self) -> None:
+        """Remove the segments that retention no longer keeps, and forget silent producers."""
+        if self.fault is not None:
+            return
+        now_ms = self._clock.wall_ms()
+        self.producers.expire(now_ms, self.config[PRODUCER_ID_EXPIRATION_MS])
+        count = retention.removable(
+            self.segments, self.config, now_ms, self.log_start_offset, self.readable_offset,
+            self.end_offset,
+        )  # fmt: skip
+        if count == len(self.segments):
+            self.roll()
+            count = min(count, len(self.segments) - 1)
+        if count:
+            start = max(self.log_start_offset, self._bases[count])
+            self.log_start_offset = start
+            self.leader_epochs.truncate_from_start(start)
+            self._remove_first(count)
+
+    def _remove_first(self, count: int) -> None:
+        removed, self.segments = self.segments[:count], self.segments[count:]
+        del self._bases[:count]
+        paths = [path for segment in removed for path in segment.mark_deleted()]
+        kept = self.segments[0].base_offset
+        for offset in self.producers.snapshots():
+            if offset < kept:
+                self._disk.unlink(self.producers.snapshot_path(offset))
+        self._doom(paths)
+
+    def _doom(self, paths: list[Path]) -> None:
+        if paths:
+            due_ms = self._clock.monotonic_ms() + self.config[FILE_DELETE_DELAY_MS]
+            self._doomed.append((due_ms, paths))
+
+    def remove_doomed(self) -> int | None:
+        """Remove the files whose delay is over; the next time one is due, or None."""
+        now_ms = self._clock.monotonic_ms()
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            for path in self._doomed.pop(0)[1]:
+                self._disk.unlink(path)
+        return self._doomed[0][0] if self._doomed else None
+
+    # -- leaving -----------------------------------------------------------------------------
+
+    def finish(self) -> KnownEnd | None:
+        """Write all that a clean end needs, to be flushed then; None when it cannot be clean."""
+        if self.fault is not None:
+            return None
+        self.active.finish()
+        for offset in self.producers.snapshots():
+            if offset not in self._bases and offset != self.end_offset:
+                self._disk.unlink(self.producers.snapshot_path(offset))
+        self.producers.take_snapshot(self.end_offset)
+        self.leader_epochs.save(self._disk, self.directory / layout.LEADER_EPOCHS)
+        return KnownEnd(self.end_offset, self.active.size)
+
+    def close(self) -> KnownEnd | None:
+        """Finish, flush, and let go of the files; the end, if it is a clean one."""
+        end = self.finish()
+        flush = self.flush_begin() if end is not None else None
+        if flush is not None:
+            flush.run(self._disk)
+            if flush.error is not None:
+                raise DiskFailed(f"{self.directory} could not be flushed: {flush.error}")
+            self.flush_end(flush)
+        self.release()
+        return end
+
+    def release(self) -> None:
+        """Let go of the files; readers that hold slices keep theirs."""
+        self.fault = self.fault or "The log is closed."
+        for segment in self.segments:
+            segment.release()

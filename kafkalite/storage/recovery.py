@@ -1,0 +1,243 @@
+"""Opening a log: after a clean end it is believed, after any other it is read again.
+
+What was flushed and what was not is told apart by the recovery point, the offset up to which the
+last checkpoint knew the log to be on the disk itself.
+
+    clean end                 the last segment ends where the clean-shutdown file says; nothing is
+                              scanned
+    from the recovery point   every batch is checked; at the first bad one the log is cut, and the
+    on, after a crash         segments behind it are removed as Kafka does (renamed, then deleted)
+    below the recovery point  nothing is ever cut.  Damage there is not a torn write: the log keeps
+                              its files, says what is wrong, and is not served (quarantine)
+
+Producers come from the newest snapshot that checks and lies below the end, and what follows it in
+the log; leader epochs from their file and the batches scanned.  Where a snapshot or the epochs'
+file is lost, the log is read from further back.  Indexes are made again for what is scanned, and
+for any segment whose index is missing.  Every recovery ends with a flush of what it kept, before
+the first answer: what was read came from the kernel's pages, which need not be on the disk.
+
+Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
+here compacts; a log compacted by Kafka and copied here may be quarantined for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, ZEROS
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage import layout
+from kafkalite.storage.disk import Disk, DiskFailed, sync_directory
+from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.producer_state import ProducerStateManager
+from kafkalite.storage.segment import LogSegment, Scanned
+
+log = logging.getLogger("kafkalite.storage")
+
+
+class KnownEnd(NamedTuple):
+    """Where a log ended when it was closed."""
+
+    end_offset: int
+    active_size: int
+
+
+class Beginning(NamedTuple):
+    """Where reading a log again may begin."""
+
+    number: int
+    position: int
+    offset: int
+
+
+class Recovery:
+    """A log's parts, as found in its directory and made whole again."""
+
+    def __init__(self, directory: Path, disk: Disk, index_interval: int, now_ms: int) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.index_interval = index_interval
+        self.now_ms = now_ms
+        self.segments: list[LogSegment] = []
+        self.producers = ProducerStateManager(directory, disk)
+        self.leader_epochs = LeaderEpochCache()
+        self.end_offset = 0
+        self.fault: str | None = None
+        self.removed: list[Path] = []
+
+    # -- the directory -----------------------------------------------------------------------
+
+    def list_segments(self, log_start_offset: int) -> None:
+        """Take up the segments there are, or begin the first."""
+        for path in layout.leftovers(self.directory):
+            self.disk.unlink(path)
+        names = set(os.listdir(self.directory))
+        bases = sorted(
+            base for name in names if (base := layout.offset_of(name, layout.LOG)) is not None
+        )
+        for base in bases:
+            segment = LogSegment(self.directory, base, self.disk, self.index_interval, self.now_ms)
+            self.segments.append(segment)
+            for index in (segment.offset_index, segment.time_index):
+                if index.path.name not in names and segment.size:
+                    log.warning("%s is missing: made again", index.path)
+                    segment.rebuild()
+        if not self.segments:
+            self._begin_at(log_start_offset)
+
+    def _begin_at(self, offset: int) -> None:
+        self.segments.append(
+            LogSegment.create(self.directory, offset, self.disk, self.index_interval, self.now_ms)
+        )
+        self.end_offset = offset
+
+    # -- a clean end -------------------------------------------------------------------------
+
+    def believe(self, end: KnownEnd) -> bool:
+        """Take a clean end as it is told, if the files are as it says."""
+        active = self.segments[-1]
+        epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
+        if active.size != end.active_size or epochs is None:
+            return False
+        try:
+            if active.boundary(end.end_offset) != end.active_size:
+                return False
+            self._check_joined(len(self.segments))
+        except KafkaStorageError:
+            return False
+        if self.fault is None and not self.producers.load_snapshot(end.end_offset):
+            return False
+        self.leader_epochs = epochs
+        self.end_offset = end.end_offset
+        active.resume(active.size, end.end_offset)
+        return True
+
+    def _check_joined(self, count: int) -> None:
+        """Each of the first `count` segments ends where the next begins."""
+        for segment, later in zip(self.segments, self.segments[1:count], strict=False):
+            end_offset = segment.end_offset()
+            if end_offset != later.base_offset and self.fault is None:
+                self._quarantine(
+                    f"{segment.path} ends at offset {end_offset}, the next segment begins at"
+                    f" {later.base_offset}"
+                )
+
+    # -- any other end -----------------------------------------------------------------------
+
+    def recover(self, recovery_point: int, log_start_offset: int, drop_cache: bool) -> None:
+        """Read the log again from where it is known to be whole; see the module."""
+        begin = self._beginning(recovery_point)
+        self._flush(begin.number, drop_cache)
+        try:
+            self._check_joined(begin.number + 1)
+        except KafkaStorageError as fault:
+            self._quarantine(str(fault))
+        self._scan_from(begin, recovery_point)
+        if self.end_offset < recovery_point:
+            self._quarantine(
+                f"it ends at offset {self.end_offset}, but was flushed up to {recovery_point}"
+            )
+        if self.fault is not None:
+            return
+        if self.end_offset < log_start_offset:
+            self._remove_from(0)
+            self.producers.clear()
+            self._begin_at(log_start_offset)
+        self.leader_epochs.truncate_from_end(self.end_offset)
+        for offset in self.producers.snapshots():
+            if offset > self.end_offset:
+                self.disk.unlink(self.producers.snapshot_path(offset))
+        self.producers.take_snapshot(self.end_offset)
+        self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
+        self.segments[-1].write_indexes()
+        self._flush(begin.number)
+
+    def _beginning(self, recovery_point: int) -> Beginning:
+        """The latest place where producers and epochs are known, not after the recovery point."""
+        epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
+        if epochs is not None:
+            self.leader_epochs = epochs
+            for offset in reversed(self.producers.snapshots()):
+                number = sum(segment.base_offset <= offset for segment in self.segments) - 1
+                if number < 0 or offset > recovery_point:
+                    continue
+                try:
+                    position = self.segments[number].boundary(offset)
+                except KafkaStorageError:
+                    continue
+                if position is not None and self.producers.load_snapshot(offset):
+                    return Beginning(number, position, offset)
+        self.producers.clear()
+        return Beginning(0, 0, self.segments[0].base_offset)
+
+    def _flush(self, number: int, drop_cache: bool = False) -> None:
+        """Take these segments to the disk itself; after a failed write-back, read them there."""
+        for segment in self.segments[number:]:
+            try:
+                self.disk.fdatasync(segment.descriptor)
+            except OSError as error:
+                if not drop_cache:
+                    raise DiskFailed(f"{segment.path} cannot be flushed: {error}") from error
+            if drop_cache:
+                os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        sync_directory(self.disk, self.directory)
+
+    def _scan_from(self, begin: Beginning, recovery_point: int) -> None:
+        self.end_offset = begin.offset
+        position = begin.position
+        for number, segment in enumerate(self.segments[begin.number :], begin.number):
+            if number > begin.number and segment.base_offset != self.end_offset:
+                self._lost(segment, number, recovery_point)
+                return
+            ended = segment.scan(
+                position, self.end_offset, self.leader_epochs.latest, self._replay
+            )
+            self.end_offset, position = ended.next_offset, 0
+            if ended.code != AT_END:
+                if self.end_offset < recovery_point or ended.code == STORAGE_ERROR:
+                    self._quarantine(segment.fault(ended.code, ended.position))
+                else:
+                    self._cut(segment, ended, number + 1)
+                return
+
+    def _replay(self, step: Scanned) -> None:
+        for batch in step.produced:
+            self.producers.replay(*batch)
+        for epoch, base_offset in step.began:
+            self.leader_epochs.assign(epoch, base_offset)
+
+    def _lost(self, segment: LogSegment, number: int, recovery_point: int) -> None:
+        """What stood between the last segment and this one is not there."""
+        if self.end_offset < recovery_point:
+            self._quarantine(f"offsets {self.end_offset} to {segment.base_offset - 1} are missing")
+        else:
+            log.warning("%s is removed: what stood before it is lost", segment.path)
+            self._remove_from(number)
+
+    def _cut(self, segment: LogSegment, ended: Scanned, number: int) -> None:
+        behind = sum(later.size for later in self.segments[number:])
+        if ended.code != ZEROS or behind:
+            log.warning(
+                "%s is cut at byte %d, offset %d: %d bytes were not written whole, %d more stand"
+                " in later segments, which are removed",
+                segment.path, ended.position, self.end_offset, segment.size - ended.position,
+                behind,
+            )  # fmt: skip
+        segment.cut(ended.position)
+        self._remove_from(number)
+
+    def _remove_from(self, number: int) -> None:
+        for segment in self.segments[number:]:
+            self.removed += segment.mark_deleted()
+        del self.segments[number:]
+
+    def _quarantine(self, reason: str) -> None:
+        if self.fault is None:
+            self.fault = (
+                f"{self.directory.name} is damaged where it was already flushed ({reason}); nothing"
+                " was cut, and it is not served until its files are restored"
+            )
+            log.error("%s", self.fault)

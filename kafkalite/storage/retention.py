@@ -1,0 +1,62 @@
+"""Retention: how many of a log's first segments may go.
+
+Three reasons, as in Kafka: every record is older than retention.ms, by the records' own times;
+the log is larger than retention.bytes without it; or the log's start lies behind it.  A segment
+goes whole or not at all, only from the log's beginning, and never past what readers may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS
+from kafkalite.storage.segment import LogSegment
+
+
+def before(segments: Sequence[LogSegment], offset: int) -> int:
+    """How many segments end at or before this offset; the last one stays."""
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= offset:
+        count += 1
+    return count
+
+
+def removable(
+    segments: Sequence[LogSegment],
+    settings: Settings,
+    now_ms: int,
+    log_start_offset: int,
+    readable_offset: int,
+    end_offset: int,
+) -> int:
+    """How many segments may go: all of them means that the active one must be rolled first."""
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    allowed = 0
+    while allowed < len(segments) and ends[allowed] <= readable_offset and segments[allowed].size:
+        allowed += 1
+    candidates = segments[:allowed]
+    return max(
+        before(segments, log_start_offset),
+        by_time(candidates, settings[RETENTION_MS], now_ms),
+        by_size(candidates, settings[RETENTION_BYTES], sum(segment.size for segment in segments)),
+    )
+
+
+def by_time(candidates: Sequence[LogSegment], retention_ms: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    count = 0
+    while count < len(candidates) and now_ms - candidates[count].largest_timestamp > retention_ms:
+        count += 1
+    return count
+
+
+def by_size(candidates: Sequence[LogSegment], retention_size: int, size: int) -> int:
+    if retention_size < 0:
+        return 0
+    count = 0
+    while count < len(candidates) and size - candidates[count].size >= retention_size:
+        size -= candidates[count].size
+        count += 1
+    return count
