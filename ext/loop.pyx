@@ -5,9 +5,7 @@
     give_out   what was answered in this tick: runs of bytes by sendmsg, file slices by sendfile
 
 A frame is a four-byte size and that many bytes, both ways.  Answers leave in the order of their
-requests, however late each comes.  Nothing here waits but epoll_wait, and every step has a bound:
-frames and reads per connection and tick, bytes sent per connection and per tick, requests in
-flight and answer bytes queued per connection, bytes held in unfinished frames in all.
+requests, however late each comes.  Nothing here waits but epoll_wait, and every step has a bound.
 
 Readiness is edge-triggered: a descriptor is registered once, and not reading is the whole of
 "not read on".  An idle connection owns no buffer: bytes arrive in one shared scratch, frames are
@@ -22,85 +20,30 @@ buffers, and the answers queued.  Who may connect, timers and logging are transp
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.exc cimport PyErr_SetFromErrno
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from big_endian cimport load_i32
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memmove, memset, strerror
+from libc.string cimport memcpy, memmove, memset
+from outgoing cimport (
+    BROKEN, PREFIX, SHARE_USED, SOCKET_FULL, Outcome, Outgoing,
+    outgoing_answer, outgoing_clear, outgoing_send,
+)
+from sockets cimport *
 
 from collections import deque
 
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int count_max, int timeout_ms)
-    enum:
-        EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL
-        EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
-    uint32_t EPOLLET
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
-
-cdef extern from "<sys/socket.h>" nogil:
-    cdef struct msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
-    ssize_t recv(int descriptor, void* into, size_t size, int flags)
-    ssize_t recvmsg(int descriptor, msghdr* message, int flags)
-    ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
-    enum:
-        MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int socket, int file, int64_t* position, size_t size)
-
-cdef extern from "<unistd.h>" nogil:
-    int close_descriptor "close"(int descriptor)
-
-
 cdef enum:
-    PREFIX = 4                      # the size before every frame
     SCRATCH = 65536                 # one read at most, and what a connection may always hold
     HELD_MIN = 512                  # the smallest buffer a begun frame gets
     GROWTH = 4                      # a begun frame's buffer: at most so many times what has come
-    SPARE_BUFFERS_MAX = 16          # buffers kept warm for the next large frames
-    SPARE_BYTES_MAX = 16 << 20
+    SPARES_SIZE_MAX = 16 << 20      # buffers kept warm for the next large frames
     EVENTS_PER_TICK = 256
     FRAMES_PER_TICK = 128           # of one connection
-    RUN_MAX = 64                    # chunks in one sendmsg
     SENT_PER_CONNECTION = 1 << 20   # bytes in one tick, so that a long fetch shares the wire
     SENT_PER_TICK = 16 << 20
-    PIECES_KEPT = 64                # room for queued chunks that an idle connection may keep
-
-
-cdef struct Piece:
-    PyObject* owner                 # the bytes, or the file slice; a reference of ours
-    const char* bytes               # NULL: a slice of a file
-    int file
-    int64_t position
-    Py_ssize_t size                 # what is still to send
-    bint ends_answer
-
-
-cdef inline Py_ssize_t frame_size(const uint8_t* prefix) noexcept nogil:
-    return <Py_ssize_t> <int> (
-        <uint32_t> prefix[0] << 24 | <uint32_t> prefix[1] << 16
-        | <uint32_t> prefix[2] << 8 | prefix[3]
-    )
-
-
-cdef OSError fault_of(int number):
-    return OSError(number, strerror(number).decode())
 
 
 @cython.final
@@ -154,41 +97,27 @@ cdef class Answer:
         if self.expected and self.channel.descriptor >= 0:
             self.channel.answers_due()
 
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits for this answer any more."""
-        return self.channel.descriptor < 0
-
 
 cdef class Channel(Source):
     """One connection's descriptor, the bytes that came and wait, and the answers that go out."""
     cdef Loop loop
     cdef object serve
-    # taken in
     cdef Buffer held                # None: nothing waits
     cdef Py_ssize_t begin, end
-    cdef bint readable, halted      # halted: whole frames may stand in `held`
-    cdef bint ended                 # the peer has finished sending
+    cdef bint readable, ended       # there may be bytes; the peer has finished sending
+    cdef bint halted                # whole frames may stand in `held`
     cdef bint woken, waiting        # in loop.ready; in loop.waiting
-    cdef bint moved
-    cdef int64_t still_since_ms, begun_since_ms
+    cdef public bint moved          # bytes came or went; reset by whoever asks
     cdef readonly int64_t frames
-    cdef int64_t frames_seen
-    # given out
     cdef object expected            # deque of Answers not yet queued, made when first needed
-    cdef Piece* pieces              # a ring
-    cdef Py_ssize_t head, count, room
-    cdef readonly Py_ssize_t queued_size
-    cdef Py_ssize_t unsent
+    cdef Outgoing out
     cdef bint writable, dirty, finishing
 
     def __cinit__(self, *args, **kwargs):
         self.descriptor = -1
-        self.still_since_ms = self.begun_since_ms = -1
 
     def __dealloc__(self):
-        self.pieces_drop()
-        PyMem_RawFree(self.pieces)
+        outgoing_clear(&self.out)
         if self.descriptor >= 0:
             close_descriptor(self.descriptor)
 
@@ -198,9 +127,14 @@ cdef class Channel(Source):
         return self.descriptor >= 0
 
     @property
-    def in_flight(self) -> int:
-        """Requests taken in whose answers have not left."""
-        return self.expected_count() + self.unsent
+    def awaited(self) -> bool:
+        """Whether the peer waits for an answer that is not there yet."""
+        return self.expected_count() > 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of a frame has come, or frames wait to be served."""
+        return self.held is not None
 
     def expect(self):
         """An Answer to return from `serve` now and to send once, later."""
@@ -227,8 +161,8 @@ cdef class Channel(Source):
 
     cdef inline bint full(self):
         """Whether this peer must read answers before it is read on."""
-        return (self.unsent + self.expected_count() >= self.loop.in_flight_max
-                or self.queued_size >= self.loop.queued_size_max)
+        return (self.out.answers + self.expected_count() >= self.loop.in_flight_max
+                or self.out.size >= self.loop.queued_size_max)
 
     cdef int handle(self, object frame) except -1:
         cdef Answer later
@@ -238,8 +172,7 @@ cdef class Channel(Source):
         if type(answer) is list:
             if self.expected_count() == 0:
                 return self.queue(<list> answer)
-            later = Answer.__new__(Answer)
-            later.channel = self
+            later = self.expect()
             later.chunks = <list> answer
         else:
             later = <Answer?> answer
@@ -263,98 +196,9 @@ cdef class Channel(Source):
         return 0
 
     cdef int queue(self, list chunks) except -1:
-        cdef Py_ssize_t total = 0
-        cdef Py_ssize_t first = self.count
-        cdef char prefix[4]
-        self.push(b"", NULL, PREFIX)
-        for chunk in chunks:
-            if type(chunk) is bytes:
-                total += self.push(chunk, PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk))
-            else:
-                total += self.push_slice(chunk)
-        assert total <= 0x7FFFFFFF, "an answer larger than a frame can say"
-        prefix[0] = <char> (total >> 24)
-        prefix[1] = <char> (total >> 16)
-        prefix[2] = <char> (total >> 8)
-        prefix[3] = <char> total
-        size = PyBytes_FromStringAndSize(prefix, PREFIX)
-        cdef Piece* piece = &self.pieces[(self.head + first) % self.room]
-        Py_DECREF(<object> piece.owner)
-        Py_INCREF(size)
-        piece.owner = <PyObject*> size
-        piece.bytes = PyBytes_AS_STRING(size)
-        self.pieces[(self.head + self.count - 1) % self.room].ends_answer = True
-        self.unsent += 1
+        outgoing_answer(&self.out, chunks)
         if self.writable:
             self.loop.mark(self)
-        return 0
-
-    cdef Py_ssize_t push(self, object owner, const char* bytes, Py_ssize_t size) except -1:
-        if size == 0:
-            return 0
-        cdef Piece* piece = self.piece_next()
-        Py_INCREF(owner)
-        piece.owner = <PyObject*> owner
-        piece.bytes = bytes
-        piece.size = size
-        self.queued_size += size
-        return size
-
-    cdef Py_ssize_t push_slice(self, object file_slice) except -1:
-        cdef int file = file_slice.file.fileno()
-        cdef int64_t position = file_slice.position
-        cdef Py_ssize_t size = file_slice.size
-        assert position >= 0 and size >= 0
-        if size == 0:
-            return 0
-        cdef Piece* piece = self.piece_next()
-        Py_INCREF(file_slice)
-        piece.owner = <PyObject*> file_slice
-        piece.file = file
-        piece.position = position
-        piece.size = size
-        return size
-
-    cdef Piece* piece_next(self) except NULL:
-        cdef Py_ssize_t room, front
-        cdef Piece* pieces
-        if self.count == self.room:
-            room = max(8, 2 * self.room)
-            pieces = <Piece*> PyMem_RawMalloc(room * sizeof(Piece))
-            if pieces is NULL:
-                raise MemoryError
-            front = min(self.count, self.room - self.head)
-            if self.count:
-                memcpy(pieces, self.pieces + self.head, front * sizeof(Piece))
-                memcpy(pieces + front, self.pieces, (self.count - front) * sizeof(Piece))
-            PyMem_RawFree(self.pieces)
-            self.pieces, self.head, self.room = pieces, 0, room
-        cdef Piece* piece = &self.pieces[(self.head + self.count) % self.room]
-        memset(piece, 0, sizeof(Piece))
-        self.count += 1
-        return piece
-
-    cdef int piece_sent(self, Py_ssize_t size) except -1:
-        """Take `size` bytes off the first piece, and the piece off the ring when it is done."""
-        cdef Piece* piece = &self.pieces[self.head]
-        piece.size -= size
-        if piece.bytes is not NULL:
-            piece.bytes += size
-            self.queued_size -= size
-        else:
-            piece.position += size
-        if piece.size == 0:
-            self.unsent -= piece.ends_answer
-            self.head = (self.head + 1) % self.room
-            self.count -= 1
-            Py_DECREF(<object> piece.owner)
-        return 0
-
-    cdef int pieces_drop(self) except -1:
-        while self.count:
-            self.count -= 1
-            Py_DECREF(<object> self.pieces[(self.head + self.count) % self.room].owner)
-        self.unsent = self.queued_size = 0
         return 0
 
 
@@ -364,7 +208,7 @@ cdef class Loop:
     cdef epoll_event events[EVENTS_PER_TICK]
     cdef dict sources               # descriptor -> Source, which keeps it alive
     cdef list ready, dirty, closing
-    cdef object waiting             # deque of Channels that want room for a frame
+    cdef list waiting               # Channels that want room for a frame
     cdef Channel turn               # the one that may pass the bound, so that somebody ends
     cdef Buffer scratch
     cdef list spares
@@ -379,17 +223,16 @@ cdef class Loop:
                   Py_ssize_t queued_size_max, Py_ssize_t held_size_max):
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
-            raise fault_of(errno)
+            PyErr_SetFromErrno(OSError)
         self.fault, self.refused = fault, refused
         self.frame_size_max, self.in_flight_max = frame_size_max, in_flight_max
         self.queued_size_max, self.held_size_max = queued_size_max, held_size_max
-        self.sources, self.waiting = {}, deque()
-        self.ready, self.dirty, self.closing, self.spares = [], [], [], []
+        self.sources = {}
+        self.ready, self.dirty, self.closing, self.waiting, self.spares = [], [], [], [], []
         self.scratch = Buffer(SCRATCH)
 
     def __dealloc__(self):
-        if self.epoll >= 0:
-            close_descriptor(self.epoll)
+        self.close()
 
     # What is watched.
 
@@ -416,10 +259,13 @@ cdef class Loop:
         """The connections open now."""
         return [source for source in self.sources.values() if isinstance(source, Channel)]
 
+    @property
+    def short_of_room(self) -> bool:
+        """Whether somebody waits for room for a frame."""
+        return bool(self.waiting)
+
     def close(self):
-        """Close every connection, and the epoll descriptor."""
-        for channel in self.channels():
-            channel.close()
+        """Close the epoll descriptor; nothing may be watched after this."""
         if self.epoll >= 0:
             close_descriptor(self.epoll)
             self.epoll = -1
@@ -430,7 +276,7 @@ cdef class Loop:
         event.events = wanted
         event.data.ptr = <void*> source
         if epoll_ctl(self.epoll, EPOLL_CTL_ADD, descriptor, &event) < 0:
-            raise fault_of(errno)
+            PyErr_SetFromErrno(OSError)
         source.descriptor = descriptor
         self.sources[descriptor] = source
         return 0
@@ -449,7 +295,7 @@ cdef class Loop:
         with nogil:
             count = epoll_wait(self.epoll, self.events, EVENTS_PER_TICK, timeout_ms)
         if count < 0 and errno != EINTR:
-            raise fault_of(errno)
+            PyErr_SetFromErrno(OSError)
         self.ticks += 1
         for at in range(count):
             source = <Source> self.events[at].data.ptr
@@ -476,7 +322,7 @@ cdef class Loop:
             channel.ended = True
         if events & EPOLLOUT and not channel.writable:
             channel.writable = True
-            if channel.count:
+            if channel.out.count:
                 self.mark(channel)
         if events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP):
             channel.readable = True
@@ -491,7 +337,8 @@ cdef class Loop:
         if channel.held is not None:
             self.cut(channel, channel.held, &channel.begin, channel.end, &budget)
             self.held_done(channel)
-        if channel.readable and not (channel.halted or channel.finishing or channel.descriptor < 0):
+        if (channel.readable and channel.descriptor >= 0
+                and not (channel.halted or channel.finishing or channel.full())):
             self.read(channel, &budget)
         if channel.descriptor >= 0 and not channel.full() and (channel.halted or channel.readable):
             self.wake(channel)
@@ -501,8 +348,7 @@ cdef class Loop:
         """One read: the rest of a frame begun goes behind its beginning, all else to the scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
-        cdef Py_ssize_t begin = 0
-        cdef Py_ssize_t rest = 0
+        cdef Py_ssize_t begin = 0, rest = 0
         cdef Py_ssize_t asked, came
         cdef iovec into[2]
         cdef msghdr message
@@ -514,7 +360,7 @@ cdef class Loop:
         else:
             if not self.held_room(channel):
                 return 0
-            rest = PREFIX + frame_size(channel.held.memory + channel.begin) - have
+            rest = PREFIX + load_i32(channel.held.memory + channel.begin) - have
             into[0].iov_base = channel.held.memory + channel.end
             into[0].iov_len = min(rest, channel.held.capacity - channel.end)
             into[1].iov_base = scratch.memory
@@ -523,7 +369,7 @@ cdef class Loop:
             message.msg_iov = into
             # bytes past the room would not follow on: the scratch joins when the frame fits
             message.msg_iovlen = 2 if <Py_ssize_t> into[0].iov_len == rest else 1
-            asked = into[0].iov_len + (SCRATCH if message.msg_iovlen == 2 else 0)
+            asked = into[0].iov_len + (message.msg_iovlen - 1) * SCRATCH
             came = recvmsg(channel.descriptor, &message, MSG_DONTWAIT)
         if came <= 0:
             return self.read_nothing(channel, came)
@@ -533,7 +379,8 @@ cdef class Loop:
         if came < asked and not channel.ended:
             channel.readable = False    # drained: the next byte makes a new edge
         if have < PREFIX:
-            self.held_back(channel)
+            channel.begin = channel.end
+            self.held_done(channel)
             came += have
         elif came < rest:
             channel.end += came
@@ -552,22 +399,21 @@ cdef class Loop:
         return 0
 
     cdef int read_nothing(self, Channel channel, Py_ssize_t came) except -1:
-        if came < 0 and errno == EINTR:
-            return 0
-        if came < 0 and errno == EAGAIN:
-            channel.readable = False
-        elif came < 0:
-            self.drop(channel)
-        else:
+        if came == 0:
             channel.finish()
+        elif errno == EAGAIN:
+            channel.readable = False
+        elif errno != EINTR:
+            self.drop(channel)
         return 0
 
     cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin, Py_ssize_t end,
                  int* budget) except -1:
         """Serve the whole frames in buffer[begin:end], and move `begin` past them."""
         cdef Py_ssize_t size
-        while end - begin[0] >= PREFIX and not channel.halted:
-            size = frame_size(buffer.memory + begin[0])
+        while (end - begin[0] >= PREFIX and channel.descriptor >= 0
+                and not (channel.halted or channel.finishing)):
+            size = load_i32(buffer.memory + begin[0])
             if size <= 0 or size > self.frame_size_max:
                 channel.finish()
                 self.refused(channel, size)
@@ -587,8 +433,6 @@ cdef class Loop:
                 channel.handle(PyMemoryView_FromObject(buffer))
             except Exception as error:
                 self.fault(channel, error)
-            if channel.descriptor < 0 or channel.finishing:
-                return 0
         return 0
 
     # What is held of frames not yet served.
@@ -602,26 +446,18 @@ cdef class Loop:
         channel.end += size
         return 0
 
-    cdef Py_ssize_t held_target(self, Channel channel):
-        """The capacity the frame begun should have now; 0 when it has it."""
-        cdef Py_ssize_t have = channel.end - channel.begin
-        cdef Py_ssize_t whole = PREFIX + frame_size(channel.held.memory + channel.begin)
-        cdef Py_ssize_t target = min(whole, max(GROWTH * have, SCRATCH))
-        return 0 if channel.held.capacity - channel.begin >= target else target
-
-    cdef bint held_fits(self, Channel channel, Py_ssize_t target):
-        return (self.held_size_max <= 0 or target <= SCRATCH
-                or self.held_size - channel.held.capacity + target <= self.held_size_max)
-
     cdef bint held_room(self, Channel channel) except -1:
         """Make room for more of the frame begun; False when it must wait for others to end."""
-        cdef Py_ssize_t target = self.held_target(channel)
-        if target == 0:
+        cdef Buffer held = channel.held
+        cdef Py_ssize_t have = channel.end - channel.begin
+        cdef Py_ssize_t whole = PREFIX + load_i32(held.memory + channel.begin)
+        cdef Py_ssize_t target = min(whole, max(GROWTH * have, SCRATCH))
+        if held.capacity - channel.begin >= target:
             return True
-        if not self.held_fits(channel, target) or (self.waiting and target > SCRATCH):
+        if target > SCRATCH and 0 < self.held_size_max < self.held_size - held.capacity + target:
             if self.turn is None:
                 self.turn = channel
-            if self.turn is not channel:
+            elif self.turn is not channel:
                 channel.waiting = True
                 self.waiting.append(channel)
                 return False
@@ -638,7 +474,7 @@ cdef class Loop:
             memmove(old.memory, old.memory + channel.begin, have)
             channel.begin, channel.end = 0, have
             return 0
-        for at in range(len(self.spares)):
+        for at in range(len(self.spares) if capacity > SCRATCH else 0):
             if (<Buffer> self.spares[at]).capacity >= capacity:
                 new = <Buffer> self.spares.pop(at)
                 self.spare_size -= new.capacity
@@ -654,41 +490,27 @@ cdef class Loop:
         return 0
 
     cdef int held_done(self, Channel channel) except -1:
-        """Give the buffer back when nothing in it waits."""
-        if channel.held is not None and channel.begin == channel.end:
-            self.held_back(channel)
-        return 0
-
-    cdef int held_back(self, Channel channel) except -1:
-        cdef Channel next_one
-        cdef Py_ssize_t target
-        if channel.held is None:
+        """Give the buffer back when nothing in it waits, and let those go on who want room."""
+        cdef list waiting = self.waiting
+        if channel.held is None or channel.begin < channel.end:
             return 0
         self.held_size -= channel.held.capacity
         self.spare(channel.held)
         channel.held, channel.begin, channel.end = None, 0, 0
         if self.turn is channel:
             self.turn = None
-        while self.waiting:
-            next_one = <Channel> self.waiting[0]
-            target = self.held_target(next_one)
-            if not self.held_fits(next_one, target):
-                if self.turn is not None:
-                    break
-                self.turn = next_one
-            self.waiting.popleft()
-            next_one.waiting = False
-            if target:
-                self.held_move(next_one, target)
-            self.wake(next_one)
+        if waiting:
+            self.waiting = []
+            for channel in waiting:
+                channel.waiting = False
+                self.wake(channel)
         return 0
 
     cdef int spare(self, Buffer buffer) except -1:
-        """Keep a buffer for the next large frame, if that keeps few bytes in all."""
+        """Keep a large buffer for the next large frame, if that keeps few bytes in all."""
         if buffer.views:
             self.views_kept += 1
-        elif (buffer.capacity > HELD_MIN and len(self.spares) < SPARE_BUFFERS_MAX
-                and self.spare_size + buffer.capacity <= SPARE_BYTES_MAX):
+        elif buffer.capacity > SCRATCH and self.spare_size + buffer.capacity <= SPARES_SIZE_MAX:
             self.spares.append(buffer)
             self.spare_size += buffer.capacity
         return 0
@@ -712,96 +534,33 @@ cdef class Loop:
                 continue
             if budget > 0:
                 budget -= self.flush(channel)
-            elif channel.count:
+            elif channel.out.count:
                 self.mark(channel)
             if channel.descriptor < 0:
                 continue
-            if channel.finishing and (channel.count == 0 or not channel.writable):
+            if channel.finishing and (channel.out.count == 0 or not channel.writable):
                 self.drop(channel)
             elif (channel.halted or channel.readable) and not channel.full():
                 self.wake(channel)
         self.closing.clear()
 
     cdef Py_ssize_t flush(self, Channel channel) except -1:
-        """Send until nothing is queued, the socket is full or the share of this tick is used."""
-        cdef Py_ssize_t sent = 0
-        cdef Py_ssize_t went
-        while channel.count and channel.writable:
-            if sent >= SENT_PER_CONNECTION:
-                self.mark(channel)
-                break
-            if channel.pieces[channel.head].bytes is not NULL:
-                went = self.send_run(channel)
-            else:
-                went = self.send_slice(channel, SENT_PER_CONNECTION - sent)
-            if went < 0:
-                break
-            sent += went
+        """Send this tick's share of what a channel has queued."""
+        cdef Outcome outcome
+        cdef Py_ssize_t sent
+        if not channel.writable:
+            return 0
+        sent = outgoing_send(&channel.out, channel.descriptor, SENT_PER_CONNECTION, &outcome)
         if sent:
             channel.moved = True
             self.bytes_out += sent
-        if channel.count == 0 and channel.room > PIECES_KEPT:
-            channel.pieces = <Piece*> PyMem_RawRealloc(
-                channel.pieces, PIECES_KEPT * sizeof(Piece))
-            channel.room, channel.head = PIECES_KEPT, 0
-        return sent
-
-    cdef Py_ssize_t send_run(self, Channel channel) except? -2:
-        """The bytes up to the next file slice in one call; -1 when no more can be sent now."""
-        cdef iovec run[RUN_MAX]
-        cdef msghdr message
-        cdef Py_ssize_t count = 0
-        cdef Py_ssize_t went, left
-        cdef Piece* piece
-        while count < channel.count and count < RUN_MAX:
-            piece = &channel.pieces[(channel.head + count) % channel.room]
-            if piece.bytes is NULL:
-                break
-            run[count].iov_base = <void*> piece.bytes
-            run[count].iov_len = piece.size
-            count += 1
-        memset(&message, 0, sizeof(msghdr))
-        message.msg_iov = run
-        message.msg_iovlen = count
-        # what follows is sent in this same tick: let it share the segment
-        went = sendmsg(channel.descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL
-                       | (MSG_MORE if count < channel.count else 0))
-        if went < 0:
-            return self.send_fault(channel)
-        left = went
-        while count and left >= channel.pieces[channel.head].size:
-            left -= channel.pieces[channel.head].size
-            channel.piece_sent(channel.pieces[channel.head].size)
-            count -= 1
-        if left:
-            channel.piece_sent(left)
-        return went
-
-    cdef Py_ssize_t send_slice(self, Channel channel, Py_ssize_t size_max) except? -2:
-        cdef Piece* piece = &channel.pieces[channel.head]
-        cdef int64_t position = piece.position
-        cdef Py_ssize_t size = min(piece.size, size_max)
-        cdef int descriptor = channel.descriptor
-        cdef int file = piece.file
-        cdef Py_ssize_t went
-        with nogil:                 # a cold page waits for the disk
-            went = sendfile(descriptor, file, &position, size)
-        if went < 0:
-            return self.send_fault(channel)
-        if went == 0:               # the file ends before its slice does: this answer cannot end
-            self.drop(channel)
-            return -1
-        channel.piece_sent(went)
-        return went
-
-    cdef Py_ssize_t send_fault(self, Channel channel) except? -2:
-        if errno == EAGAIN:
-            channel.writable = False    # the next room makes a new edge
-        elif errno != EINTR:
-            self.drop(channel)
-        else:
+        if outcome == SHARE_USED:
             self.mark(channel)
-        return -1
+        elif outcome == SOCKET_FULL:
+            channel.writable = False    # the next room makes a new edge
+        elif outcome == BROKEN:
+            self.drop(channel)
+        return sent
 
     # Who is to be looked at, and who is gone.
 
@@ -823,33 +582,14 @@ cdef class Loop:
         close_descriptor(channel.descriptor)    # nobody shares it, so epoll forgets it as well
         channel.descriptor = -1
         self.closing.append(channel)
-        channel.pieces_drop()
+        outgoing_clear(&channel.out)
         expected, channel.expected = channel.expected, None
         if channel.waiting:
-            channel.waiting = False
             self.waiting.remove(channel)
-        self.held_back(channel)
+        channel.begin = channel.end
+        self.held_done(channel)
         for answer in expected or ():
             if (<Answer> answer).chunks is None and (<Answer> answer).abandoned is not None:
                 (<Answer> answer).abandoned()
         channel.closed()
         return 0
-
-    def idle(self, int64_t now_ms, int64_t idle_ms, int64_t begun_ms):
-        """Two lists: who moved no byte for `idle_ms` while it was the peer's turn, and, if
-        others wait for room, whose frame has been coming for `begun_ms`."""
-        cdef Channel channel
-        cdef list still = []
-        cdef list slow = []
-        for channel in self.channels():
-            if channel.moved or channel.expected_count() or channel.still_since_ms < 0:
-                channel.moved = False
-                channel.still_since_ms = now_ms
-            elif 0 < idle_ms <= now_ms - channel.still_since_ms:
-                still.append(channel)
-            if channel.held is None or channel.frames != channel.frames_seen:
-                channel.frames_seen = channel.frames
-                channel.begun_since_ms = now_ms
-            elif self.waiting and now_ms - channel.begun_since_ms >= begun_ms:
-                slow.append(channel)
-        return still, slow

@@ -8,8 +8,8 @@ Whoever serves a connection is called as `serve(connection, frame)` for every fr
     None        no answer (Produce with acks=0)
 
 Answers leave in the order of their requests.  The frame is good during the call only.  Raising
-Disconnect closes the connection once the answers before it were sent; an AssertionError ends the
-process; any other exception is logged and closes this connection.
+Disconnect closes the connection once the answers before it were sent; an AssertionError or a Fatal
+ends the process; any other exception is logged and closes this connection.
 
 The moving of the bytes is compiled (ext/loop.pyx); here is what is known about the peer.
 """
@@ -35,7 +35,7 @@ class Disconnect(Exception):
 class Connection(Channel):
     """One accepted connection.  `state` is for whoever serves it."""
 
-    __slots__ = ("_on_close", "id", "local", "peer", "state")
+    __slots__ = ("_begun_since", "_on_close", "_still_since_ms", "id", "local", "peer", "state")
 
     def __init__(self, connection_id: int, peer: Address, local: Address) -> None:
         self.id = connection_id
@@ -43,6 +43,8 @@ class Connection(Channel):
         self.local = local
         self.state: object | None = None
         self._on_close: list[Callable[[], object]] = []
+        self._still_since_ms: int | None = None
+        self._begun_since: tuple[int, int] = (-1, 0)
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called once when the connection is gone."""
@@ -53,6 +55,24 @@ class Connection(Channel):
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             callback()
+
+    def still_ms(self, now_ms: int) -> int:
+        """For how long no byte has moved, as far as who asks now and then can know.
+
+        While the peer waits for an answer it is not its turn, and it is not still.
+        """
+        if self.moved or self.awaited or self._still_since_ms is None:
+            self.moved = False
+            self._still_since_ms = now_ms
+        return now_ms - self._still_since_ms
+
+    def begun_ms(self, now_ms: int) -> int:
+        """For how long one and the same frame has been coming; 0 when none has begun."""
+        frame, since_ms = self._begun_since
+        if not self.begun or frame != self.frames:
+            since_ms = now_ms
+            self._begun_since = (self.frames, now_ms)
+        return now_ms - since_ms
 
     def __repr__(self) -> str:
         return f"Connection({self.id}, {self.peer[0]}:{self.peer[1]})"

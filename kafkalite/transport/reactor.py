@@ -30,6 +30,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite._ext.loop import Loop
+from kafkalite.errors import Fatal
 from kafkalite.transport.connection import Address, Connection, Disconnect, Serve
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class Reactor:
         """Close the doors and every connection."""
         while self._doors:
             self._doors.pop().close()
+        for connection in self.connections:
+            connection.close()
         self._loop.close()
 
     # What it counts.
@@ -270,21 +273,22 @@ class Reactor:
 
     def _look_over(self) -> None:
         now_ms = self.clock.monotonic_ms()
-        still, slow = self._loop.idle(now_ms, self.limits.idle_ms_max, BEGUN_MS_MAX)
-        for connection in slow:
-            self._complaints.about(
-                connection.peer[0], "closed: a request came too slowly while others waited"
-            )
-            connection.close()
-        for connection in still:
-            connection.close()
+        idle_ms_max = self.limits.idle_ms_max
+        for connection in self.connections:
+            slow = connection.begun_ms(now_ms) >= BEGUN_MS_MAX and self._loop.short_of_room
+            if slow:
+                self._complaints.about(
+                    connection.peer[0], "closed: a request came too slowly while others waited"
+                )
+            if slow or 0 < idle_ms_max <= connection.still_ms(now_ms):
+                connection.close()
         self._loop.trim()
         self.call_later(self._look_ms, self._look_over)
 
     # What goes wrong.
 
     def _serving_failed(self, connection: Connection, error: Exception) -> None:
-        if isinstance(error, AssertionError):
+        if isinstance(error, AssertionError | Fatal):
             raise error
         if isinstance(error, Disconnect):
             self._complaints.about(connection.peer[0], f"closed: {error}")

@@ -1,0 +1,38 @@
+"""The kernel's calls about descriptors that are ready, bytes that come and bytes that go."""
+
+from libc.stdint cimport int64_t, uint32_t
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event)
+    int epoll_wait(int epoll, epoll_event* events, int count_max, int timeout_ms)
+    enum:
+        EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL
+        EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
+    uint32_t EPOLLET
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int descriptor, void* into, size_t size, int flags)
+    ssize_t recvmsg(int descriptor, msghdr* message, int flags)
+    ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
+    enum:
+        MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int socket, int file, int64_t* position, size_t size)
+
+cdef extern from "<unistd.h>" nogil:
+    int close_descriptor "close"(int descriptor)
