@@ -9,6 +9,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.sdist import sdist
 
 DIRECTIVES = {
     "language_level": 3,
@@ -34,6 +35,15 @@ def extensions() -> list[Extension]:
     ]
 
 
+class SourceDistribution(sdist):
+    """Carries ext/ as it is written, and nothing that was generated from it."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        written = [str(path) for path in Path("ext").iterdir() if path.suffix != ".c"]
+        others = [name for name in files if not name.startswith(("build/", "ext/", "tests/"))]
+        super().make_release_tree(base_dir, sorted(others + written))
+
+
 if __name__ == "__main__":
     setup(
         ext_modules=cythonize(
@@ -43,5 +53,6 @@ if __name__ == "__main__":
             compiler_directives=DIRECTIVES,
             nthreads=CORES,
         ),
+        cmdclass={"sdist": SourceDistribution},
         options={"build_ext": {"parallel": CORES}},
     )
