@@ -5,9 +5,9 @@ from tuples once.  `read` walks untrusted bytes under it and answers Fields or a
 `write` walks a dict, made by us, and asserts.  Nothing here knows which API a plan belongs to; the
 words of schemas are in protocol/types.py, the making of plans in protocol/schema.py.
 
-What a hostile frame can cost: every count is held against the bytes left and against the number of
-values a message may unfold into, before anything is allocated for it; nesting is as deep as the
-schema, which is finite; a tagged field reads inside its own size.
+What a hostile frame can cost: every count is held against the bytes left and against what a message
+may unfold into, before anything is allocated for it; nesting is as deep as the schema, which is
+finite; a tagged field reads inside its own size.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,8 +20,8 @@ from libc.string cimport memcpy
 
 from big_endian cimport load_i64, load_u16, load_u32, store_i64
 from wire_bytes cimport (
-    INVALID_REQUEST, NULL_LENGTH, REQUEST_VALUES_MAX, Cursor, Sink, put_i8, put_i16, put_i32,
-    put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining, room,
+    INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink, put_i8, put_i16,
+    put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining, room,
     sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32, take_i64,
     take_length, take_tag_count, take_text, take_uvarint,
 )
@@ -48,7 +48,7 @@ INT32, UINT32, INT64, FLOAT64 = KIND_INT32, KIND_UINT32, KIND_INT64, KIND_FLOAT6
 UUID, STRING, BYTES, RECORDS = KIND_UUID, KIND_STRING, KIND_BYTES, KIND_RECORDS
 STRUCT, ARRAY = KIND_STRUCT, KIND_ARRAY
 
-VALUES_MAX = REQUEST_VALUES_MAX
+UNITS_MAX = REQUEST_UNITS_MAX
 
 cdef enum:
     UNTAGGED = -1
@@ -82,8 +82,8 @@ cdef class Plan:
     """One message, or a struct inside one, in one version.
 
     Made of tuples `(name, kind, element kind, nullable, tag, default, plan)`: the fields the
-    version has, untagged ones in order, then tagged ones by tag; then `(name, default, dropped)` for
-    those it lacks, `dropped` false where a value other than the default must not be lost silently.
+    version has, untagged ones in order, then tagged ones by tag; then `(name, default, dropped)`
+    for those it lacks, `dropped` false where a value other than the default must not be lost.
     """
 
     cdef Step* steps
@@ -91,7 +91,7 @@ cdef class Plan:
     cdef Py_ssize_t count
     cdef readonly bint flexible
     cdef readonly Py_ssize_t size_min
-    cdef int values_each
+    cdef int units_each
     cdef tuple fields
     cdef tuple lacking
     cdef dict presets
@@ -100,7 +100,7 @@ cdef class Plan:
         cdef Py_ssize_t index
         self.fields, self.lacking, self.flexible = fields, lacking, flexible
         self.count = len(fields)
-        self.values_each = 1 + len(fields)
+        self.units_each = STRUCT_UNITS + len(fields) + len(lacking)
         self.presets = {name: preset for name, preset, _ in lacking}
         self.size_min = 1 if flexible else 0
         self.steps = <Step*> PyMem_Calloc(max(self.count, 1), sizeof(Step))
@@ -153,7 +153,7 @@ cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
 
 # ---- reading
 
-def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t values_max=VALUES_MAX):
+def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UNITS_MAX):
     """The Fields these bytes hold from `position` to their end, or an error code.
 
     Records are views of `buffer`; everything else is of its own.
@@ -168,7 +168,7 @@ def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t values_max=V
     try:
         cursor.at = <const uint8_t*> view.buf + min(position, view.len)
         cursor.end = <const uint8_t*> view.buf + view.len
-        cursor.values_left = values_max
+        cursor.units_left = units_max
         cursor.flexible = plan.flexible
         cursor.fault = False
         fields = read_struct(plan, &cursor, buffer, <const uint8_t*> view.buf)
@@ -250,22 +250,20 @@ cdef object read_value(Step* step, Cursor* cursor, object owner, const uint8_t* 
 
 
 cdef object read_array(Step* step, Cursor* cursor, object owner, const uint8_t* start):
-    cdef Py_ssize_t count, index, size_min
-    cdef int values_each = 1
+    cdef Py_ssize_t count, size_min
+    cdef int units_each = 1
     cdef object value
-    cdef list values
+    cdef list values = []
     if step.element == KIND_STRUCT:
         size_min = (<Plan> step.plan).size_min
-        values_each = (<Plan> step.plan).values_each
+        units_each = (<Plan> step.plan).units_each
     else:
         size_min = kind_size_min(step.element, cursor.flexible)
-    count = take_count(cursor, size_min, values_each, step.nullable)
-    if count == NULL_LENGTH:
+    count = take_count(cursor, size_min, units_each, step.nullable)
+    if cursor.fault or count == NULL_LENGTH:
         return None
-    if cursor.fault:
-        return None
-    values = []
-    for index in range(count):
+    while count:
+        count -= 1
         if step.element == KIND_STRUCT:
             value = read_struct(<Plan> step.plan, cursor, owner, start)
         else:
@@ -400,12 +398,17 @@ cdef bint is_preset(Step* step, object value) except -1:
 
 cdef bint is_preset_struct(Plan plan, object values) except -1:
     cdef Py_ssize_t index
+    cdef Py_ssize_t known = 0
     cdef PyObject* given
     for index in range(plan.count):
         given = PyDict_GetItem(values, <object> plan.steps[index].name)
-        if given != NULL and not is_preset(&plan.steps[index], <object> given):
+        if given == NULL:
+            continue
+        known += 1
+        if not is_preset(&plan.steps[index], <object> given):
             return False
-    return True
+    # What is left over is a mistake, and writing the struct will tell which.
+    return known == PyDict_Size(values)
 
 
 cdef int check_lacking(Plan plan, object values, Py_ssize_t known) except -1:

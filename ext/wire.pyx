@@ -16,8 +16,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
 from wire_bytes cimport (
-    INVALID_REQUEST, NULL_LENGTH, REQUEST_VALUES_MAX, Cursor, PyUnicode_AsUTF8AndSize, Sink,
-    put_i8, put_i16, put_i32, put_i64, put_length, put_no_tags, put_raw, put_sized, put_text,
+    INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, Cursor, PyUnicode_AsUTF8AndSize, Sink,
+    put_i16, put_i32, put_i64, put_length, put_no_tags, put_raw, put_sized, put_text,
     put_uvarint, refuse, remaining, skip_tags, sink_bytes, sink_close, sink_open, take, take_count,
     take_i8, take_i16, take_i32, take_i64, take_length, take_tag_count, take_text, take_uvarint,
 )
@@ -44,6 +44,11 @@ cdef enum:
     FETCH_NODE_ENDPOINTS = 16
     FETCH_DIRECTORY_ID = 17
     FETCH_HIGH_WATERMARK = 18
+
+    # The fields of the schema's structs, and STRUCT_UNITS: what codec.pyx counts for them.
+    TOPIC_UNITS = 3 + 3
+    PRODUCE_PARTITION_UNITS = 2 + 3
+    FETCH_PARTITION_UNITS = 8 + 3
 
     UUID_SIZE = 16
     NAME_SIZE_MAX = 249
@@ -112,7 +117,7 @@ cdef inline void open_cursor(
 ) noexcept:
     cursor.at = <const uint8_t*> view.buf + min(position, view.len)
     cursor.end = <const uint8_t*> view.buf + view.len
-    cursor.values_left = REQUEST_VALUES_MAX
+    cursor.units_left = REQUEST_UNITS_MAX
     cursor.flexible = flexible
     cursor.fault = False
 
@@ -190,7 +195,7 @@ cdef list produce_topics(Cursor* cursor, bint by_id, object frame, const uint8_t
     cdef list topics = []
     cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
     cdef Py_ssize_t count
-    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), TOPIC_UNITS, False)
     while count > 0 and not cursor.fault:
         topic = take_topic(cursor, by_id)
         partitions = produce_partitions(cursor, frame, start)
@@ -202,7 +207,9 @@ cdef list produce_topics(Cursor* cursor, bint by_id, object frame, const uint8_t
 
 cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start):
     cdef list partitions = []
-    cdef Py_ssize_t count = take_count(cursor, 6 if cursor.flexible else 8, 3, False)
+    cdef Py_ssize_t count = take_count(
+        cursor, 6 if cursor.flexible else 8, PRODUCE_PARTITION_UNITS, False
+    )
     cdef Py_ssize_t length, at
     cdef int32_t index
     while count > 0 and not cursor.fault:
@@ -361,7 +368,7 @@ cdef list fetch_topics(Cursor* cursor, int version, bint by_id):
     cdef list topics = []
     cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
     cdef Py_ssize_t count
-    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), TOPIC_UNITS, False)
     while count > 0 and not cursor.fault:
         topic = take_topic(cursor, by_id)
         partitions = fetch_partitions(cursor, version)
@@ -374,18 +381,16 @@ cdef list fetch_topics(Cursor* cursor, int version, bint by_id):
 cdef list fetch_partitions(Cursor* cursor, int version):
     cdef list partitions = []
     cdef Py_ssize_t size_min = 4 + 8 + 4
-    cdef int values_each = 4
     cdef Py_ssize_t count
     cdef int32_t index, current_leader_epoch, last_fetched_epoch, partition_max_bytes
     cdef int64_t fetch_offset, log_start_offset
     if version >= FETCH_LOG_START:
-        size_min, values_each = size_min + 8, values_each + 1
+        size_min += 8
     if version >= FETCH_LEADER_EPOCH:
-        size_min, values_each = size_min + 4, values_each + 1
+        size_min += 4
     if version >= FETCH_FLEXIBLE:
-        size_min, values_each = size_min + 4 + 1, values_each + 1
-    values_each += (version >= FETCH_DIRECTORY_ID) + (version >= FETCH_HIGH_WATERMARK)
-    count = take_count(cursor, size_min, values_each, False)
+        size_min += 4 + 1
+    count = take_count(cursor, size_min, FETCH_PARTITION_UNITS, False)
     while count > 0 and not cursor.fault:
         index = take_i32(cursor)
         current_leader_epoch = take_i32(cursor) if version >= FETCH_LEADER_EPOCH else -1
@@ -423,7 +428,7 @@ cdef list forgotten_topics(Cursor* cursor, bint by_id):
     cdef list indexes
     cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
     cdef Py_ssize_t count, index_count
-    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), 3, False)
+    count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), TOPIC_UNITS, False)
     while count > 0 and not cursor.fault:
         topic = take_topic(cursor, by_id)
         indexes = []

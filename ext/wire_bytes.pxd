@@ -30,16 +30,18 @@ cdef extern from "Python.h":
 cdef enum:
     INVALID_REQUEST = 42
     NULL_LENGTH = -1
-    # What one request may be unfolded into.  A value costs some hundred bytes of objects for as
-    # little as one byte of frame, and 2^20 of them are more than any client asks about at once.
-    REQUEST_VALUES_MAX = 1 << 20
+    # What one request may be unfolded into, in units of about 64 bytes of objects (measured): a
+    # number or a string in an array is one, a struct its fields and three.  Without a bound, two
+    # bytes of frame could become three hundred; 2^20 is room for 130,000 partitions of a commit.
+    REQUEST_UNITS_MAX = 1 << 20
+    STRUCT_UNITS = 3
     SINK_START_SIZE = 1024
 
 
 cdef struct Cursor:
     const uint8_t* at
     const uint8_t* end
-    int64_t values_left
+    int64_t units_left
     bint flexible
     bint fault
 
@@ -113,7 +115,7 @@ cdef inline Py_ssize_t take_length(Cursor* cursor, int width, bint nullable) noe
 
 
 cdef inline Py_ssize_t take_count(
-    Cursor* cursor, Py_ssize_t element_size_min, int values_each, bint nullable
+    Cursor* cursor, Py_ssize_t element_size_min, int units_each, bint nullable
 ) noexcept nogil:
     """How many elements follow, or NULL_LENGTH.
 
@@ -126,8 +128,8 @@ cdef inline Py_ssize_t take_count(
     if count > remaining(cursor) // element_size_min:
         refuse(cursor)
         return 0
-    cursor.values_left -= <int64_t> count * values_each
-    if cursor.values_left < 0:
+    cursor.units_left -= <int64_t> count * units_each
+    if cursor.units_left < 0:
         refuse(cursor)
         return 0
     return count

@@ -14,7 +14,7 @@ BYTES: int
 RECORDS: int
 STRUCT: int
 ARRAY: int
-VALUES_MAX: int
+UNITS_MAX: int
 
 Step: TypeAlias = tuple[str, int, int, bool, int, object, Plan | None]
 Lacking: TypeAlias = tuple[str, object, bool]
@@ -30,6 +30,6 @@ class Plan:
     ) -> None: ...
 
 def read(
-    plan: Plan, buffer: bytes | memoryview, position: int = 0, values_max: int = ...
+    plan: Plan, buffer: bytes | memoryview, position: int = 0, units_max: int = ...
 ) -> Fields | int: ...
 def write(plan: Plan, values: dict[str, Any]) -> bytes: ...

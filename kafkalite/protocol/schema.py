@@ -23,7 +23,8 @@ from kafkalite.protocol.types import Array, Field, Struct, versions_of
 __all__ = ["BY_KEY", "Api", "Fields", "Message"]
 
 API_VERSIONS_KEY = 18
-ANSWER_VALUES_MAX = 1 << 26
+ANSWER_UNITS_MAX = 1 << 24
+"""What a response may unfold into when a client reads it, as the request's bound in _ext.codec."""
 
 BY_KEY: dict[int, Api] = {}
 
@@ -39,19 +40,19 @@ class Message:
         versions: str,
         flexible: str = "none",
         may_drop: bool = True,
-        values_max: int = codec.VALUES_MAX,
+        units_max: int = codec.UNITS_MAX,
     ) -> None:
         self.name = name
         self.struct = struct
         self.versions = versions_of(versions)
         self.flexible = versions_of(flexible)
         self.may_drop = may_drop
-        self.values_max = values_max
+        self.units_max = units_max
         self.plans: dict[int, Plan] = {}
 
     def read(self, version: int, buffer: bytes | memoryview, position: int = 0) -> Fields:
         """What the bytes say from `position` to their end; InvalidRequest when they do not read."""
-        fields = codec.read(self.plan(version), buffer, position, self.values_max)
+        fields = codec.read(self.plan(version), buffer, position, self.units_max)
         if isinstance(fields, int):
             raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
         return fields
@@ -106,7 +107,7 @@ class Api:
             response,
             versions=versions,
             flexible=flexible,
-            values_max=ANSWER_VALUES_MAX,
+            units_max=ANSWER_UNITS_MAX,
         )
 
     def __repr__(self) -> str:

@@ -20,12 +20,12 @@ from kafka.protocol.api_message import ApiMessage
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-import kafkalite.protocol.schemas  # noqa: F401
 from kafkalite.protocol.schema import BY_KEY, Api, Message
 from kafkalite.protocol.types import Int32, Struct, Uuid
 from tests.protocol.values import filled, versions, with_defaults
 
-SEEDS = [(0, 0.0), (1, 0.0), (2, 0.3), (3, 1.0)]
+# Once with every array filled, so that no field is missed; then as the dice fall; then with nulls.
+WAYS: list[dict[str, Any]] = [{"counts": (2,)}, {}, {"null": 0.3}, {"null": 1.0}]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
 
@@ -63,8 +63,8 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(api):
             continue
         entities = load_request_schema(api.key, version), load_response_schema(api.key, version)
         for message, entity in zip(sides(api), entities, strict=True):
-            for seed, null in SEEDS:
-                values = filled(message, version, seed, null)
+            for seed, how in enumerate(WAYS):
+                values = filled(message, version, seed, **how)
                 ours = message.write(version, values)
                 theirs, size = entity_reader(entity)(ours, 0)
                 assert size == len(ours)
@@ -131,8 +131,8 @@ def test_kafka_python_reads_what_we_write_and_writes_what_we_read(api):
         for version in versions(api):
             if version > oracle.max_version:
                 continue
-            for seed, null in SEEDS:
-                values = filled(message, version, seed, null)
+            for seed, how in enumerate(WAYS):
+                values = filled(message, version, seed, **how)
                 if (api.name, side) == ("ApiVersions", "response"):
                     values["error_code"] = 0  # after any other it reads version 0, as it should
                 ours = message.write(version, values)

@@ -1,15 +1,18 @@
-"""Messages to try a codec with: every field of a version filled, with edges among the values.
+"""Messages to try a codec with, and the codec once more in plain Python.
 
-A seed makes one message, always the same.  `say` decides how much it says: every field and two
-elements in each array, or nothing but what cannot be left out.
+A Maker makes one message of a seed, always the same.  `tokens` is codec.pyx's writer, slowly and
+with every length still apart from the bytes around it, so that a test can make each of them lie.
 """
 
 from __future__ import annotations
 
 import random
+import struct as packing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import kafkalite.protocol.schemas  # noqa: F401
 from kafkalite.errors import BY_CODE
 from kafkalite.protocol.schema import BY_KEY, Api, Message
 from kafkalite.protocol.types import (
@@ -30,69 +33,93 @@ from kafkalite.protocol.types import (
     Uuid,
 )
 
+FORMATS = {
+    Bool: ">?",
+    Float64: ">d",
+    Int8: ">b",
+    Int16: ">h",
+    Int32: ">i",
+    Int64: ">q",
+    UInt16: ">H",
+    UInt32: ">I",
+}
+
 CODES = [0, *(code for code in BY_CODE if -1 <= code <= 100)]
 STRINGS = ["", "a", "flights", "naïve 🛩", "x" * 126, "y" * 127, "z" * 300]
 BYTES = [b"", b"\0", b"abc\xff", bytes(126), bytes(127), b"r" * 20_000]
-BITS = {Int8: 8, Int16: 16, Int32: 32, Int64: 64}
 
 
-def filled(message: Message, version: int, seed: int, null: float = 0.0) -> dict[str, Any]:
-    """Every field the version has; a nullable one is null with this probability."""
-    return fill(message.struct, version, random.Random(f"{message.name} {version} {seed}"), null)
+def versions(api: Api) -> range:
+    low, high = api.versions
+    return range(low, high + 1)
 
 
-def fill(struct: Struct, version: int, dice: random.Random, null: float) -> dict[str, Any]:
-    return {
-        name: value_of(name, field, version, dice, null)
-        for name, field in struct.fields.items()
-        if version in field.versions
-    }
+def every_message() -> Iterator[tuple[Message, int]]:
+    for api in BY_KEY.values():
+        for version in versions(api):
+            yield api.request, version
+            yield api.response, version
 
 
-def value_of(name: str, field: Field, version: int, dice: random.Random, null: float) -> Any:
-    if version in field.nullable and dice.random() < null:
-        return None
-    if isinstance(field, Array):
-        count = dice.choice([0, 1, 2, 2])
-        return [value_of(name, field.element, version, dice, null) for _ in range(count)]
-    if isinstance(field, Struct):
-        return fill(field, version, dice, null)
-    if isinstance(field, Bool):
-        return dice.random() < 0.5
-    if isinstance(field, String):
-        return dice.choice(STRINGS)
-    if isinstance(field, Bytes | Records):
-        return dice.choice(BYTES)
-    if isinstance(field, Uuid):
-        return dice.choice([bytes(16), bytes(range(16)), dice.randbytes(16)])
-    if isinstance(field, Float64):
-        return dice.choice([0.0, -1.5, 1e300])
-    return number_of(name, field, dice)
+def filled(message: Message, version: int, seed: int = 0, **how: Any) -> dict[str, Any]:
+    """A message that says every field its version has."""
+    dice = random.Random(f"{message.name} {version} {seed}")
+    return Maker(dice, version, **how).struct(message.struct)
 
 
-def number_of(name: str, field: Field, dice: random.Random) -> int:
-    if name.endswith("error_code"):
-        return dice.choice(CODES)
-    if isinstance(field, UInt16):
-        return dice.choice([0, 9092, 0xFFFF])
-    if isinstance(field, UInt32):
-        return dice.choice([0, 9092, 0xFFFFFFFF])
-    bits = BITS[type(field)]
-    if bits == 64 and ("time" in name or name.endswith("_ms")):
-        # kio reads these into dates, which end before 64 bits do.
-        return dice.choice([0, 1, 1_385_078_400_123])
-    high = (1 << (bits - 1)) - 1
-    return dice.choice([0, 1, -1, high, -high - 1, dice.randint(-high - 1, high)])
+@dataclass
+class Maker:
+    dice: random.Random
+    version: int
+    null: float = 0.0  # how likely a field is null that may be
+    counts: tuple[int, ...] = (0, 1, 2, 2)
+    small: bool = False  # no value of more than a few bytes
+
+    def struct(self, struct: Struct) -> dict[str, Any]:
+        return {
+            name: self.value(name, field)
+            for name, field in struct.fields.items()
+            if self.version in field.versions
+        }
+
+    def value(self, name: str, field: Field) -> Any:
+        if self.version in field.nullable and self.dice.random() < self.null:
+            return None
+        if isinstance(field, Array):
+            count = self.dice.choice(self.counts)
+            return [self.value(name, field.element) for _ in range(count)]
+        if isinstance(field, Struct):
+            return self.struct(field)
+        if isinstance(field, Bool):
+            return self.dice.random() < 0.5
+        if isinstance(field, String):
+            return self.dice.choice(STRINGS[:4] if self.small else STRINGS)
+        if isinstance(field, Bytes | Records):
+            return self.dice.choice(BYTES[:3] if self.small else BYTES)
+        if isinstance(field, Uuid):
+            return self.dice.choice([bytes(16), bytes(range(16)), self.dice.randbytes(16)])
+        if isinstance(field, Float64):
+            return self.dice.choice([0.0, -1.5, 1e300])
+        return self.number(name, field)
+
+    def number(self, name: str, field: Field) -> int:
+        size = packing.calcsize(FORMATS[type(field)])
+        low, high = -1 << (size * 8 - 1), (1 << (size * 8 - 1)) - 1
+        if name.endswith("error_code"):
+            return self.dice.choice(CODES)
+        if isinstance(field, UInt16 | UInt32):
+            return self.dice.choice([0, 9092, high - low])
+        if size == 8 and ("time" in name or name.endswith("_ms")):
+            # kio reads these into dates, which end before 64 bits do.
+            return self.dice.choice([0, 1, 1_385_078_400_123])
+        return self.dice.choice([0, 1, -1, low, high, self.dice.randint(low, high)])
 
 
 def with_defaults(struct: Struct, version: int, values: dict[str, Any]) -> dict[str, Any]:
     """What a reader must find after these were written: fields the version lacks, by default."""
     found = {}
     for name, field in struct.fields.items():
-        if version not in field.versions or name not in values:
-            found[name] = field.default
-            continue
-        value = values[name]
+        value = values.get(name, field.default) if version in field.versions else field.default
         element = field.element if isinstance(field, Array) else field
         if isinstance(element, Struct) and value is not None:
             if isinstance(field, Array):
@@ -103,13 +130,78 @@ def with_defaults(struct: Struct, version: int, values: dict[str, Any]) -> dict[
     return found
 
 
-def versions(api: Api) -> range:
-    low, high = api.versions
-    return range(low, high + 1)
+@dataclass(frozen=True)
+class Length:
+    """A length, count or size as it stands in the bytes: a format of struct's, or a varint."""
+
+    value: int
+    form: str = "uvarint"
+
+    def __bytes__(self) -> bytes:
+        return (
+            uvarint(self.value) if self.form == "uvarint" else packing.pack(self.form, self.value)
+        )
 
 
-def every_message() -> Iterator[tuple[Api, Message, int]]:
-    for api in BY_KEY.values():
-        for version in versions(api):
-            yield api, api.request, version
-            yield api, api.response, version
+Tokens = list[bytes | Length]
+
+
+def uvarint(value: int) -> bytes:
+    written = b""
+    while value >= 0x80:
+        written += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return written + bytes([value])
+
+
+def joined(tokens: Tokens) -> bytes:
+    return b"".join(bytes(token) for token in tokens)
+
+
+def tokens(message: Message, version: int, values: dict[str, Any]) -> Tokens:
+    return struct_tokens(message.struct, version, version in message.flexible, values)
+
+
+def struct_tokens(struct: Struct, version: int, flexible: bool, values: dict[str, Any]) -> Tokens:
+    found: Tokens = []
+    tagged: dict[int, Tokens] = {}
+    for name, field in struct.fields.items():
+        if version not in field.versions:
+            continue
+        value = values.get(name, field.default)
+        if field.tag is None:
+            found += field_tokens(field, version, flexible, value)
+        elif value != field.default:
+            tagged[field.tag] = field_tokens(field, version, flexible, value)
+    if flexible:
+        found.append(Length(len(tagged)))
+        for tag, content in sorted(tagged.items()):
+            found += [uvarint(tag), Length(len(joined(content))), *content]
+    return found
+
+
+def field_tokens(field: Field, version: int, flexible: bool, value: Any) -> Tokens:
+    nullable = version in field.nullable
+    if isinstance(field, Struct):
+        if value is None:
+            return [b"\xff"]
+        there = [b"\1"] if nullable else []
+        return [*there, *struct_tokens(field, version, flexible, value)]
+    if isinstance(field, Array):
+        elements: Tokens = []
+        for one in value or ():
+            elements += field_tokens(field.element, version, flexible, one)
+        return [length(value, flexible, ">i"), *elements]
+    if isinstance(field, String):
+        text = None if value is None else value.encode()
+        return [length(text, flexible, ">h"), text or b""]
+    if isinstance(field, Bytes | Records):
+        return [length(value, flexible, ">i"), value or b""]
+    if isinstance(field, Uuid):
+        return [value]
+    return [packing.pack(FORMATS[type(field)], value)]
+
+
+def length(value: Any, flexible: bool, form: str) -> Length:
+    count = -1 if value is None else len(value)
+    return Length(count + 1) if flexible else Length(count, form)

@@ -1,0 +1,139 @@
+"""What lying bytes cost: a refusal, and no memory.
+
+Every message of every version, request and response: cut short at each byte, each byte changed,
+and each of its lengths, counts and sizes replaced by each of the lies.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+
+from kafkalite._ext import codec
+from kafkalite.errors import InvalidRequest
+from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from tests.protocol.values import Length, filled, joined, tokens, uvarint, versions
+
+SMALL = {"small": True, "counts": (1, 2)}
+MEMORY_MAX = 1 << 20
+
+APIS = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
+
+
+def read(message: Message, version: int, frame: bytes) -> dict | None:
+    """The fields, or None for a refusal; anything else that is raised fails the test."""
+    try:
+        return message.read(version, frame)
+    except InvalidRequest:
+        return None
+
+
+@APIS
+def test_a_message_cut_short_is_refused(api):
+    for version in versions(api):
+        for message in (api.request, api.response):
+            whole = message.write(version, filled(message, version, **SMALL))
+            for size in range(len(whole)):
+                assert read(message, version, whole[:size]) is None
+
+
+@APIS
+def test_bytes_after_the_end_are_refused(api):
+    for version in versions(api):
+        for message in (api.request, api.response):
+            whole = message.write(version, filled(message, version, **SMALL))
+            assert read(message, version, whole + b"\0") is None
+
+
+@APIS
+def test_what_is_read_from_changed_bytes_can_be_written_and_read_again(api):
+    dice = random.Random(api.name)
+    for version in versions(api):
+        for message in (api.request, api.response):
+            frame = bytearray(message.write(version, filled(message, version, **SMALL)))
+            for at in range(len(frame)):
+                kept, frame[at] = frame[at], frame[at] ^ dice.randint(1, 255)
+                fields = read(message, version, bytes(frame))
+                if fields is not None and not has_float(message):
+                    again = message.read(version, message.write(version, fields))
+                    assert again == fields
+                frame[at] = kept
+
+
+def has_float(message: Message) -> bool:
+    """Whether a changed byte may make a number that is not equal to itself."""
+    return message.name.startswith(("DescribeClientQuotas", "AlterClientQuotas"))
+
+
+def lies(length: Length, left: int) -> list[bytes]:
+    """Twelve other things a length could say, as bytes; `left` is how much follows it."""
+    near = [length.value + 1, length.value - 1, left, left + 1, 2 * left + 2]
+    if length.form == "uvarint":
+        overlong = [b"\xff" * 5 + b"\x01", b"\x80" * 9 + b"\x01", b"\xff" * 4 + b"\x1f"]
+        far = [0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+        return [uvarint(max(value, 0)) for value in (*near, *far)] + overlong
+    bits = 16 if length.form == ">h" else 32
+    high = (1 << (bits - 1)) - 1
+    far = [0, -1, -2, -high - 1, high, high // 2, high // 256]
+    return [bytes(Length(max(-high - 1, min(value, high)), length.form)) for value in near + far]
+
+
+@APIS
+def test_a_length_that_lies_costs_no_memory(api):
+    tracemalloc.start()
+    try:
+        for version in versions(api):
+            for message in (api.request, api.response):
+                values = filled(message, version, small=True, counts=(1,))
+                told = tokens(message, version, values)
+                for at, length in enumerate(told):
+                    if isinstance(length, Length):
+                        head, tail = joined(told[:at]), joined(told[at + 1 :])
+                        for lie in lies(length, len(tail)):
+                            read(message, version, head + lie + tail)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
+    finally:
+        tracemalloc.stop()
+
+
+def test_twelve_lies_are_told_about_each_length():
+    for form in ("uvarint", ">h", ">i"):
+        assert len(lies(Length(7, form), 100)) == 12
+
+
+def test_a_request_is_not_unfolded_beyond_its_bound():
+    count = codec.UNITS_MAX // 5 + 1
+    frame = uvarint(count + 1) + b"\x01\x00" * count + bytes(4)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            METADATA.request.read(9, frame)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_request_about_a_hundred_thousand_partitions_is_read():
+    partitions = [{"partition_index": index} for index in range(100_000)]
+    request = {"topics": [{"name": "flights", "partitions": partitions}]}
+    frame = LIST_OFFSETS.request.write(10, request)
+    assert len(LIST_OFFSETS.request.read(10, frame).topics[0].partitions) == 100_000
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"ab\xe2\x82"])
+def test_a_string_that_is_not_utf8_is_refused(text):
+    frame = uvarint(2) + uvarint(len(text) + 1) + text + bytes(5)
+    with pytest.raises(InvalidRequest):
+        METADATA.request.read(9, frame)
+
+
+def test_a_count_of_tags_beyond_the_bytes_is_refused():
+    body = LIST_OFFSETS.request.write(10, {})
+    assert body.endswith(b"\0")
+    for count in (1, 127, 0xFFFFFFFF):
+        with pytest.raises(InvalidRequest):
+            LIST_OFFSETS.request.read(10, body[:-1] + uvarint(count))

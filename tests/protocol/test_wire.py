@@ -1,0 +1,287 @@
+"""The compiled Produce and Fetch codecs are their twins, the schemas: on good bytes, on bytes cut
+short or changed, and on lengths that lie; in every version."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkalite._ext import wire
+from kafkalite.errors import InvalidRequest
+from kafkalite.protocol.frame import response_header
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.produce import PRODUCE
+from tests.protocol.test_hostile import lies
+from tests.protocol.values import Length, filled, joined, tokens, versions
+
+CORRELATION_ID = 1_234_567
+HEAD = b"whatever the header says"
+PRODUCE_VERSIONS = pytest.mark.parametrize("version", versions(PRODUCE))
+FETCH_VERSIONS = pytest.mark.parametrize("version", versions(FETCH))
+
+
+def topic_of(struct: dict[str, Any], version: int, name: str) -> str | bytes:
+    return struct["topic_id"] if version >= 13 else struct[name]
+
+
+def produce_twin(version: int, frame: bytes, position: int) -> Any:
+    try:
+        request = PRODUCE.request.read(version, frame, position)
+    except InvalidRequest as fault:
+        return fault.code
+    topics = [
+        (
+            topic_of(topic, version, "name"),
+            [(one.index, one.records) for one in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    return (request.transactional_id, request.acks, request.timeout_ms, topics)
+
+
+def fetch_twin(version: int, frame: bytes, position: int) -> Any:
+    try:
+        request = FETCH.request.read(version, frame, position)
+    except InvalidRequest as fault:
+        return fault.code
+    asked = [
+        "partition",
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "partition_max_bytes",
+    ]
+    topics = [
+        (
+            topic_of(topic, version, "topic"),
+            [tuple(one[name] for name in asked) for one in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    forgotten = [
+        (topic_of(topic, version, "topic"), topic.partitions)
+        for topic in request.forgotten_topics_data
+    ]
+    return (
+        request.replica_state.replica_id if version >= 15 else request.replica_id,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        request.session_id,
+        request.session_epoch,
+        topics,
+        forgotten,
+        request.rack_id,
+    )
+
+
+CODECS = [(PRODUCE, wire.decode_produce, produce_twin), (FETCH, wire.decode_fetch, fetch_twin)]
+DECODERS = pytest.mark.parametrize(("api", "decode", "twin"), CODECS, ids=["produce", "fetch"])
+
+
+@DECODERS
+@given(seed=st.integers(0, 1 << 30), null=st.sampled_from([0.0, 0.5]))
+def test_a_request_is_read_as_the_schema_reads_it(api, decode, twin, seed, null):
+    for version in versions(api):
+        frame = HEAD + api.request.write(version, filled(api.request, version, seed, null=null))
+        read = decode(version, memoryview(frame), len(HEAD))
+        assert read == twin(version, frame, len(HEAD))
+        assert isinstance(read, tuple)
+
+
+@DECODERS
+def test_bytes_cut_short_or_changed_are_judged_as_the_schema_judges_them(api, decode, twin):
+    dice = random.Random(4)
+    for version in versions(api):
+        values = filled(api.request, version, small=True, counts=(2,))
+        frame = bytearray(api.request.write(version, values))
+        for at in range(len(frame)):
+            cut = bytes(frame[:at])
+            assert decode(version, cut, 0) == twin(version, cut, 0) == InvalidRequest.code
+            for flip in (1, 0x80, dice.randint(1, 255)):
+                changed = bytearray(frame)
+                changed[at] ^= flip
+                assert decode(version, bytes(changed), 0) == twin(version, bytes(changed), 0)
+
+
+@DECODERS
+def test_lying_lengths_are_judged_as_the_schema_judges_them(api, decode, twin):
+    for version in versions(api):
+        told = tokens(api.request, version, filled(api.request, version, small=True, counts=(1, 2)))
+        for at, length in enumerate(told):
+            if isinstance(length, Length):
+                head, tail = joined(told[:at]), joined(told[at + 1 :])
+                for lie in lies(length, len(tail)):
+                    frame = head + lie + tail
+                    assert decode(version, frame, 0) == twin(version, frame, 0)
+
+
+@DECODERS
+def test_unknown_tags_are_passed_over_and_known_ones_held_to_their_size(api, decode, twin):
+    for version in versions(api):
+        if version not in api.flexible:
+            continue
+        told = tokens(
+            api.request, version, filled(api.request, version, small=True, counts=(1,), null=1.0)
+        )
+        for tag in range(5):
+            for size in (0, 1, 8, 12, 13, 16, 17):
+                content = bytes([tag, size]) + bytes(size)
+                for at, length in enumerate(told):
+                    if isinstance(length, Length) and length.value == 0:
+                        frame = joined(told[:at]) + b"\x01" + content + joined(told[at + 1 :])
+                        assert decode(version, frame, 0) == twin(version, frame, 0)
+
+
+@PRODUCE_VERSIONS
+def test_a_produce_response_is_written_as_the_schema_writes_it(version):
+    for seed, null in ((0, 0.0), (1, 0.3), (2, 1.0)):
+        values = filled(PRODUCE.response, version, seed, null=null)
+        topics = [
+            (
+                topic_of(topic, version, "name"),
+                [produced(one) for one in topic["partition_responses"]],
+            )
+            for topic in values["responses"]
+        ]
+        assert wire.encode_produce(
+            version, CORRELATION_ID, topics, values["throttle_time_ms"], nodes(values)
+        ) == header(PRODUCE, version) + PRODUCE.response.write(version, values)
+
+
+def produced(partition: dict[str, Any]) -> tuple[Any, ...]:
+    errors = [
+        (error["batch_index"], error["batch_index_error_message"])
+        for error in partition.get("record_errors", ())
+    ]
+    return (
+        partition["index"],
+        partition["error_code"],
+        partition["base_offset"],
+        partition["log_append_time_ms"],
+        partition.get("log_start_offset", -1),
+        errors,
+        partition.get("error_message"),
+        pair(partition.get("current_leader")),
+    )
+
+
+@FETCH_VERSIONS
+def test_a_fetch_response_is_written_as_the_schema_writes_it(version):
+    for seed, null in ((0, 0.0), (1, 0.3), (2, 1.0)):
+        values = filled(FETCH.response, version, seed, null=null)
+        for topic in values["responses"]:
+            for one in topic["partitions"]:
+                one.pop("snapshot_id", None)  # only followers of a quorum's log are told
+                one["records"] = one["records"] or b""  # and nothing is never null
+        topics = [
+            (topic_of(topic, version, "topic"), [fetched(one) for one in topic["partitions"]])
+            for topic in values["responses"]
+        ]
+        chunks = wire.encode_fetch(
+            version,
+            CORRELATION_ID,
+            values["throttle_time_ms"],
+            values.get("error_code", 0),
+            values.get("session_id", 0),
+            topics,
+            nodes(values),
+        )
+        assert b"".join(chunks) == header(FETCH, version) + FETCH.response.write(version, values)
+
+
+def fetched(partition: dict[str, Any]) -> tuple[Any, ...]:
+    aborted = partition["aborted_transactions"]
+    return (
+        partition["partition_index"],
+        partition["error_code"],
+        partition["high_watermark"],
+        partition["last_stable_offset"],
+        partition.get("log_start_offset", -1),
+        None if aborted is None else [tuple(one.values()) for one in aborted],
+        partition.get("preferred_read_replica", -1),
+        partition["records"] or None,
+        pair(partition.get("current_leader")),
+        pair(partition.get("diverging_epoch")),
+    )
+
+
+def pair(struct: dict[str, int] | None) -> tuple[int, ...] | None:
+    return None if struct is None else tuple(struct.values())
+
+
+def nodes(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [tuple(node.values()) for node in values.get("node_endpoints", ())]
+
+
+def header(api: Any, version: int) -> bytes:
+    return response_header(CORRELATION_ID, api.response_header_flexible(version))
+
+
+class Slice:
+    """What stands for a stretch of a file: all the encoder may ask of it is its size."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@FETCH_VERSIONS
+def test_records_pass_through_untouched_between_runs_of_bytes(version):
+    slices = [Slice(100), Slice(0), Slice(1 << 30)]
+    partitions = [(one, 0, 9, 9, 0, None, -1, slices[one], None, None) for one in range(3)]
+    topic = "flights" if version < 13 else bytes(range(16))
+    chunks = wire.encode_fetch(version, CORRELATION_ID, 0, 0, 0, [(topic, partitions)])
+    kinds = [type(chunk) for chunk in chunks]
+    assert kinds[:4] == [bytes, Slice, bytes, Slice]
+    assert chunks[1] is slices[0]
+    assert chunks[3] is slices[2]
+
+
+def test_nothing_fetched_is_empty_and_not_null():
+    partition = (0, 0, 9, 9, 0, None, -1, None, None, None)
+    (frame,) = wire.encode_fetch(4, CORRELATION_ID, 0, 0, 0, [("flights", [partition])])
+    body = FETCH.response.read(4, frame, 4)
+    assert body.responses[0].partitions[0].records == b""
+
+
+def test_a_records_view_shares_the_memory_of_its_frame():
+    values = {"topic_data": [{"name": "a", "partition_data": [{"index": 1, "records": b"rrrr"}]}]}
+    frame = bytearray(PRODUCE.request.write(9, values))
+    _, _, _, [(_, [(_, records)])] = wire.decode_produce(9, memoryview(frame), 0)
+    frame[frame.index(b"rrrr")] = ord("x")
+    assert records == b"xrrr"
+
+
+def test_a_topic_name_seen_again_is_the_same_object():
+    values = {"topic_data": [{"name": "fl" + "ights"}]}
+    frame = PRODUCE.request.write(9, values)
+    first = wire.decode_produce(9, frame, 0)[3][0][0]
+    assert wire.decode_produce(9, bytes(frame), 0)[3][0][0] is first
+
+
+def test_more_names_than_are_kept_are_still_told_apart():
+    names = [f"topic-{index}" for index in range(5000)] + ["é" * 120, "x" * 249, "x" * 250, ""]
+    frame = PRODUCE.request.write(9, {"topic_data": [{"name": name} for name in names * 2]})
+    assert [topic for topic, _ in wire.decode_produce(9, frame, 0)[3]] == names * 2
+
+
+def test_a_request_is_not_unfolded_beyond_its_bound():
+    partition = bytes(4) + b"\x00\x00"
+    frame = b"\x00" + bytes(6) + b"\x02" + b"\x02a" + b"\x81\x80\x80\x01" + partition * (1 << 21)
+    assert wire.decode_produce(9, frame + b"\x00\x00", 0) == InvalidRequest.code
+
+
+@pytest.mark.parametrize("version", [-1, 2, 14])
+def test_a_version_that_is_not_served_is_our_mistake(version):
+    with pytest.raises(AssertionError):
+        wire.decode_produce(version, b"", 0)
+    with pytest.raises(AssertionError):
+        wire.encode_produce(version, 1, [], 0)
