@@ -35,7 +35,7 @@ def extensions() -> list[Extension]:
     ]
 
 
-class SourceDistribution(sdist):
+class SourceDistribution(sdist):  # type: ignore[misc]
     """Carries ext/ as it is written, and nothing that was generated from it."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
