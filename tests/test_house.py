@@ -93,7 +93,7 @@ def nobody_is_alone(house):
     known = set().union(*map(house.known_to, house.modules.values()))
     for name, module in house.modules.items():
         entrance = module.path.name == "__init__.py" or floor(module.room) == len(FLOORS) - 1
-        if name not in known and not entrance and not named_in_a_table(house, name):
+        if name not in known and not entrance and not named_in_a_string(house, name):
             yield f"nobody imports {name}: use it or remove it"
     for name, path in house.compiled.items():
         if name not in known:
@@ -104,11 +104,13 @@ def nobody_is_alone(house):
             yield f"nobody cimports ext/{path.name}: use it or remove it"
 
 
-def named_in_a_table(house, name):
-    """Whether the room's door names the module in a string, to import it when it is wanted."""
-    door = house.modules.get(name.rpartition(".")[0])
-    strings = {node.value for node in ast.walk(door.tree) if isinstance(node, ast.Constant)}
-    return door is not None and not strings.isdisjoint({name, name.rpartition(".")[2]})
+def named_in_a_string(house, name):
+    """Whether a module is loaded by name: its short name at its room's door, or its full one."""
+    room, _, short = name.rpartition(".")
+    return any(
+        (module.name == room and short in module.strings) or name in module.strings
+        for module in house.modules.values()
+    )
 
 
 def a_word_stands_at_every_door(house):

@@ -26,7 +26,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker", "client"),
     ("process", "gateway", "registry", "connect", "mirror", "sql", "console"),
     ("cli",),
-    ("__init__", "__main__", "testing"),
+    ("testing",),
+    ("__init__", "__main__"),
 )
 
 GUESTS = {"client", "gateway", "registry", "connect", "mirror", "sql", "console"}
@@ -47,6 +48,12 @@ class Module:
         """The folder or file right under the package that it belongs to."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else "__init__"
+
+    @cached_property
+    def strings(self) -> set[str]:
+        """The strings in it; a module may be loaded by name."""
+        values = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
+        return {value for value in values if isinstance(value, str)}
 
     def imports(self, at_run_time: bool = False) -> Iterator[str]:
         """The full names it imports anywhere, `from a import b` as `a.b`.
