@@ -131,8 +131,8 @@ class ApacheKafka:
         self.port, controller_port = free_ports(2)
         settings = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{self.host}:{controller_port}",
+            "node.id": "0",
+            "controller.quorum.voters": f"0@{self.host}:{controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.host}:{controller_port}",
             "log.dirs": str(self.data),

@@ -1,0 +1,237 @@
+"""One scene's talk with one broker, written down so that another broker's can be laid beside it.
+
+Every `ask` and `send` is written down with its answer; `quietly` is for what a scene needs but
+does not judge.  What may differ between two honest brokers is replaced as it is written: ids by the
+order in which they appeared, the time by "now", addresses by "here", sentences by "text".  What
+is left must be equal.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas import cluster, offsets, topics
+from tests.oracle.batches import described
+
+PATIENCE_S = 3.0
+# Long enough for any broker to close a connection it means to close.
+SILENCE_S = 1.0
+NOW_WITHIN_MS = 3_600_000
+NO_ID = bytes(16)
+
+# Lists that are maps: a missing entry is then one difference, and not one in every later place.
+KEYED_BY = {"api_keys": "api_key", "configs": "name"}
+ORDERED_BY = ("name", "topic", "topic_id", "partition_index", "index", "partition", "node_id")
+
+
+class Topic(NamedTuple):
+    name: str
+    id: bytes
+
+
+class Conversation:
+    """Asks one broker; `said` is what came of it."""
+
+    def __init__(self, bootstrap: str, scene: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.address = (host, int(port))
+        self.scene = scene
+        self.said: list[dict[str, object]] = []
+        self.symbols: dict[tuple[str, object], str] = {}
+        self.connection: socket.socket | None = None
+        self.correlation_id = 0
+        self.topic_count = 0
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+    # What a scene says
+
+    def ask(
+        self, api: Api, version: int, body: Mapping[str, object], *, note: str = "", only: str = ""
+    ) -> Fields | None:
+        """Ask and write down; None when the broker hung up, or said nothing, instead of answering.
+
+        `only` keeps one topic of an answer that lists them all."""
+        try:
+            answer = self.quietly(api, version, body)
+            shown = "closed" if answer is None else self.plain(answer)
+        except TimeoutError:
+            self.hang_up()
+            answer, shown = None, "silence"
+        if only and isinstance(shown, dict):
+            shown["topics"] = [topic for topic in shown["topics"] if topic["name"] == only]
+        what = " ".join(part for part in (api.name, f"v{version}", note) if part)
+        self.said.append({"asked": what, "answer": shown})
+        return answer
+
+    def ask_without_answer(self, api: Api, version: int, body: Mapping[str, object]) -> None:
+        """Send a request that is not answered (Produce with acks=0)."""
+        frame = self.header(api, version) + api.request.write(version, dict(body))
+        self.line().sendall(struct.pack(">i", len(frame)) + frame)
+
+    def send(self, raw: bytes, *, note: str) -> None:
+        """Send bytes that are no proper request, and write down only whether it was borne."""
+        line = self.line()
+        line.sendall(raw)
+        line.settimeout(SILENCE_S)
+        try:
+            outcome = "answered" if line.recv(1) else "closed"
+        except TimeoutError:
+            outcome = "silence"
+        except ConnectionError:
+            outcome = "closed"
+        self.hang_up()
+        self.said.append({"asked": note, "answer": outcome})
+
+    def quietly(self, api: Api, version: int, body: Mapping[str, object]) -> Fields | None:
+        """Ask without writing down."""
+        frame = self.header(api, version) + api.request.write(version, dict(body))
+        answer = self.exchange(frame)
+        if answer is None:
+            return None
+        return self.read_answer(api, version, answer)
+
+    def exchange(self, frame: bytes) -> bytes | None:
+        """One frame out, one frame in; None when the broker closed the connection."""
+        line = self.line()
+        stream = line.makefile("rb")
+        try:
+            line.sendall(struct.pack(">i", len(frame)) + frame)
+            prefix = stream.read(4)
+            answer = stream.read(int.from_bytes(prefix, "big"))
+        except ConnectionError:
+            prefix = answer = b""
+        if len(prefix) < 4:
+            self.hang_up()
+            return None
+        assert len(answer) == int.from_bytes(prefix, "big"), "an answer was cut short"
+        return answer
+
+    def topic(self, partitions: int = 1, **configs: str) -> Topic:
+        """A new topic with leaders, whose name is the same whichever broker is asked."""
+        self.topic_count += 1
+        name = f"{self.scene}-{self.topic_count}".translate(str.maketrans("[]", "--", "\"' "))
+        wanted = {
+            "name": name, "num_partitions": partitions, "replication_factor": 1,
+            "configs": [
+                {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
+            ],
+        }  # fmt: skip
+        answer = self.quietly(topics.CREATE_TOPICS, 7, {"topics": [wanted], "timeout_ms": 10_000})
+        assert answer is not None
+        assert answer.topics[0].error_code == 0, f"topic {name}: {answer.topics[0]}"
+        self.await_leaders(name, partitions)
+        return Topic(name, bytes(answer.topics[0].topic_id))
+
+    def await_leaders(self, name: str, partitions: int) -> None:
+        """Come back when every partition serves; what Metadata says may run ahead of that."""
+        self.await_metadata(name, lambda found: is_led(found, partitions))
+        wanted = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+        body = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
+        begun = time.monotonic()
+        while True:
+            answer = self.quietly(offsets.LIST_OFFSETS, 4, body)
+            assert answer is not None
+            if not any(part.error_code for part in answer.topics[0].partitions):
+                return
+            assert time.monotonic() - begun < PATIENCE_S, f"{name} does not serve: {answer}"
+            time.sleep(0.002)
+
+    def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> None:
+        """Come back when what this broker says of the topic is what the scene waits for."""
+        body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        begun = time.monotonic()
+        while True:
+            answer = self.quietly(cluster.METADATA, 9, body)
+            if answer is not None and wanted(answer.topics[0]):
+                return
+            assert time.monotonic() - begun < PATIENCE_S, f"{name} stays {answer}"
+            time.sleep(0.002)
+
+    # How they travel
+
+    def header(self, api: Api, version: int) -> bytes:
+        self.correlation_id += 1
+        plain = struct.pack(">hhih6s", api.key, version, self.correlation_id, 6, b"oracle")
+        return plain + b"\0" if api.request_header_flexible(version) else plain
+
+    def read_answer(self, api: Api, version: int, answer: bytes) -> Fields:
+        assert int.from_bytes(answer[:4], "big") == self.correlation_id, "another's answer"
+        start = 5 if api.response_header_flexible(version) else 4
+        unknown_version = api.key == cluster.API_VERSIONS.key and version > api.versions[1]
+        return api.response.read(0 if unknown_version else version, answer, start)
+
+    def line(self) -> socket.socket:
+        if self.connection is None:
+            self.connection = socket.create_connection(self.address, PATIENCE_S)
+        return self.connection
+
+    def hang_up(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    # How answers are written down
+
+    def plain(self, value: object, name: str = "") -> object:
+        if isinstance(value, dict):
+            return {key: self.plain(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return self.plain_list(value, name)
+        if name in ("error_message", "batch_index_error_message"):
+            return value and "text"
+        if name in ("host", "port", "cluster_id"):
+            return "here"
+        if name == "finalized_features_epoch":
+            return value if value == -1 else "told"
+        if (name == "producer_id" and value != -1) or (name == "session_id" and value != 0):
+            return self.symbol(name, value)
+        if name in ("base_timestamp", "max_timestamp", "timestamp", "log_append_time_ms"):
+            assert isinstance(value, int)
+            return "now" if abs(value - time.time() * 1000) < NOW_WITHIN_MS else value
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self.plain_bytes(bytes(value), name)
+        return value
+
+    def plain_list(self, values: list[object], name: str) -> object:
+        if name in KEYED_BY:
+            return {str(each[KEYED_BY[name]]): self.plain(each) for each in values}  # type: ignore[index]
+        listed = [self.plain(each) for each in values]
+        return sorted(listed, key=place) if values and isinstance(values[0], dict) else listed
+
+    def plain_bytes(self, value: bytes, name: str) -> object:
+        if name == "records":
+            return self.plain(described(value))
+        if name == "topic_id":
+            return "none" if value == NO_ID else self.symbol(name, value)
+        return value.hex()
+
+    def symbol(self, name: str, value: object) -> str:
+        """The first id of a kind is "…-1", the next new one "…-2", on every broker."""
+        if (name, value) not in self.symbols:
+            number = sum(1 for kind, _ in self.symbols if kind == name)
+            self.symbols[(name, value)] = f"{name}-{number + 1}"
+        return self.symbols[(name, value)]
+
+
+def place(entry: object) -> tuple[str, ...]:
+    assert isinstance(entry, dict)
+    return tuple(f"{entry[key]!s:0>8}" for key in ORDERED_BY if key in entry)
+
+
+def is_led(found: Fields, partitions: int) -> bool:
+    led = [part for part in found.partitions if part.leader_id >= 0 and part.error_code == 0]
+    return found.error_code == 0 and len(led) == partitions
+
+
+def is_gone(found: Fields) -> bool:
+    return bool(found.error_code == 3)

@@ -1,0 +1,127 @@
+"""Play the scenes against a broker, keep what was said, and lay two of them side by side.
+
+    python -m tests.oracle.recording record    Apache Kafka's answers, into recorded.json.gz
+    python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    what differs, line by line
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.oracle import scenes
+from tests.oracle.conversation import Conversation
+from tools.apache_kafka import BROKER, ApacheKafka
+
+RECORDED = Path(__file__).with_name("recorded.json.gz")
+ABSENT = "(absent)"
+
+Said = list[dict[str, object]]
+
+
+class Difference(NamedTuple):
+    scene: str
+    asked: str
+    path: str
+    theirs: object
+    ours: object
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scene}: {self.asked}\n    {self.path or 'answer'}: "
+            f"Apache Kafka {short(self.theirs)}, kafkalite {short(self.ours)}"
+        )
+
+
+def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
+    """What this broker says in each scene; a scene that breaks off says why, as an answer."""
+    said = {}
+    plays = scenes.load()
+    for name in names or plays:
+        with Conversation(bootstrap, name) as talk:
+            try:
+                plays[name](talk)
+            except (AssertionError, OSError) as fault:
+                talk.said.append({"asked": "the scene went on", "answer": f"broke off: {fault}"})
+            except AttributeError:
+                # A scene needs an answer it did not get; that it got none is written down.
+                talk.said.append({"asked": "the scene went on", "answer": "broke off: no answer"})
+            said[name] = talk.said
+    return said
+
+
+def record() -> dict[str, Said]:
+    """Play the scenes against a fresh Apache Kafka, and keep what it said."""
+    with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch)) as kafka:
+        said = play(kafka.bootstrap)
+    broken = [name for name, lines in said.items() if "broke off" in str(lines[-1]["answer"])]
+    if broken:
+        raise RuntimeError(f"scenes broke off at Apache Kafka itself: {broken}")
+    text = json.dumps({"kafka": BROKER[1], "scenes": said}, separators=(",", ":"), sort_keys=True)
+    # Without a time in it, so that the same answers are the same file.
+    RECORDED.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return said
+
+
+def recorded() -> dict[str, Said]:
+    found = json.loads(gzip.decompress(RECORDED.read_bytes()))["scenes"]
+    assert isinstance(found, dict)
+    return found
+
+
+def differences(theirs: dict[str, Said], ours: dict[str, Said]) -> Iterator[Difference]:
+    """Every place where two recordings do not say the same."""
+    # Our side went through no file; theirs did, so ours takes the same road.
+    ours = json.loads(json.dumps(ours))
+    for scene in ours:
+        there, here = theirs.get(scene, []), ours[scene]
+        for place in range(max(len(there), len(here))):
+            one = there[place] if place < len(there) else {"asked": ABSENT, "answer": ABSENT}
+            two = here[place] if place < len(here) else {"asked": ABSENT, "answer": ABSENT}
+            asked = str(two["asked"] if one["asked"] == ABSENT else one["asked"])
+            for path, left, right in unequal(one["answer"], two["answer"]):
+                yield Difference(scene, asked, path, left, right)
+
+
+def unequal(left: object, right: object, path: str = "") -> Iterator[tuple[str, object, object]]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted({*left, *right}):
+            yield from unequal(left.get(key, ABSENT), right.get(key, ABSENT), f"{path}.{key}")
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for place, (one, two) in enumerate(zip(left, right, strict=True)):
+            yield from unequal(one, two, f"{path}[{place}]")
+    elif left != right:
+        yield path.lstrip("."), left, right
+
+
+def short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 160 else f"{text[:160]}…"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Apache Kafka's answers, and ours beside them.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("record", help="renew the recording")
+    compare = verbs.add_parser("compare", help="lay a broker's answers beside the recording")
+    compare.add_argument("bootstrap")
+    compare.add_argument("scenes", nargs="*", help="their names, or the beginnings of them")
+    asked = parser.parse_args()
+    if asked.verb == "record":
+        print(f"{len(record())} scenes recorded")
+        return 0
+    begin = tuple(asked.scenes) or ("",)
+    chosen = [name for name in scenes.load() if name.startswith(begin)]
+    found = list(differences(recorded(), play(asked.bootstrap, chosen)))
+    print("\n".join(map(str, found)))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
