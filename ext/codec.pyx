@@ -21,9 +21,9 @@ from libc.string cimport memcpy
 from big_endian cimport load_i64, load_u16, load_u32, store_i64
 from wire_bytes cimport (
     INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink, put_i8, put_i16,
-    put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining, room,
-    sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32, take_i64,
-    take_length, take_tag_count, take_text, take_uvarint,
+    put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining,
+    room, sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32,
+    take_i64, take_length, take_tag_count, take_text, take_uvarint,
 )
 
 
