@@ -82,15 +82,21 @@ def sync_directory(disk: Disk, path: str | Path) -> None:
     directory.close()
 
 
+def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False) -> None:
+    """Write a small file in place: for what may be torn by a crash, because its reader notices."""
+    file = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(disk, file.fileno(), content, 0)
+        if flushed:
+            disk.fsync(file.fileno())
+    finally:
+        file.close()
+
+
 def put_file(disk: Disk, path: Path, content: bytes) -> None:
     """Replace a small file so that a crash leaves the old one or the new one, whole."""
     beside = path.with_name(path.name + ".tmp")
-    file = disk.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(disk, file.fileno(), content, 0)
-        disk.fsync(file.fileno())
-    finally:
-        file.close()
+    write_file(disk, beside, content, flushed=True)
     disk.rename(beside, path)
     sync_directory(disk, path.parent)
 

@@ -39,7 +39,7 @@ SYNCFS_FROM = 16
 class Flush:
     """What one log needs flushed so that it is durable up to `end_offset`."""
 
-    __slots__ = ("directory", "done", "end_offset", "error", "files", "log", "position",
+    __slots__ = ("directories", "done", "end_offset", "error", "files", "log", "position",
                  "segments_made", "small_files", "written_size")  # fmt: skip
 
     def __init__(
@@ -48,13 +48,13 @@ class Flush:
         end_offset: int,
         files: list[OpenFile],
         small_files: list[tuple[Path, bytes]],
-        directory: Path | None,
+        directories: list[Path],
     ) -> None:
         self.log = log
         self.end_offset = end_offset
         self.files = files
         self.small_files = small_files
-        self.directory = directory
+        self.directories = directories
         self.position = log.active.size
         self.written_size = log.written_size
         self.segments_made = log.segments_made
@@ -69,8 +69,8 @@ class Flush:
                     disk.fdatasync(file.fileno())
             for path, content in self.small_files:
                 put_file(disk, path, content)
-            if self.directory is not None and not files_flushed:
-                sync_directory(disk, self.directory)
+            for directory in () if files_flushed else self.directories:
+                sync_directory(disk, directory)
         except OSError as error:
             self.error = error
 
@@ -172,5 +172,5 @@ class Flusher:
             mark = self._disk.open(where.parent / FAILURE_MARK, os.O_WRONLY | os.O_CREAT)
             mark.close()
         except OSError:
-            pass                        # The disk that failed may take nothing any more.
+            pass  # The disk that failed may take nothing any more.
         return DiskFailed(f"{where} could not be flushed: {error.strerror}; the broker must end")

@@ -25,8 +25,6 @@ from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets,
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk, write_all
 
-_WORD = struct.Struct(">i")
-
 
 class Entries:
     """Entries of one size: a file of written ones, and a tail of those that are not yet."""
@@ -83,6 +81,14 @@ class Entries:
         self.tail += entries
         self.count += len(entries) // self.entry_size
 
+    def _count_below(self, bound: int, word_at: int) -> int:
+        entries = self.entries()
+
+        def word(slot: int) -> int:
+            return int.from_bytes(entries[self.entry_size * slot + word_at :][:4], "big")
+
+        return bisect_left(range(self.count), bound, key=word)
+
     def release(self) -> None:
         """Let go of the file."""
         self._file = None
@@ -113,11 +119,7 @@ class OffsetIndex(Entries):
 
     def count_before(self, position: int) -> int:
         """How many entries point before this position."""
-        entries = self.entries()
-        slots = range(self.count)
-        return bisect_left(
-            slots, position, key=lambda slot: int(_WORD.unpack_from(entries, 8 * slot + 4)[0])
-        )
+        return self._count_below(position, word_at=4)
 
 
 class TimeIndex(Entries):
@@ -142,8 +144,4 @@ class TimeIndex(Entries):
 
     def count_before(self, relative_offset: int) -> int:
         """How many entries speak of offsets before this one only."""
-        entries = self.entries()
-        slots = range(self.count)
-        return bisect_left(
-            slots, relative_offset, key=lambda slot: int(_WORD.unpack_from(entries, 12 * slot + 8)[0])
-        )
+        return self._count_below(relative_offset, word_at=8)

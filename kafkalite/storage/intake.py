@@ -91,7 +91,7 @@ class Intake:
         assert attributes & TRANSACTIONAL
         raise InvalidTxnState("The partition knows of no transaction of this producer.")
 
-    def refuse_timestamps(self, batch: bytes | memoryview, now_ms: int) -> None:
+    def refuse_timestamps(self, batch: bytes | bytearray | memoryview, now_ms: int) -> None:
         """Raise InvalidTimestamp naming the records out of bounds, if any is."""
         oldest = max(now_ms - self.before_max_ms, NO_TIMESTAMP + 1)
         newest = now_ms + self.after_max_ms
@@ -106,7 +106,7 @@ class Intake:
             raise fault
 
     def changed(
-        self, batch: bytes | memoryview, attributes: int, now_ms: int
+        self, batch: bytes | bytearray | memoryview, attributes: int, now_ms: int
     ) -> bytes | bytearray | memoryview:
         """The batch as this topic keeps it."""
         if not self.stamps and self.before_max_ms != LONG_MAX:

@@ -1,13 +1,13 @@
 """What files and directories of a log are called: Kafka's names, and nowhere else said.
 
-    flights-3/                                       topic, dash, partition
-      00000000000000004096.log                       a segment, named by its first offset
-      00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
-      00000000000000004096.snapshot                  what producers had written before this offset
-      leader-epoch-checkpoint   partition.metadata
-      00000000000000000000.log.deleted               removed, kept a while for its readers
-    flights-3.6d0c…-delete/                          a deleted topic's, removed a while later
-    flights-3.6d0c…-stray/                           nobody knows it; kept for its owner to look at
+flights-3/                                       topic, dash, partition
+  00000000000000004096.log                       a segment, named by its first offset
+  00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
+  00000000000000004096.snapshot                  what producers had written before this offset
+  leader-epoch-checkpoint   partition.metadata
+  00000000000000000000.log.deleted               removed, kept a while for its readers
+flights-3.6d0c…-delete/                          a deleted topic's, removed a while later
+flights-3.6d0c…-stray/                           nobody knows it; kept for its owner to look at
 """
 
 from __future__ import annotations

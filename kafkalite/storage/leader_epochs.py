@@ -29,10 +29,16 @@ class LeaderEpochCache:
 
     @classmethod
     def load(cls, path: Path) -> LeaderEpochCache | None:
-        """What the file says; None when it is missing or does not read."""
+        """What the file says; None when it is missing or does not read.
+
+        As in Kafka it is empty until the first epoch.
+        """
         cache = cls()
         try:
-            version, count, *entries = path.read_text("ascii").splitlines()
+            lines = path.read_text("ascii").splitlines()
+            if not lines:
+                return cache
+            version, count, *entries = lines
             if int(version) != VERSION or int(count) != len(entries):
                 return None
             for line in entries:

@@ -92,6 +92,7 @@ class Log:
         self.topic_id = topic_id
         self.directory = found.directory
         self.fault = found.fault
+        self.quarantined = found.fault is not None
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
         self.end_offset = found.end_offset
@@ -101,12 +102,13 @@ class Log:
         self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
         self.segments = found.segments
         self.written_size = 0
-        self.segments_made = 0
+        self.segments_made = found.segments_made
         self._bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._durable_position = self.active.size
         self._flushed_size = 0
         self._directory_flushed = 0
+        self._closed_under_way = False
         self._clock = clock
         self._disk = found.disk
         self._space = space
@@ -134,11 +136,13 @@ class Log:
         space: FreeSpace | None = None,
         disk: Disk = DISK,
         flushes_always: bool = False,
+        new: bool = False,
     ) -> Log:
-        """Open the log in a directory, and recover it unless a clean end is known and true."""
+        """Open the log in a directory, and recover it unless it is new, or a clean end is known
+        and true."""
         found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], clock.wall_ms())
         found.list_segments(log_start_offset)
-        if clean is None or not found.believe(clean):
+        if not new and (clean is None or not found.believe(clean)):
             found.recover(recovery_point, log_start_offset, drop_cache)
         return cls(
             found,
@@ -161,6 +165,7 @@ class Log:
         self._intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
         self._segment_ms = config[SEGMENT_MS]
+        self._leaves_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
         self._sets_aside = config[DURABILITY] == "fsync" or self._flushes_always
         self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
         for segment in self.segments:
@@ -191,7 +196,7 @@ class Log:
     # -- appending ---------------------------------------------------------------------------
 
     def append(
-        self, batch: bytes | memoryview, leader_epoch: int, *, from_client: bool = True
+        self, batch: bytes | bytearray | memoryview, leader_epoch: int, *, from_client: bool = True
     ) -> Appended:
         """Place one batch at the end; raises what is wrong with it, and then wrote nothing."""
         if self.fault is not None:
@@ -352,12 +357,27 @@ class Log:
             path = self.directory / layout.LEADER_EPOCHS
             small_files.append((path, self.leader_epochs.encoded()))
             self.leader_epochs.unsaved = False
-        names_new = self._directory_flushed < self.segments_made
-        return Flush(self, end_offset, files, small_files, self.directory if names_new else None)
+        directories = []
+        if self._directory_flushed < self.segments_made:
+            directories += [self.directory, self.directory.parent]
+            metadata = self.directory / layout.PARTITION_METADATA
+            if self._directory_flushed == 0 and metadata.exists():
+                files.append(self._disk.open(metadata, os.O_RDONLY))
+        return Flush(self, end_offset, files, small_files, directories)
+
+    def flush_closed_begin(self) -> Flush | None:
+        """The same for closed segments of a log that is otherwise left to the kernel, so that
+        its recovery point moves on; one at a time."""
+        if self._leaves_to_kernel and not self._closed_under_way:
+            flush = self.flush_begin(closed_only=True)
+            self._closed_under_way = flush is not None
+            return flush
+        return None
 
     def flush_end(self, flush: Flush) -> None:
         """A flush came back whole."""
         assert flush.error is None, "a failed flush ends the process"
+        self._closed_under_way = False
         self._directory_flushed = max(self._directory_flushed, flush.segments_made)
         if flush.end_offset > self.durable_offset:
             self.durable_offset = flush.end_offset
@@ -528,11 +548,13 @@ class Log:
         if self.fault is not None:
             return None
         self.active.finish()
-        for offset in self.producers.snapshots():
+        snapshots = self.producers.snapshots()
+        for offset in snapshots:
             if offset not in self._bases and offset != self.end_offset:
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.producers.take_snapshot(self.end_offset)
-        self.leader_epochs.save(self._disk, self.directory / layout.LEADER_EPOCHS)
+        if self.leader_epochs.unsaved:
+            self.leader_epochs.save(self._disk, self.directory / layout.LEADER_EPOCHS)
         return KnownEnd(self.end_offset, self.active.size)
 
     def close(self) -> KnownEnd | None:

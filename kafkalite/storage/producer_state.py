@@ -33,7 +33,7 @@ from typing import NamedTuple
 from kafkalite._ext.record_batch import CONTROL, TRANSACTIONAL, crc32c
 from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.storage import layout
-from kafkalite.storage.disk import Disk, write_all
+from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
 SEQUENCE_MAX = (1 << 31) - 1
@@ -120,7 +120,7 @@ class ProducerStateManager:
             )
         if epoch < producer.epoch:
             raise InvalidProducerEpoch(
-                f"Producer {producer_id} sent epoch {epoch}; epoch {producer.epoch} has replaced it."
+                f"Producer {producer_id} sent epoch {epoch}, which {producer.epoch} has replaced."
             )
         if base_sequence != 0:
             raise OutOfOrderSequenceNumber(
@@ -200,13 +200,7 @@ class ProducerStateManager:
 
     def take_snapshot(self, offset: int) -> None:
         """Write what stands before this offset; not flushed, since a torn one is recognised."""
-        content = self.encoded()
-        path = self.snapshot_path(offset)
-        file = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(self._disk, file.fileno(), content, 0)
-        finally:
-            file.close()
+        write_file(self._disk, self.snapshot_path(offset), self.encoded())
 
     def load_snapshot(self, offset: int) -> bool:
         """Take up what a snapshot says; False when it does not check."""

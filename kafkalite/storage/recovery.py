@@ -30,7 +30,7 @@ from typing import NamedTuple
 from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
-from kafkalite.storage.disk import Disk, DiskFailed, sync_directory
+from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.producer_state import ProducerStateManager
 from kafkalite.storage.segment import LogSegment, Scanned
@@ -67,6 +67,7 @@ class Recovery:
         self.end_offset = 0
         self.fault: str | None = None
         self.removed: list[Path] = []
+        self.segments_made = 0
 
     # -- the directory -----------------------------------------------------------------------
 
@@ -93,13 +94,14 @@ class Recovery:
             LogSegment.create(self.directory, offset, self.disk, self.index_interval, self.now_ms)
         )
         self.end_offset = offset
+        self.segments_made += 1
 
     # -- a clean end -------------------------------------------------------------------------
 
     def believe(self, end: KnownEnd) -> bool:
         """Take a clean end as it is told, if the files are as it says."""
         active = self.segments[-1]
-        epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
+        epochs = self._known_epochs()
         if active.size != end.active_size or epochs is None:
             return False
         try:
@@ -129,12 +131,15 @@ class Recovery:
 
     def recover(self, recovery_point: int, log_start_offset: int, drop_cache: bool) -> None:
         """Read the log again from where it is known to be whole; see the module."""
-        begin = self._beginning(recovery_point)
-        self._flush(begin.number, drop_cache)
         try:
-            self._check_joined(begin.number + 1)
+            self._recover(recovery_point, log_start_offset, drop_cache)
         except KafkaStorageError as fault:
             self._quarantine(str(fault))
+
+    def _recover(self, recovery_point: int, log_start_offset: int, drop_cache: bool) -> None:
+        begin = self._beginning(recovery_point)
+        self._flush(begin.number, drop_cache)
+        self._check_joined(begin.number + 1)
         self._scan_from(begin, recovery_point)
         if self.end_offset < recovery_point:
             self._quarantine(
@@ -150,14 +155,31 @@ class Recovery:
         for offset in self.producers.snapshots():
             if offset > self.end_offset:
                 self.disk.unlink(self.producers.snapshot_path(offset))
-        self.producers.take_snapshot(self.end_offset)
-        self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
-        self.segments[-1].write_indexes()
+        self._leave_notes()
         self._flush(begin.number)
+
+    def _leave_notes(self) -> None:
+        """Write what spares the next start this work; a full disk has room for no more notes."""
+        try:
+            self.producers.take_snapshot(self.end_offset)
+            self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
+            for segment in self.segments:
+                segment.write_indexes()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s is recovered, but the disk is full: %s", self.directory, error)
+
+    def _known_epochs(self) -> LeaderEpochCache | None:
+        """The epochs the file tells of; None when they are lost, for every batch bears one."""
+        epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
+        if epochs is not None and not epochs.epochs and self.segments[0].size:
+            return None
+        return epochs
 
     def _beginning(self, recovery_point: int) -> Beginning:
         """The latest place where producers and epochs are known, not after the recovery point."""
-        epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
+        epochs = self._known_epochs()
         if epochs is not None:
             self.leader_epochs = epochs
             for offset in reversed(self.producers.snapshots()):
@@ -192,9 +214,7 @@ class Recovery:
             if number > begin.number and segment.base_offset != self.end_offset:
                 self._lost(segment, number, recovery_point)
                 return
-            ended = segment.scan(
-                position, self.end_offset, self.leader_epochs.latest, self._replay
-            )
+            ended = segment.scan(position, self.end_offset, self.leader_epochs.latest, self._replay)
             self.end_offset, position = ended.next_offset, 0
             if ended.code != AT_END:
                 if self.end_offset < recovery_point or ended.code == STORAGE_ERROR:

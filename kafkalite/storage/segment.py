@@ -59,7 +59,7 @@ class Scanned(NamedTuple):
     offset_of_max: int
     timestamp_entered: int
     leader_epoch: int
-    count: int
+    batch_count: int
     offset_entries: bytes
     time_entries: bytes
     produced: list[tuple[int, int, int, int, int, int, int]]

@@ -1,0 +1,411 @@
+"""LogManager: the logs in a data directory, from the start to a clean end.
+
+    data/
+      .lock  meta.properties                        data_directory.py
+      recovery-checkpoint  (.previous)              log → [recovery point, log start]
+      clean-shutdown                                log → [end, size of its last segment]
+      write-failed                                  a flush failed: pages may differ from the disk
+      __cluster_metadata-0/  flights-0/  …          a directory a log (layout.py)
+      flights-1.6d0c…-delete/  -stray/              deleted, removed a while later; nobody's, kept
+
+A clean-shutdown file is believed once: it is removed before the first log is opened.  Without it
+each log is recovered from its recovery point on, several at once.  The recovery point is what was
+durable at the last checkpoint, so a crash costs a scan of what was written since.
+
+Deleting a log renames its directory first, so that a crash never brings back half of a topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kafkalite.clock import Clock
+from kafkalite.config.broker import (
+    LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    NUM_RECOVERY_THREADS_PER_DATA_DIR,
+    STORAGE_MIN_FREE_BYTES,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import FILE_DELETE_DELAY_MS
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.data_directory import DataDirectory, read_id, written_id
+from kafkalite.storage.disk import (
+    DISK,
+    FAILURE_MARK,
+    Disk,
+    DiskFailed,
+    FreeSpace,
+    failed,
+    put_file,
+    sync_directory,
+    write_file,
+)
+from kafkalite.storage.flusher import Flusher, flush_all
+from kafkalite.storage.log import Log
+from kafkalite.storage.recovery import KnownEnd
+
+log = logging.getLogger("kafkalite.storage")
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_ID = b"\0" * 15 + b"\1"
+NO_ID = b"\0" * 16
+
+RECOVERY_CHECKPOINT = "recovery-checkpoint"
+CLEAN_SHUTDOWN = "clean-shutdown"
+
+MIN_FREE_MAX = 1 << 30
+MIN_FREE_SHARE = 20
+"""Without a setting, a twentieth of the disk stays free, at most this much."""
+
+LogKey = tuple[str, int]
+
+
+class LogManager:
+    """The logs of one data directory; see the module."""
+
+    def __init__(self, data: Path, settings: Settings, clock: Clock, disk: Disk = DISK) -> None:
+        self.data = Path(data)
+        self.flusher: Flusher | None = None
+        """Given by the node: what is flushed in the background without anybody waiting."""
+        self._directory = DataDirectory(self.data, disk)
+        self._settings = settings
+        self._clock = clock
+        self._disk = disk
+        self._logs: dict[LogKey, Log] = {}
+        self._points: dict[str, list[int]] = {}
+        self._clean: dict[str, list[int]] | None = None
+        self._drop_cache = False
+        self._space: FreeSpace | None = None
+        self._doomed: list[tuple[int, Path]] = []
+        now_ms = clock.monotonic_ms()
+        self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+
+    @property
+    def cluster_id(self) -> str:
+        return self._directory.cluster_id
+
+    @property
+    def logs(self) -> dict[LogKey, Log]:
+        """The logs that are open, the metadata log among them."""
+        return self._logs
+
+    # -- starting ----------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Take the data directory, and learn how the last run ended; Refusal says why not."""
+        self._directory.lock()
+        self._space = FreeSpace(self.data, self._min_free(), self._disk)
+        points = checkpoint.read(self.data / RECOVERY_CHECKPOINT)
+        self._points = points if isinstance(points, dict) else {}
+        clean = self.data / CLEAN_SHUTDOWN
+        try:
+            self._clean = checkpoint.unsealed(clean.read_bytes())
+        except (OSError, ValueError):
+            self._clean = None
+        if clean.exists():
+            self._disk.unlink(clean)
+            sync_directory(self._disk, self.data)
+        self._drop_cache = (self.data / FAILURE_MARK).exists()
+
+    def _min_free(self) -> int:
+        wanted = self._settings[STORAGE_MIN_FREE_BYTES]
+        if wanted >= 0:
+            return wanted
+        found = os.statvfs(self.data)
+        return min(MIN_FREE_MAX, found.f_blocks * found.f_frsize // MIN_FREE_SHARE)
+
+    def open_metadata(self) -> Log:
+        """The cluster's own log; every append to it is flushed, whatever the settings."""
+        key = (METADATA_TOPIC, 0)
+        if key not in self._logs:
+            directory = self.data / layout.directory_name(*key)
+            new = not directory.exists()
+            if new:
+                self._make(directory, METADATA_ID)
+            self._logs[key] = self._open(
+                directory, key, self._settings, flushes_always=True, new=new
+            )
+        return self._logs[key]
+
+    def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
+        """Open every log but the metadata log's, given each topic's settings."""
+        directories: list[tuple[Path, LogKey]] = []
+        for path in sorted(self.data.iterdir()):
+            key = layout.partition_of(path.name)
+            if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
+                self._doom(path, self._settings)
+            elif key is not None and path.is_dir() and key[0] != METADATA_TOPIC:
+                directories.append((path, key))
+        settings = {topic: settings_of(topic) for topic in {key[0] for _, key in directories}}
+        self._each(directories, lambda path, key: self._open(path, key, settings[key[0]]))
+        if self._drop_cache:
+            self._disk.unlink(self.data / FAILURE_MARK)
+            self._drop_cache = False
+        self._clean = None
+        return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
+
+    def _each(
+        self, directories: list[tuple[Path, LogKey]], open_one: Callable[[Path, LogKey], Log]
+    ) -> None:
+        """Open all, several at once when they must be scanned; the first failure is raised."""
+        todo: queue.SimpleQueue[tuple[Path, LogKey]] = queue.SimpleQueue()
+        for entry in directories:
+            todo.put(entry)
+        raised: list[Exception] = []
+
+        def work() -> None:
+            while not raised:
+                try:
+                    path, key = todo.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    self._logs[key] = open_one(path, key)
+                except Exception as error:  # raised again below, by the caller's thread
+                    raised.append(error)
+
+        count = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR] if self._clean is None else 1
+        helpers = [
+            threading.Thread(target=work, name="recovery")
+            for _ in range(min(count, len(directories)) - 1)
+        ]
+        for helper in helpers:
+            helper.start()
+        work()
+        for helper in helpers:
+            helper.join()
+        if raised:
+            raise raised[0]
+
+    def _open(
+        self,
+        directory: Path,
+        key: LogKey,
+        settings: Settings,
+        *,
+        flushes_always: bool = False,
+        new: bool = False,
+    ) -> Log:
+        topic, partition = key
+        recovery_point, log_start_offset = self._points.get(directory.name, (0, 0))
+        clean = self._clean.get(directory.name) if self._clean is not None else None
+        return Log.open(
+            directory,
+            topic=topic,
+            partition=partition,
+            topic_id=read_partition_metadata(directory),
+            config=settings,
+            clock=self._clock,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=KnownEnd(*clean) if clean else None,
+            drop_cache=self._drop_cache,
+            space=self._space,
+            disk=self._disk,
+            flushes_always=flushes_always,
+            new=new,
+        )
+
+    # -- making and removing -----------------------------------------------------------------
+
+    def create(self, topic: str, topic_id: bytes, partition: int, config: Settings) -> Log:
+        """Make a partition's log, empty.
+
+        A log of another topic id in its place is set aside; one whose id was lost is taken for
+        this topic's.
+        """
+        key = (topic, partition)
+        directory = self.data / layout.directory_name(topic, partition)
+        present = self._logs.get(key)
+        if present is not None and present.topic_id == NO_ID:
+            present.topic_id = topic_id
+            put_file(self._disk, directory / layout.PARTITION_METADATA, metadata_text(topic_id))
+            present.reconfigure(config)
+            return present
+        try:
+            if present is not None:
+                self.set_stray(present)
+            elif directory.exists():
+                self._rename_aside(directory, key, layout.STRAY_DIRECTORY)
+            self._make(directory, topic_id)
+            made = self._open(directory, key, config, new=True)
+        except OSError as error:
+            failed(error, f"{directory} cannot be made")
+        self._logs[key] = made
+        return made
+
+    def _make(self, directory: Path, topic_id: bytes) -> None:
+        # Not flushed: the first flush of records takes these files and names with it.
+        self._points.pop(directory.name, None)
+        self._disk.mkdir(directory)
+        metadata = directory / layout.PARTITION_METADATA
+        write_file(self._disk, metadata, metadata_text(topic_id))
+        write_file(self._disk, directory / layout.LEADER_EPOCHS, b"")
+
+    def delete(self, log: Log) -> None:
+        """Take a log out of service; its files go after file.delete.delay.ms."""
+        if self._forget(log):
+            self._doom(self._aside(log, layout.DELETE_DIRECTORY), log.config)
+
+    def set_stray(self, log: Log) -> None:
+        """Take a log that belongs to nobody out of service, and keep its files."""
+        if self._forget(log):
+            self._aside(log, layout.STRAY_DIRECTORY)
+
+    def _forget(self, log: Log) -> bool:
+        key = (log.topic, log.partition)
+        if self._logs.get(key) is not log:
+            return False
+        del self._logs[key]
+        self._points.pop(log.directory.name, None)
+        log.release()
+        return True
+
+    def _aside(self, log: Log, suffix: str) -> Path:
+        return self._rename_aside(log.directory, (log.topic, log.partition), suffix)
+
+    def _rename_aside(self, directory: Path, key: LogKey, suffix: str) -> Path:
+        aside = self.data / layout.set_aside(*key, suffix)
+        self._disk.rename(directory, aside)
+        sync_directory(self._disk, self.data)
+        return aside
+
+    def _doom(self, directory: Path, settings: Settings) -> None:
+        due_ms = self._clock.monotonic_ms() + settings[FILE_DELETE_DELAY_MS]
+        self._doomed.append((due_ms, directory))
+        self._doomed.sort()
+
+    # -- while it runs -----------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> int:
+        """Do what is due at this monotonic time; in how many milliseconds to come again."""
+        if self._space is not None:
+            self._space.measure()
+        self._flush_closed()
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+            self._retain()
+        if now_ms >= self._checkpoint_due_ms:
+            self.checkpoint()
+        due = [self._retention_due_ms, self._checkpoint_due_ms]
+        for found in self._logs.values():
+            doomed_ms = found.remove_doomed()
+            if doomed_ms is not None:
+                due.append(doomed_ms)
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            remove_tree(self._disk, self._doomed.pop(0)[1])
+        if self._doomed:
+            due.append(self._doomed[0][0])
+        return max(1, min(due) - now_ms)
+
+    def _retain(self) -> None:
+        for found in self._logs.values():
+            if found.topic == METADATA_TOPIC:
+                continue  # its snapshots decide what may go
+            try:
+                found.retain()
+            except (OSError, KafkaStorageError) as fault:
+                log.error("%s: retention failed: %s", found.directory, fault)
+
+    def _flush_closed(self) -> None:
+        """Flush segments that were closed and that nobody else will ask to flush."""
+        if self.flusher is None:
+            return
+        flushes = []
+        for found in self._logs.values():
+            flush = found.flush_closed_begin()
+            if flush is not None:
+                flush.done = found.flush_end
+                flushes.append(flush)
+        self.flusher.submit(flushes)
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is durable and where it starts."""
+        self._checkpoint_due_ms = (
+            self._clock.monotonic_ms() + self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        )
+        points = dict(self._points)
+        for found in self._logs.values():
+            if found.quarantined:
+                continue  # what was known of it stays known
+            points[found.directory.name] = [found.durable_offset, found.log_start_offset]
+        if points == self._points and (self.data / RECOVERY_CHECKPOINT).exists():
+            return
+        try:
+            checkpoint.write(self._disk, self.data / RECOVERY_CHECKPOINT, points)
+        except OSError as error:
+            try:
+                failed(error, f"{self.data / RECOVERY_CHECKPOINT} cannot be written")
+            except KafkaStorageError as fault:
+                log.warning("%s; the one before stays in force", fault)
+                return
+        self._points = points
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End cleanly: everything flushed, and the next start told so."""
+        ends: dict[str, KnownEnd] = {}
+        flushes = []
+        try:
+            for found in self._logs.values():
+                end = found.finish()
+                if end is not None:
+                    ends[found.directory.name] = end
+                    flush = found.flush_begin()
+                    if flush is not None:
+                        flushes.append(flush)
+            flush_all(flushes, self._disk)
+            for flush in flushes:
+                if flush.error is not None:
+                    raise DiskFailed(f"{flush.log.directory} could not be flushed: {flush.error}")
+                flush.log.flush_end(flush)
+            self.checkpoint()
+            put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+        except OSError as error:
+            log.error("the end is not a clean one: %s", error)
+        finally:
+            for found in self._logs.values():
+                found.release()
+            self._logs.clear()
+            self._directory.close()
+
+
+def metadata_text(topic_id: bytes) -> bytes:
+    """The content of partition.metadata, as Kafka writes it."""
+    return f"version: 0\ntopic_id: {written_id(topic_id)}".encode()
+
+
+def read_partition_metadata(directory: Path) -> bytes:
+    """The topic id a log's directory bears; zeros when its file is missing or damaged."""
+    path = directory / layout.PARTITION_METADATA
+    try:
+        lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines())
+        if lines["version"] != "0":
+            raise ValueError(f"version {lines['version']}")
+        return read_id(lines["topic_id"])
+    except (OSError, ValueError, KeyError) as fault:
+        log.warning("%s does not say whose log it is (%s)", path, fault)
+        return NO_ID
+
+
+def remove_tree(disk: Disk, directory: Path) -> None:
+    """Remove a deleted log's directory and its files; what cannot go now goes at a later start."""
+    try:
+        for path in children(directory):
+            disk.unlink(path)
+        disk.rmdir(directory)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", directory, error)
+
+
+def children(directory: Path) -> Iterable[Path]:
+    return list(directory.iterdir())
