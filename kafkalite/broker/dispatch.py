@@ -51,11 +51,11 @@ class Dispatcher:
         handler = SERVED.get(header.api_key)
         if handler is None:
             raise Disconnect(f"API key {header.api_key} is not served")
-        if not handler.low <= header.api_version <= handler.high:
+        if not handler.low <= header.version <= handler.high:
             return self._unknown_version(handler, header)
         caller = Caller(
             self._node.authorizer,
-            version=header.api_version,
+            version=header.version,
             client_id=header.client_id,
             peer=connection.peer,
             local=connection.local,
@@ -65,7 +65,7 @@ class Dispatcher:
             request = _decode(handler, header, frame)
         except InvalidRequest as fault:
             raise Disconnect(
-                f"{handler.api.name} v{header.api_version} cannot be read: {fault}"
+                f"{handler.api.name} v{header.version} cannot be read: {fault}"
             ) from None
         try:
             response = handler.answer(self._node, request, caller)
@@ -79,13 +79,13 @@ class Dispatcher:
 
     def _unknown_version(self, handler: Handler, header: RequestHeader) -> Chunks:
         if handler.api is not API_VERSIONS:
-            raise Disconnect(f"{handler.api.name} v{header.api_version} is not served")
+            raise Disconnect(f"{handler.api.name} v{header.version} is not served")
         body = API_VERSIONS.response.write(0, cluster.api_versions_unsupported(self._node))
         return [response_header(header.correlation_id, flexible=False), body]
 
 
 def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
-    version, position = header.api_version, header.body_position
+    version, position = header.version, header.body_position
     if handler.codec is None:
         return handler.api.request.read(version, frame, position)
     request = handler.codec.decode(version, frame, position)
@@ -95,7 +95,7 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
 
 
 def _encode(handler: Handler, header: RequestHeader, response: dict[str, Any]) -> Chunks:
-    version = header.api_version
+    version = header.version
     if handler.codec is not None:
         return handler.codec.encode(version, header.correlation_id, response)
     flexible = handler.api.response_header_flexible(version)

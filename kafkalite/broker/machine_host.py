@@ -139,6 +139,8 @@ class MachineHost(Generic[M]):
 
     def load(self) -> None:
         """Make the machine what its snapshot and its log say; Refusal when they cannot be read."""
+        if self.log.fault is not None:
+            raise self._unreadable(self.log.end_offset, self.log.fault)
         begin = self._load_snapshot()
         if not self.log.log_start_offset <= begin <= self.log.end_offset:
             raise self._unreadable(begin, "the log does not reach there.")
@@ -153,8 +155,9 @@ class MachineHost(Generic[M]):
 
     def _unreadable(self, offset: int, reason: object) -> Refusal:
         return Refusal(
-            f"the metadata log in {self.log.directory} cannot be read at offset {offset}: {reason}"
-            " Restore the data directory from a copy, or start with another one"
+            f"the metadata log in {self.log.directory} cannot be read at offset {offset}:"
+            f" {str(reason).rstrip('.')}; restore the data directory from a copy, or start with"
+            " another one"
         )
 
     def _load_from(self, offset: int) -> int:
@@ -191,6 +194,8 @@ class MachineHost(Generic[M]):
         except OSError as fault:
             log.warning("%s cannot be written, the next start tries again: %s", path, fault)
             return
+        # A segment that ends where a snapshot stands can go with the snapshot before.
+        self.log.roll()
         snapshots = sorted(self._snapshots())
         for old in snapshots[:-2]:
             old.unlink()

@@ -65,6 +65,9 @@ class Handler(NamedTuple):
     codec: Codec | None
 
 
+MESSAGE_LENGTH_MAX = 1_000
+"""A sentence may quote what a client sent, which can be longer than a response has room for."""
+
 SERVED: dict[int, Handler] = {}
 """Every API that is served, by its key."""
 
@@ -154,5 +157,5 @@ def each(
 def fault_fields(fault: KafkaError, messages: bool = True) -> dict[str, Any]:
     """How a fault stands in a response."""
     if messages:
-        return {"error_code": fault.code, "error_message": str(fault)}
+        return {"error_code": fault.code, "error_message": str(fault)[:MESSAGE_LENGTH_MAX]}
     return {"error_code": fault.code}

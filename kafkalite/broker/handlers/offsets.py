@@ -34,6 +34,7 @@ from kafkalite.protocol.schemas.offsets import (
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+    from kafkalite.storage.log import Log
 
 READ_UNCOMMITTED = 0
 
@@ -50,7 +51,8 @@ SPECIAL_SINCE = {
 }
 """The version from which a client may ask for each special timestamp."""
 
-NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
+NO_EPOCH = -1
+NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 
 HIGH_WATERMARK = -1
 """In DeleteRecords: everything that consumers can read."""
@@ -103,18 +105,20 @@ def _offset(partition: Partition, timestamp: int, isolation_level: int) -> Respo
     if timestamp == LATEST:
         return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        start = log.log_start_offset
-        return {"timestamp": -1, "offset": start, "leader_epoch": log.leader_epochs.at(start)}
+        return {"timestamp": -1, "offset": log.log_start_offset, "leader_epoch": _first_epoch(log)}
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
     if timestamp == MAX_TIMESTAMP:
         found = log.offset_of_max_timestamp()
     else:
         found = log.offset_for_timestamp(timestamp)
-    if found is None or found[1] >= upper:
-        return NOTHING
-    found_timestamp, offset, leader_epoch = found
-    return {"timestamp": found_timestamp, "offset": offset, "leader_epoch": leader_epoch}
+    return NOTHING if found is None or found.offset >= upper else found._asdict()
+
+
+def _first_epoch(log: Log) -> int:
+    epochs = log.leader_epochs
+    begun = bool(epochs.starts) and epochs.starts[0] <= log.log_start_offset
+    return epochs.epochs[0] if begun else NO_EPOCH
 
 
 # -- OffsetForLeaderEpoch ------------------------------------------------------------------------

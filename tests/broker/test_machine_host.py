@@ -1,0 +1,298 @@
+"""A controller on a real log, with a flusher that flushes only when the test says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker import machine_host
+from kafkalite.broker.machine_host import MachineHost
+from kafkalite.clock import ManualClock
+from kafkalite.config.settings import Settings
+from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.image import NodeImage
+from kafkalite.errors import Refusal
+from kafkalite.protocol.schemas import internal
+from kafkalite.storage.disk import DISK, FreeSpace
+from kafkalite.storage.log import Log
+
+
+class HeldFlusher:
+    """Flushes nothing before `go`."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        self.count = 0
+
+    def submit(self, flushes: list[Any]) -> None:
+        self.held += flushes
+        self.count += len(flushes)
+
+    def go(self) -> None:
+        while self.held:
+            flush = self.held.pop(0)
+            flush.run(DISK)
+            flush.done(flush)
+
+
+class Hosted:
+    """A controller's host that can be closed, or crash, and be opened again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.topics = 0
+        self.open()
+
+    def open(self, **options: Any) -> None:
+        self.log = Log.open(
+            self.directory,
+            topic="__cluster_metadata",
+            partition=0,
+            topic_id=bytes(16),
+            config=Settings.broker().for_topic(),
+            clock=ManualClock(),
+            **options,
+        )
+        self.flusher = HeldFlusher()
+        self.host = MachineHost(Controller(), self.log, self.flusher, ManualClock())
+        self.host.load()
+
+    def crash(self) -> None:
+        self.log.release()
+        self.open()
+
+    def begin(self, decide: Any) -> list[Any]:
+        """Ask; the list has (value, fault) once the answer came."""
+        came: list[Any] = []
+        self.host.ask(decide).then(lambda value, fault: came.append((value, fault)))
+        return came
+
+    def ask(self, decide: Any) -> Any:
+        came = self.begin(decide)
+        self.flusher.go()
+        ((value, fault),) = came
+        if fault is not None:
+            raise fault
+        return value
+
+    def create(self, name: str, partitions: int = 1) -> Any:
+        """What has a controller create a topic."""
+        self.topics += 1
+        topic_id = self.topics.to_bytes(16, "big")
+        new = NewTopic(name, partitions)
+        return lambda controller: controller.create_topics([new], [topic_id], Defaults(1, 1))
+
+    @property
+    def state(self) -> list[internal.Record]:
+        return [*self.host.machine.records()]
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> Hosted:
+    hosted = Hosted(tmp_path / "__cluster_metadata-0")
+    hosted.ask(lambda controller: controller.found("a-cluster"))
+    hosted.ask(lambda controller: controller.register_node(NodeImage(0, "localhost", 9092)))
+    return hosted
+
+
+def bad(controller: Controller) -> Any:
+    """A decision that refuses everything."""
+    raise errors.PolicyViolation("no")
+
+
+# -- asking --------------------------------------------------------------------------------------
+
+
+def test_no_answer_goes_before_its_records_are_on_the_disk(hosted):
+    came = hosted.begin(hosted.create("a"))
+    assert came == []
+    hosted.flusher.go()
+    assert came[0][0]["a"].name == "a"
+    assert hosted.log.durable_offset == hosted.log.end_offset
+
+
+def test_an_answer_without_records_waits_for_the_records_it_rests_on(hosted):
+    hosted.begin(hosted.create("a"))
+    exists = hosted.begin(hosted.create("a"))
+    refused = hosted.begin(bad)
+    assert exists == refused == []
+    hosted.flusher.go()
+    assert isinstance(exists[0][0]["a"], errors.TopicAlreadyExists)
+    assert isinstance(refused[0][1], errors.PolicyViolation)
+
+
+def test_an_answer_that_rests_on_nothing_new_comes_at_once(hosted):
+    assert len(hosted.begin(lambda controller: controller.found("a-cluster"))) == 1
+    assert len(hosted.begin(bad)) == 1
+
+
+def test_answers_come_in_the_order_of_the_questions(hosted):
+    order: list[str] = []
+    for name in "abc":
+        later = hosted.host.ask(hosted.create(name))
+        later.then(lambda value, fault: order.extend(value))
+    hosted.flusher.go()
+    assert order == ["a", "b", "c"]
+
+
+def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
+    told: list[Any] = []
+    hosted.host.on_change(lambda records: told.append([record.kind.name for record in records]))
+    later = hosted.host.ask(hosted.create("a", 2))
+    later.then(lambda value, fault: told.append("answer"))
+    assert told == []
+    hosted.flusher.go()
+    assert told == [["Topic", "Partition", "Partition"], "answer"]
+
+
+def test_decisions_that_come_while_a_flush_is_under_way_share_the_next(hosted):
+    before = hosted.flusher.count
+    for name in "abcde":
+        hosted.begin(hosted.create(name))
+    hosted.flusher.go()
+    assert hosted.flusher.count == before + 2
+
+
+def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
+    before = hosted.state
+    hosted.log.release()
+    hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
+    with pytest.raises(errors.KafkaStorageError):
+        hosted.ask(hosted.create("a"))
+    assert hosted.state == before
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def test_a_log_makes_its_machine_again(hosted):
+    hosted.ask(hosted.create("a", 3))
+    hosted.ask(lambda controller: controller.create_partitions([Growth("a", 5)]))
+    hosted.ask(lambda controller: controller.allocate_producer_ids(0))
+    before = hosted.state
+    hosted.crash()
+    assert hosted.state == before
+    assert len(hosted.host.machine.image.topics["a"].partitions) == 5
+
+
+def test_a_change_that_was_half_written_never_was(hosted):
+    hosted.ask(hosted.create("a"))
+    before = hosted.state
+    hosted.ask(hosted.create("b", 100))
+    size = hosted.log.active.size
+    hosted.log.release()
+    with hosted.log.active.path.open("r+b") as file:
+        file.truncate(size - 1)
+    hosted.open()
+    assert hosted.state == before
+
+
+def test_a_damaged_log_is_refused_in_one_sentence(hosted):
+    hosted.ask(hosted.create("a"))
+    end = hosted.log.close()
+    with hosted.log.active.path.open("r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff\xff")
+    for clean in (end, None):
+        with pytest.raises(Refusal, match="cannot be read at offset"):
+            hosted.open(clean=clean, recovery_point=end.end_offset)
+
+
+def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
+    with hosted.log.active.path.open("r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff\xff")
+    with pytest.raises(Refusal, match="cannot be read at offset 0"):
+        MachineHost(Controller(), hosted.log, hosted.flusher, ManualClock()).load()
+
+
+def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
+    monkeypatch.setattr(internal.TOPIC, "version", 9)
+    monkeypatch.setattr(internal, "write", lambda record: bytes((record.kind.key, 9)))
+    hosted.begin(hosted.create("a"))
+    with pytest.raises(Refusal, match="newer kafkalite"):
+        hosted.crash()
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(hosted, monkeypatch):
+    """A host that leaves a snapshot when it had to replay five records."""
+    monkeypatch.setattr(machine_host, "SNAPSHOT_AFTER_COUNT", 5)
+    return hosted
+
+
+def snapshots(hosted: Hosted) -> list[Path]:
+    return sorted(hosted.directory.glob("*.checkpoint"))
+
+
+def grown(hosted: Hosted, times: int) -> None:
+    """Restart so often, with five topics more each time."""
+    for _ in range(times):
+        for _ in range(5):
+            hosted.ask(hosted.create(f"t{hosted.topics}"))
+        hosted.crash()
+
+
+def test_a_short_log_needs_no_snapshot(short):
+    short.crash()
+    assert snapshots(short) == []
+
+
+def test_a_snapshot_and_the_log_after_it_make_the_machine_again(short):
+    grown(short, 1)
+    assert len(snapshots(short)) == 1
+    short.ask(short.create("after"))
+    before = short.state
+    short.crash()
+    assert short.state == before
+    assert short.host.machine.image.topics.keys() >= {"t0", "t4", "after"}
+
+
+def test_two_snapshots_are_kept_and_the_log_begins_at_the_older(short):
+    grown(short, 4)
+    older, newer = snapshots(short)
+    assert short.log.log_start_offset == int(older.stem) > 0
+    assert int(newer.stem) == short.log.end_offset
+    assert short.log.segments[0].base_offset == int(older.stem)
+
+
+def test_a_damaged_snapshot_is_passed_over_for_the_one_before(short):
+    grown(short, 3)
+    before = short.state
+    newest = snapshots(short)[-1]
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    short.crash()
+    assert short.state == before
+
+
+def test_without_a_sound_snapshot_a_log_that_begins_late_is_refused(short):
+    grown(short, 3)
+    for path in snapshots(short):
+        path.write_bytes(b"")
+    with pytest.raises(Refusal, match="cannot be read"):
+        short.crash()
+
+
+def test_a_log_that_ends_before_its_snapshot_is_refused(short, tmp_path):
+    grown(short, 1)
+    (found,) = snapshots(short)
+    found.rename(found.with_name(f"{10_000:020d}.checkpoint"))
+    with pytest.raises(Refusal, match="does not reach"):
+        short.crash()
+
+
+def test_every_damage_to_a_snapshot_is_seen(short):
+    grown(short, 1)
+    (path,) = snapshots(short)
+    whole = path.read_bytes()
+    for cut in (whole[:-1], whole[1:], whole + b"\0", b"", whole[: len(whole) // 2]):
+        path.write_bytes(cut)
+        with pytest.raises(errors.CorruptMessage):
+            machine_host.read_snapshot(path)

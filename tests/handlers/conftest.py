@@ -1,0 +1,131 @@
+"""A real node in this process, asked without sockets: encoded requests through its dispatcher."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite.broker.dispatch import Dispatcher
+from kafkalite.broker.node import Node
+from kafkalite.clock import ManualClock
+from kafkalite.config.settings import Settings
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS
+from kafkalite.records.batch import Record, build
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.transport.reactor import Reactor
+
+CORRELATION_ID = 7
+TICKS_MAX = 1_000
+
+
+class Wire:
+    """A client's connection, as a handler sees it."""
+
+    id = 1
+    peer = ("127.0.0.1", 50_000)
+
+    def __init__(self, local: tuple[str, int]) -> None:
+        self.local = local
+        self.sent: list[Any] | None = None
+        self.closed = False
+        self.abandoned: Any = None
+
+    def expect(self) -> Wire:
+        return self
+
+    def send(self, chunks: list[Any]) -> None:
+        assert self.sent is None, "a request is answered once"
+        self.sent = chunks
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class InProcess:
+    """One node on a directory, with a clock that stands still."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.directory = directory
+        self.settings = {"durability": "os", **settings}
+        self.clock = ManualClock()
+        self.local = ("localhost", 19092)
+        self.open()
+
+    def open(self) -> None:
+        settings = Settings.broker(self.settings)
+        self.reactor = Reactor(self.clock)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        logs = LogManager(self.directory, settings, self.clock)
+        logs.lock()
+        self.node = Node(settings, self.clock, self.reactor, logs, self.listener)
+        self.node.open()
+
+    def close(self) -> None:
+        self.node.close()
+
+    def restart(self, **settings: str) -> None:
+        self.close()
+        self.settings |= settings
+        self.open()
+
+    def until(self, holds: Any) -> None:
+        """Run the node until the condition holds."""
+        for _ in range(TICKS_MAX):
+            if holds():
+                return
+            self.reactor.tick(10)
+        raise AssertionError("the node never came to it")
+
+    def begin(self, frame: bytes) -> Wire:
+        """Send a frame; the answer may be still to come."""
+        wire = Wire(self.local)
+        came = Dispatcher(self.node).serve(wire, memoryview(frame))  # type: ignore[arg-type]
+        if isinstance(came, list):
+            wire.send(came)
+        return wire
+
+    def ask(self, api: Api, version: int, **request: Any) -> Fields:
+        """Send a request, encoded, and decode its answer."""
+        flexible = api.request_header_flexible(version)
+        header = write_header(api.key, version, CORRELATION_ID, "a test", flexible)
+        wire = self.begin(header + api.request.write(version, request))
+        self.until(lambda: wire.sent is not None or wire.closed)
+        assert wire.sent is not None, "the connection was closed"
+        answer = b"".join(wire.sent)
+        assert int.from_bytes(answer[:4], "big") == CORRELATION_ID
+        begin = 5 if api.response_header_flexible(version) else 4
+        return api.response.read(version, answer, begin)
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> bytes:
+        """Create a topic; its id."""
+        configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": configs,
+        }
+        (answer,) = self.ask(CREATE_TOPICS, 7, topics=[topic]).topics
+        assert answer.error_code == 0, answer.error_message
+        return bytes(answer.topic_id)
+
+    def append(self, name: str, timestamps: list[int], partition: int = 0) -> None:
+        """Append one batch with a record at each of these times."""
+        found = self.node.replicas.leader(name, partition)
+        batch = build([Record(timestamp=timestamp, value=b"v") for timestamp in timestamps])
+        last_offset = found.append(batch).last_offset
+        self.node.replicas.touched(found)
+        self.until(lambda: found.high_watermark > last_offset)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[InProcess]:
+    node = InProcess(tmp_path / "data")
+    yield node
+    node.close()

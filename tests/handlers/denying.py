@@ -1,0 +1,20 @@
+"""An authorizer that says no."""
+
+from __future__ import annotations
+
+import re
+
+from kafkalite.broker.security import Authorizer, Operation, ResourceType
+
+
+class Denying(Authorizer):
+    """Forbids some operations, on resources whose name matches."""
+
+    def __init__(self, *operations: Operation, names: str = ".*") -> None:
+        self.operations = operations
+        self.names = re.compile(names)
+
+    def allows(
+        self, principal: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        return not (operation in self.operations and self.names.fullmatch(name))

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.security import Operation
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.cluster import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC_PARTITIONS,
+    METADATA,
+)
+from kafkalite.protocol.schemas.produce import PRODUCE
+from tests.handlers.denying import Denying
+
+NO_ID = bytes(16)
+NOT_ASKED = -0x80000000
+SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1.0"}
+
+
+def metadata(broker, version, topics, **options):
+    """Metadata for topics by name (str) or id (bytes), or for all (None)."""
+    if topics is not None:
+        topics = [
+            {"name": topic} if isinstance(topic, str) else {"name": None, "topic_id": topic}
+            for topic in topics
+        ]
+    return broker.ask(METADATA, version, topics=topics, **options)
+
+
+def page(broker, *names, limit=2000, cursor=None):
+    if cursor is not None:
+        cursor = dict(zip(("topic_name", "partition_index"), cursor, strict=True))
+    return broker.ask(
+        DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        topics=[{"name": name} for name in names],
+        response_partition_limit=limit,
+        cursor=cursor,
+    )
+
+
+# -- ApiVersions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_api_versions_lists_what_is_served_and_nothing_else(broker, version):
+    answer = broker.ask(API_VERSIONS, version, **SOFTWARE)
+    listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+    served = {key: (handler.low, handler.high) for key, handler in SERVED.items()}
+    assert listed.pop(PRODUCE.key) == (0, served.pop(PRODUCE.key)[1])
+    assert (answer.error_code, listed) == (0, served)
+
+
+def test_no_feature_is_advertised_that_would_switch_java_to_transactions_v2(broker):
+    answer = broker.ask(API_VERSIONS, 4, **SOFTWARE)
+    assert answer.finalized_features == answer.supported_features == []
+
+
+def test_the_header_of_an_api_versions_answer_is_never_flexible(broker):
+    frame = write_header(18, 3, 7, None, True) + API_VERSIONS.request.write(3, SOFTWARE)
+    answer = b"".join(broker.begin(frame).sent)
+    assert API_VERSIONS.response.read(3, answer, 4).error_code == 0
+
+
+@pytest.mark.parametrize("version", [6, 99, 32767, -1])
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_keys(broker, version):
+    answer = b"".join(broker.begin(write_header(18, version, 7, None, version >= 3)).sent)
+    read = API_VERSIONS.response.read(0, answer, 4)
+    assert read.error_code == errors.UnsupportedVersion.code
+    assert {entry.api_key for entry in read.api_keys} == SERVED.keys()
+
+
+@pytest.mark.parametrize("words", ["", "-a", "a-", "a b", "a\n", "ä"])
+def test_a_client_that_names_itself_illegally_is_told_so(broker, words):
+    answer = broker.ask(API_VERSIONS, 3, **{**SOFTWARE, "client_software_name": words})
+    assert answer.error_code == errors.InvalidRequest.code
+
+
+def test_a_client_that_meant_another_cluster_or_node_is_told_to_start_over(broker):
+    cluster_id = broker.node.cluster_id
+
+    def code(**meant):
+        return broker.ask(API_VERSIONS, 5, **SOFTWARE, **meant).error_code
+
+    assert code(cluster_id=cluster_id, node_id=0) == 0
+    assert code(cluster_id="another", node_id=0) == errors.RebootstrapRequired.code
+    assert code(cluster_id=cluster_id, node_id=1) == errors.RebootstrapRequired.code
+
+
+# -- Metadata ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_every_version_of_metadata_tells_the_node_and_the_topic(broker, version):
+    topic_id = broker.create("flights", 3)
+    answer = metadata(broker, version, ["flights"])
+    (node,) = answer.brokers
+    assert (node.node_id, node.host, node.port) == (0, "localhost", 19092)
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name) == (0, "flights")
+    assert topic.topic_id == (topic_id if version >= 10 else NO_ID)
+    for index, partition in enumerate(topic.partitions):
+        assert (partition.partition_index, partition.leader_id) == (index, 0)
+        assert partition.replica_nodes == partition.isr_nodes == [0]
+        assert partition.leader_epoch == (0 if version >= 7 else -1)
+    assert answer.cluster_id == (broker.node.cluster_id if version >= 2 else None)
+    assert answer.controller_id == (0 if version >= 1 else -1)
+
+
+def test_all_topics_are_null_and_in_version_0_nothing(broker):
+    broker.create("a")
+    broker.create("b")
+
+    def names(version, topics):
+        return {topic.name for topic in metadata(broker, version, topics).topics}
+
+    assert names(1, None) == names(13, None) == names(0, []) == {"a", "b"}
+    assert names(1, []) == names(13, []) == set()
+
+
+def test_a_client_is_told_the_address_it_connected_to(broker):
+    broker.local = ("10.0.0.7", 443)
+    (node,) = metadata(broker, 12, []).brokers
+    assert (node.host, node.port) == ("10.0.0.7", 443)
+
+
+def test_an_advertised_address_is_told_to_everybody(broker):
+    broker.restart(**{"advertised.listeners": "PLAINTEXT://kafka.example:9999"})
+    (node,) = metadata(broker, 12, []).brokers
+    assert (node.host, node.port) == ("kafka.example", 9999)
+
+
+def test_the_rack_is_told(broker):
+    broker.restart(**{"broker.rack": "attic"})
+    assert metadata(broker, 1, []).brokers[0].rack == "attic"
+
+
+@pytest.mark.parametrize("version", [0, 4, 13])
+def test_a_topic_asked_for_is_created_and_stands_in_the_same_answer(broker, version):
+    broker.restart(**{"num.partitions": "2"})
+    (topic,) = metadata(broker, version, ["new"]).topics
+    assert (topic.error_code, len(topic.partitions)) == (0, 2)
+    assert broker.node.replicas.leader("new", 1).log.end_offset == 0
+
+
+def test_a_topic_is_not_created_for_a_client_that_does_not_want_it(broker):
+    (topic,) = metadata(broker, 4, ["new"], allow_auto_topic_creation=False).topics
+    assert topic.error_code == errors.UnknownTopicOrPartition.code
+    assert broker.node.image.topics == {}
+
+
+def test_a_topic_is_not_created_where_the_settings_forbid_it(broker):
+    broker.restart(**{"auto.create.topics.enable": "false"})
+    (topic,) = metadata(broker, 13, ["new"]).topics
+    assert topic.error_code == errors.UnknownTopicOrPartition.code
+    assert broker.node.image.topics == {}
+
+
+@pytest.mark.parametrize("name", ["", ".", "a b", "a/b", "ü", "x" * 250])
+@pytest.mark.parametrize("create", [True, False])
+def test_an_illegal_name_is_invalid_whether_or_not_it_would_be_created(broker, name, create):
+    (topic,) = metadata(broker, 12, [name], allow_auto_topic_creation=create).topics
+    assert topic.error_code == errors.InvalidTopicException.code
+    assert topic.name == name
+
+
+def test_internal_topics_are_not_created_by_asking_for_them(broker):
+    (topic,) = metadata(broker, 12, ["__consumer_offsets"]).topics
+    assert topic.error_code == errors.UnknownTopicOrPartition.code
+
+
+def test_the_controllers_log_is_not_seen_as_a_topic(broker):
+    assert metadata(broker, 12, None).topics == []
+    (topic,) = metadata(broker, 12, ["__cluster_metadata"]).topics
+    assert topic.error_code != 0
+
+
+def test_a_topic_asked_for_twice_is_answered_once(broker):
+    assert len(metadata(broker, 12, ["a", "a"]).topics) == 1
+
+
+def test_topics_are_found_by_id_and_unknown_ids_are_said_to_be_unknown(broker):
+    topic_id = broker.create("a")
+    known, unknown = metadata(broker, 12, [topic_id, b"?" * 16]).topics
+    assert (known.error_code, known.name) == (0, "a")
+    assert (unknown.error_code, unknown.name) == (errors.UnknownTopicId.code, None)
+    assert unknown.topic_id == b"?" * 16
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_are_not_understood_before_version_12(broker, version):
+    topic_id = broker.create("a")
+    (topic,) = metadata(broker, version, [topic_id]).topics
+    assert topic.error_code == errors.InvalidRequest.code
+
+
+def test_a_topic_without_name_and_id_is_a_fault_of_the_whole_request(broker):
+    answer = metadata(broker, 13, [NO_ID])
+    assert answer.error_code == answer.topics[0].error_code == errors.InvalidRequest.code
+
+
+def test_allowed_operations_are_told_when_they_are_asked_for(broker):
+    broker.create("a")
+    answer = metadata(
+        broker,
+        8,
+        ["a"],
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    every = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+    assert answer.topics[0].topic_authorized_operations == every
+    assert answer.cluster_authorized_operations == sum(1 << o for o in (5, 7, 8, 9, 10, 11, 12))
+    silent = metadata(broker, 8, ["a"])
+    assert silent.cluster_authorized_operations == NOT_ASKED
+    assert silent.topics[0].topic_authorized_operations == NOT_ASKED
+
+
+def test_a_forbidden_topic_is_not_told_from_one_that_is_not_there(broker):
+    topic_id = broker.create("secret")
+    broker.node.authorizer = Denying(Operation.DESCRIBE, names="secret|nothing")
+    there, not_there = metadata(broker, 12, ["secret", "nothing"]).topics
+    assert there.error_code == not_there.error_code == errors.TopicAuthorizationFailed.code
+    assert metadata(broker, 12, [topic_id]).topics[0].error_code == errors.UnknownTopicId.code
+    assert metadata(broker, 12, None).topics == []
+
+
+def test_who_may_not_create_topics_creates_none_by_asking(broker):
+    broker.node.authorizer = Denying(Operation.CREATE)
+    (topic,) = metadata(broker, 12, ["new"]).topics
+    assert topic.error_code == errors.TopicAuthorizationFailed.code
+    assert broker.node.image.topics == {}
+
+
+# -- DescribeCluster -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_cluster_is_described(broker, version):
+    answer = broker.ask(DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
+    assert (answer.error_code, answer.cluster_id) == (0, broker.node.cluster_id)
+    assert answer.controller_id == 0
+    (node,) = answer.brokers
+    assert (node.broker_id, node.host, node.port) == (0, "localhost", 19092)
+    assert not node.is_fenced
+    assert answer.cluster_authorized_operations > 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "fault"),
+    [(2, errors.MismatchedEndpointType), (3, errors.UnsupportedEndpointType)],
+)
+def test_only_brokers_are_described_here(broker, endpoint_type, fault):
+    answer = broker.ask(DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
+    assert (answer.error_code, answer.brokers) == (fault.code, [])
+    assert answer.error_message
+
+
+def test_who_may_not_describe_the_cluster_is_told_of_no_operations(broker):
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    answer = broker.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True)
+    assert (answer.error_code, answer.cluster_authorized_operations) == (0, 0)
+
+
+# -- DescribeTopicPartitions ---------------------------------------------------------------------
+
+
+def test_topics_are_described_in_the_order_of_their_names(broker):
+    for name in ("c", "a", "b"):
+        broker.create(name, 2)
+    answer = page(broker)
+    assert [topic.name for topic in answer.topics] == ["a", "b", "c"]
+    assert answer.next_cursor is None
+    (partition, _) = answer.topics[0].partitions
+    assert (partition.leader_id, partition.leader_epoch) == (0, 0)
+    assert partition.replica_nodes == partition.isr_nodes == [0]
+    assert partition.eligible_leader_replicas == partition.last_known_elr == []
+
+
+def test_pages_follow_each_other_without_gap_and_without_repetition(broker):
+    for name, partitions in (("a", 3), ("b", 2), ("c", 4)):
+        broker.create(name, partitions)
+    seen, cursor = [], None
+    while True:
+        answer = page(broker, limit=2, cursor=cursor)
+        seen += [
+            (topic.name, partition.partition_index)
+            for topic in answer.topics
+            for partition in topic.partitions
+        ]
+        if answer.next_cursor is None:
+            break
+        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert seen == [(name, i) for name, n in (("a", 3), ("b", 2), ("c", 4)) for i in range(n)]
+
+
+def test_a_page_is_bounded_by_the_brokers_own_limit(broker):
+    broker.restart(**{"max.request.partition.size.limit": "2"})
+    broker.create("a", 5)
+    assert len(page(broker, limit=2**31 - 1).topics[0].partitions) == 2
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_page_holds_at_least_one_partition(broker, limit):
+    broker.create("a", 3)
+    assert len(page(broker, limit=limit).topics[0].partitions) == 1
+
+
+def test_topics_that_are_not_there_or_cannot_be_say_so(broker):
+    broker.create("a")
+    codes = {topic.name: topic.error_code for topic in page(broker, "a", "gone", "a b").topics}
+    assert codes == {
+        "a": 0,
+        "gone": errors.UnknownTopicOrPartition.code,
+        "a b": errors.InvalidTopicException.code,
+    }
+
+
+@pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
+def test_a_cursor_that_points_nowhere_is_refused(broker, cursor):
+    broker.create("a")
+    (topic,) = page(broker, "a", cursor=cursor).topics
+    assert topic.error_code == errors.InvalidRequest.code
+
+
+def test_a_cursor_to_a_topic_deleted_meanwhile_goes_on_with_the_next(broker):
+    broker.create("c", 2)
+    answer = page(broker, cursor=("b", 1))
+    assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("c", 2)]
+
+
+def test_a_forbidden_topic_is_described_to_nobody(broker):
+    broker.create("secret")
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    assert page(broker).topics == []
+    (topic,) = page(broker, "secret").topics
+    assert topic.error_code == errors.TopicAuthorizationFailed.code
+    assert topic.partitions == []

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.security import Authorizer, Operation
+from kafkalite.protocol.schemas.offsets import (
+    DELETE_RECORDS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+from tests.handlers.denying import Denying
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+
+NOTHING = (0, -1, -1)
+NOW = 1_700_000_000_000
+
+
+def listed(broker, timestamp, topic="a", partition=0, version=11, isolation_level=0, **fields):
+    """(error, timestamp, offset) of one partition."""
+    asked = {"partition_index": partition, "timestamp": timestamp, **fields}
+    answer = broker.ask(
+        LIST_OFFSETS,
+        version,
+        replica_id=-1,
+        topics=[{"name": topic, "partitions": [asked]}],
+        isolation_level=isolation_level,
+    )
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.timestamp, found.offset
+
+
+@pytest.fixture
+def filled(broker):
+    """A topic with records at offsets 0 to 4; the latest time is not the last record's."""
+    broker.create("a", 2)
+    broker.append("a", [NOW, NOW + 10])
+    broker.append("a", [NOW + 50, NOW + 20])
+    broker.append("a", [NOW + 30])
+    return broker
+
+
+# -- ListOffsets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_every_version_tells_both_ends(filled, version):
+    assert listed(filled, LATEST, version=version) == (0, -1, 5)
+    assert listed(filled, EARLIEST, version=version) == (0, -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [
+        (0, (0, NOW, 0)),
+        (NOW, (0, NOW, 0)),
+        (NOW + 1, (0, NOW + 10, 1)),
+        (NOW + 11, (0, NOW + 50, 2)),
+        (NOW + 50, (0, NOW + 50, 2)),
+        (NOW + 51, NOTHING),
+        (2**63 - 1, NOTHING),
+    ],
+)
+def test_a_time_gives_the_first_record_not_before_it(filled, timestamp, found):
+    assert listed(filled, timestamp) == found
+
+
+def test_the_greatest_timestamp_is_found_wherever_it_stands(filled):
+    assert listed(filled, MAX_TIMESTAMP) == (0, NOW + 50, 2)
+
+
+def test_an_empty_partition_has_ends_and_no_times(filled):
+    assert listed(filled, LATEST, partition=1) == (0, -1, 0)
+    assert listed(filled, EARLIEST, partition=1) == (0, -1, 0)
+    assert listed(filled, MAX_TIMESTAMP, partition=1) == NOTHING
+    assert listed(filled, NOW, partition=1) == NOTHING
+
+
+def test_without_tiers_local_is_all_there_is(filled):
+    assert listed(filled, EARLIEST_LOCAL) == (0, -1, 0)
+    assert listed(filled, LATEST_TIERED) == NOTHING
+    assert listed(filled, EARLIEST_PENDING_UPLOAD) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since"),
+    [
+        (MAX_TIMESTAMP, 7),
+        (EARLIEST_LOCAL, 8),
+        (LATEST_TIERED, 9),
+        (EARLIEST_PENDING_UPLOAD, 11),
+        (-7, 12),
+        (-(2**63), 12),
+    ],
+)
+def test_a_special_timestamp_is_unknown_before_its_version(filled, timestamp, since):
+    for version in range(1, 12):
+        code = listed(filled, timestamp, version=version)[0]
+        assert code == (0 if version >= since else errors.UnsupportedVersion.code)
+
+
+def test_the_leader_epoch_comes_with_the_offset_from_version_4(filled):
+    def epoch(version, timestamp):
+        asked = {"partition_index": 0, "timestamp": timestamp}
+        answer = filled.ask(
+            LIST_OFFSETS, version, replica_id=-1, topics=[{"name": "a", "partitions": [asked]}]
+        )
+        return answer.topics[0].partitions[0].leader_epoch
+
+    assert [epoch(11, timestamp) for timestamp in (LATEST, EARLIEST, NOW)] == [0, 0, 0]
+    assert epoch(11, LATEST_TIERED) == epoch(3, LATEST) == -1
+
+
+def test_metadata_that_is_older_or_newer_than_the_leader_is_refused(filled):
+    filled.node.replicas.leader("a", 0).leader_epoch = 5
+    assert listed(filled, LATEST, current_leader_epoch=5)[0] == 0
+    assert listed(filled, LATEST, current_leader_epoch=-1)[0] == 0
+    assert listed(filled, LATEST, current_leader_epoch=4)[0] == errors.FencedLeaderEpoch.code
+    assert listed(filled, LATEST, current_leader_epoch=6)[0] == errors.UnknownLeaderEpoch.code
+
+
+def test_consumers_are_told_of_nothing_that_is_not_committed(filled):
+    partition = filled.node.replicas.leader("a", 0)
+    partition.high_watermark = 2
+    for isolation_level in (0, 1):
+        assert listed(filled, LATEST, isolation_level=isolation_level) == (0, -1, 2)
+        assert listed(filled, MAX_TIMESTAMP, isolation_level=isolation_level) == NOTHING
+        assert listed(filled, NOW + 11, isolation_level=isolation_level) == NOTHING
+
+
+def test_an_isolation_level_there_is_not_is_refused(filled):
+    assert listed(filled, LATEST, isolation_level=2)[0] == errors.InvalidRequest.code
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("gone", 0), ("a", 2), ("a", -1), ("", 0)])
+def test_the_ends_of_what_is_not_there_are_unknown(filled, topic, partition):
+    found = listed(filled, LATEST, topic=topic, partition=partition)
+    assert found == (errors.UnknownTopicOrPartition.code, -1, -1)
+
+
+def test_a_partition_asked_for_twice_is_refused_and_the_others_are_not(filled):
+    asked = [{"partition_index": index, "timestamp": LATEST} for index in (0, 0, 1)]
+    answer = filled.ask(LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": "a", "partitions": asked}])
+    codes = [found.error_code for found in answer.topics[0].partitions]
+    assert codes == [errors.InvalidRequest.code] * 2 + [0]
+
+
+def test_who_may_not_describe_a_topic_is_told_no_offsets(filled):
+    filled.node.authorizer = Denying(Operation.DESCRIBE)
+    for topic in ("a", "gone"):
+        assert listed(filled, LATEST, topic=topic)[0] == errors.TopicAuthorizationFailed.code
+
+
+# -- OffsetForLeaderEpoch ------------------------------------------------------------------------
+
+
+def end_of(broker, leader_epoch, topic="a", partition=0, version=4, current=-1):
+    """(error, epoch, end offset) of one partition."""
+    asked = {
+        "partition": partition,
+        "current_leader_epoch": current,
+        "leader_epoch": leader_epoch,
+    }
+    answer = broker.ask(
+        OFFSET_FOR_LEADER_EPOCH, version, topics=[{"topic": topic, "partitions": [asked]}]
+    )
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+@pytest.fixture
+def led(broker):
+    """A topic whose offsets 0–1 were written in epoch 0, and 2 in epoch 3."""
+    broker.create("a")
+    broker.append("a", [NOW, NOW])
+    broker.node.replicas.leader("a", 0).leader_epoch = 3
+    broker.append("a", [NOW])
+    return broker
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+@pytest.mark.parametrize(
+    ("leader_epoch", "end"),
+    [
+        (0, (0, 0, 2)),
+        (2, (0, 0, 2)),
+        (3, (0, 3, 3)),
+        (4, (0, -1, -1)),
+        (-1, (0, -1, -1)),
+        (2**31 - 1, (0, -1, -1)),
+    ],
+)
+def test_an_epoch_ends_where_the_next_began(led, version, leader_epoch, end):
+    assert end_of(led, leader_epoch, version=version) == end
+
+
+def test_the_end_of_an_epoch_is_not_told_under_stale_metadata(led):
+    assert end_of(led, 0, current=2)[0] == errors.FencedLeaderEpoch.code
+    assert end_of(led, 0, current=4)[0] == errors.UnknownLeaderEpoch.code
+    assert end_of(led, 0, topic="gone")[0] == errors.UnknownTopicOrPartition.code
+
+
+def test_who_may_not_describe_a_topic_is_told_no_epochs(led):
+    led.node.authorizer = Denying(Operation.DESCRIBE)
+    assert end_of(led, 0)[0] == errors.TopicAuthorizationFailed.code
+
+
+# -- DeleteRecords -------------------------------------------------------------------------------
+
+
+def deleted(broker, offset, topic="a", partition=0, version=2):
+    """(error, low watermark) of one partition."""
+    asked = {"partition_index": partition, "offset": offset}
+    answer = broker.ask(
+        DELETE_RECORDS, version, topics=[{"name": topic, "partitions": [asked]}], timeout_ms=1000
+    )
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.low_watermark
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_every_version_moves_the_start_of_the_log(filled, version):
+    assert deleted(filled, 3, version=version) == (0, 3)
+    assert listed(filled, EARLIEST) == (0, -1, 3)
+    assert listed(filled, 0) == (0, NOW + 20, 3)
+
+
+def test_minus_one_deletes_all_that_consumers_can_read(filled):
+    assert deleted(filled, -1) == (0, 5)
+    assert listed(filled, EARLIEST) == listed(filled, LATEST) == (0, -1, 5)
+
+
+def test_the_start_of_the_log_never_goes_back(filled):
+    deleted(filled, 3)
+    assert deleted(filled, 1) == (0, 3)
+
+
+def test_a_moved_start_is_there_after_a_restart(filled):
+    deleted(filled, 3)
+    filled.restart()
+    assert listed(filled, EARLIEST) == (0, -1, 3)
+
+
+@pytest.mark.parametrize("offset", [6, -2, 2**63 - 1, -(2**63)])
+def test_an_offset_beyond_what_is_committed_is_out_of_range(filled, offset):
+    assert deleted(filled, offset) == (errors.OffsetOutOfRange.code, -1)
+
+
+def test_what_is_not_committed_is_not_deleted(filled):
+    filled.node.replicas.leader("a", 0).high_watermark = 2
+    assert deleted(filled, 3) == (errors.OffsetOutOfRange.code, -1)
+    assert deleted(filled, -1) == (0, 2)
+
+
+def test_records_of_what_is_not_there_are_not_deleted(filled):
+    assert deleted(filled, 0, topic="gone") == (errors.UnknownTopicOrPartition.code, -1)
+    assert deleted(filled, 0, partition=9) == (errors.UnknownTopicOrPartition.code, -1)
+
+
+def test_who_may_not_delete_records_deletes_none(filled):
+    filled.node.authorizer = Denying(Operation.DELETE)
+    assert deleted(filled, -1) == (errors.TopicAuthorizationFailed.code, -1)
+    filled.node.authorizer = Authorizer()
+    assert listed(filled, EARLIEST) == (0, -1, 0)

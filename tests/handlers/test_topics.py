@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.security import Operation
+from kafkalite.config.topic import RETENTION_MS
+from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tests.handlers.denying import Denying
+
+NO_ID = bytes(16)
+DYNAMIC_TOPIC, DEFAULT = 1, 5
+
+
+def create(broker, *topics, version=7, **options):
+    """Create topics given as dicts; the answers by name."""
+    whole = [{"num_partitions": 1, "replication_factor": 1, **topic} for topic in topics]
+    answers = broker.ask(CREATE_TOPICS, version, topics=whole, **options).topics
+    return {answer.name: answer for answer in answers}
+
+
+def delete(broker, *topics, version=6):
+    """Delete topics by name (str) or id (bytes); the answers in the order they came."""
+    if version < 6:
+        return broker.ask(DELETE_TOPICS, version, topic_names=list(topics)).responses
+    asked = [
+        {"name": topic} if isinstance(topic, str) else {"name": None, "topic_id": topic}
+        for topic in topics
+    ]
+    return broker.ask(DELETE_TOPICS, version, topics=asked).responses
+
+
+def grow(broker, *topics, version=3, **options):
+    """Grow topics given as (name, count) or (name, count, assignments); the codes by name."""
+    asked = [
+        {
+            "name": name,
+            "count": count,
+            "assignments": [{"broker_ids": nodes} for nodes in more[0]] if more else None,
+        }
+        for name, count, *more in topics
+    ]
+    answers = broker.ask(CREATE_PARTITIONS, version, topics=asked, **options).results
+    return {answer.name: answer.error_code for answer in answers}
+
+
+def names(broker):
+    return set(broker.node.image.topics)
+
+
+# -- CreateTopics --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_every_version_creates_a_topic_that_takes_records(broker, version):
+    answer = create(broker, {"name": "a", "num_partitions": 3}, version=version)["a"]
+    assert (answer.error_code, answer.error_message) == (0, None)
+    broker.append("a", [1], partition=2)
+    if version >= 5:
+        assert (answer.num_partitions, answer.replication_factor) == (3, 1)
+    if version >= 7:
+        assert answer.topic_id == broker.node.image.topics["a"].topic_id != NO_ID
+
+
+def test_a_created_topic_is_there_after_a_restart(broker):
+    topic_id = broker.create("a", 2, retention_ms="60000")
+    broker.append("a", [1], partition=1)
+    broker.restart()
+    topic = broker.node.image.topics["a"]
+    assert (topic.topic_id, topic.config) == (topic_id, {"retention.ms": "60000"})
+    assert broker.node.replicas.leader("a", 1).log.end_offset == 1
+
+
+def test_what_is_left_open_the_settings_fill(broker):
+    broker.restart(**{"num.partitions": "4"})
+    answer = create(broker, {"name": "a", "num_partitions": -1, "replication_factor": -1})["a"]
+    assert (answer.num_partitions, answer.replication_factor) == (4, 1)
+
+
+def test_the_configs_in_force_are_answered_with_where_they_came_from(broker):
+    answer = create(
+        broker, {"name": "a", "configs": [{"name": "segment.bytes", "value": "1048576"}]}
+    )["a"]
+    configs = {config.name: config for config in answer.configs}
+    assert configs["segment.bytes"].value == "1048576"
+    assert configs["segment.bytes"].config_source == DYNAMIC_TOPIC
+    assert configs["retention.ms"].value == str(RETENTION_MS.default)
+    assert configs["retention.ms"].config_source == DEFAULT
+
+
+def test_validating_creates_nothing(broker):
+    answer = create(broker, {"name": "a"}, validate_only=True)["a"]
+    assert (answer.error_code, answer.topic_id) == (0, NO_ID)
+    assert names(broker) == set()
+    end_offset = broker.node.controller.log.end_offset
+    create(broker, {"name": "a"}, validate_only=True)
+    assert broker.node.controller.log.end_offset == end_offset
+
+
+def test_a_topic_placed_by_hand_lies_there(broker):
+    topic = {
+        "name": "a",
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": index, "broker_ids": [0]} for index in range(2)],
+    }
+    assert create(broker, topic)["a"].num_partitions == 2
+
+
+def test_one_bad_topic_does_not_keep_a_good_one_out(broker):
+    answers = create(broker, {"name": "a b"}, {"name": "good"})
+    assert answers["a b"].error_code == errors.InvalidTopicException.code
+    assert names(broker) == {"good"}
+
+
+def by_hand(*nodes, **fields):
+    return {
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": 0, "broker_ids": list(nodes)}],
+        **fields,
+    }
+
+
+def config(name, value):
+    return {"configs": [{"name": name, "value": value}]}
+
+
+@pytest.mark.parametrize(
+    ("topic", "fault"),
+    [
+        ({"name": "there"}, errors.TopicAlreadyExists),
+        ({"name": ""}, errors.InvalidTopicException),
+        ({"name": ".."}, errors.InvalidTopicException),
+        ({"name": "a/../b"}, errors.InvalidTopicException),
+        ({"name": "x" * 250}, errors.InvalidTopicException),
+        ({"name": "x" * 32_767}, errors.InvalidTopicException),
+        ({"name": "\0" * 32_767}, errors.InvalidTopicException),
+        ({"name": "with_dots"}, errors.InvalidTopicException),
+        ({"name": "__cluster_metadata"}, errors.InvalidRequest),
+        ({"name": "__transaction_state"}, errors.InvalidRequest),
+        ({"num_partitions": 0}, errors.InvalidPartitions),
+        ({"num_partitions": -2}, errors.InvalidPartitions),
+        ({"num_partitions": 2**31 - 1}, errors.PolicyViolation),
+        ({"num_partitions": NEW_PARTITIONS_MAX + 1}, errors.PolicyViolation),
+        ({"replication_factor": 0}, errors.InvalidReplicationFactor),
+        ({"replication_factor": 2}, errors.InvalidReplicationFactor),
+        (by_hand(0, num_partitions=1), errors.InvalidRequest),
+        (by_hand(0, replication_factor=1), errors.InvalidRequest),
+        (by_hand(1), errors.InvalidReplicaAssignment),
+        (by_hand(0, 0), errors.InvalidReplicaAssignment),
+        (by_hand(), errors.InvalidReplicaAssignment),
+        (config("retention.ms", "for ever"), errors.InvalidConfig),
+        (config("retention.ms", "-2"), errors.InvalidConfig),
+        (config("retention.ms", None), errors.InvalidConfig),
+        (config("retention", "1"), errors.InvalidConfig),
+        (config("cleanup.policy", "compact"), errors.InvalidConfig),
+        (config("x" * 32_767, "1"), errors.InvalidConfig),
+        (config("retention.ms", "\0" * 32_767), errors.InvalidConfig),
+        (config("segment.bytes", "\U0001f600" * 8_000), errors.InvalidConfig),
+    ],
+    ids=lambda value: repr(value)[:50] if isinstance(value, dict) else value.__name__,
+)
+@pytest.mark.parametrize("version", [2, 7])
+def test_a_topic_that_cannot_be_has_kafkas_error_and_a_sentence(broker, topic, fault, version):
+    broker.create("there")
+    broker.create("with.dots")
+    topic = {"name": "a", **topic}
+    answer = create(broker, topic, version=version)[topic["name"]]
+    assert answer.error_code == fault.code
+    assert answer.error_message
+    assert names(broker) == {"there", "with.dots"}
+
+
+def test_a_topic_twice_in_a_request_is_created_not_once(broker):
+    answers = create(broker, {"name": "a"}, {"name": "a", "num_partitions": 2}, {"name": "b"})
+    assert answers["a"].error_code == errors.InvalidRequest.code
+    assert names(broker) == {"b"}
+
+
+def test_who_may_not_create_is_told_so(broker):
+    broker.node.authorizer = Denying(Operation.CREATE)
+    assert create(broker, {"name": "a"})["a"].error_code == errors.TopicAuthorizationFailed.code
+    assert names(broker) == set()
+
+
+def test_who_may_not_see_configs_is_told_of_none(broker):
+    broker.node.authorizer = Denying(Operation.DESCRIBE_CONFIGS)
+    answer = create(broker, {"name": "a"})["a"]
+    assert (answer.error_code, answer.configs) == (0, [])
+    assert answer.topic_config_error_code == errors.TopicAuthorizationFailed.code
+
+
+# -- DeleteTopics --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_every_version_deletes_by_name(broker, version):
+    broker.create("a", 2)
+    (answer,) = delete(broker, "a", version=version)
+    assert (answer.name, answer.error_code) == ("a", 0)
+    assert names(broker) == set()
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        broker.node.replicas.leader("a", 0)
+
+
+def test_a_topic_is_deleted_by_its_id_and_the_answer_names_both(broker):
+    topic_id = broker.create("a")
+    (answer,) = delete(broker, topic_id)
+    assert (answer.error_code, answer.name, answer.topic_id) == (0, "a", topic_id)
+
+
+def test_a_deleted_topic_stays_deleted_and_a_new_one_has_another_id(broker):
+    topic_id = broker.create("a")
+    broker.append("a", [1])
+    delete(broker, "a")
+    broker.restart()
+    assert names(broker) == set()
+    assert broker.create("a") != topic_id
+    assert broker.node.replicas.leader("a", 0).log.end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "fault"),
+    [
+        ({"name": "gone"}, errors.UnknownTopicOrPartition),
+        ({"name": None, "topic_id": b"?" * 16}, errors.UnknownTopicId),
+        ({"name": None, "topic_id": NO_ID}, errors.InvalidRequest),
+        ({"name": "there", "topic_id": b"?" * 16}, errors.InvalidRequest),
+        ({"name": "__cluster_metadata"}, errors.UnknownTopicOrPartition),
+        ({"name": "x" * 32_767}, errors.UnknownTopicOrPartition),
+    ],
+    ids=lambda value: repr(value)[:50] if isinstance(value, dict) else value.__name__,
+)
+def test_what_cannot_be_deleted_is_refused_and_nothing_else_with_it(broker, topic, fault):
+    broker.create("there")
+    broker.create("other")
+    answers = broker.ask(DELETE_TOPICS, 6, topics=[topic, {"name": "other"}]).responses
+    assert [answer.error_code for answer in answers] == [fault.code, 0]
+    assert answers[0].error_message
+    assert names(broker) == {"there"}
+
+
+def test_a_topic_named_twice_in_a_request_is_not_deleted(broker):
+    topic_id = broker.create("a")
+    for twice in (("a", "a"), (topic_id, topic_id)):
+        (answer,) = delete(broker, *twice)
+        assert answer.error_code == errors.InvalidRequest.code
+    assert names(broker) == {"a"}
+
+
+def test_a_topic_given_by_name_and_by_id_is_deleted_once(broker):
+    topic_id = broker.create("a")
+    codes = sorted(answer.error_code for answer in delete(broker, "a", topic_id))
+    assert codes == [0, errors.InvalidRequest.code]
+    assert names(broker) == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "fault"),
+    [(1, errors.InvalidRequest), (3, errors.TopicDeletionDisabled)],
+)
+def test_deletion_may_be_forbidden(broker, version, fault):
+    broker.restart(**{"delete.topic.enable": "false"})
+    broker.create("a")
+    assert [answer.error_code for answer in delete(broker, "a", version=version)] == [fault.code]
+    assert names(broker) == {"a"}
+
+
+def test_who_may_not_describe_a_topic_does_not_learn_its_name_from_its_id(broker):
+    topic_id = broker.create("a")
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    (answer,) = delete(broker, topic_id)
+    assert (answer.error_code, answer.name) == (errors.UnknownTopicId.code, None)
+    (answer,) = delete(broker, "a")
+    assert answer.error_code == errors.TopicAuthorizationFailed.code
+    assert names(broker) == {"a"}
+
+
+def test_who_may_not_delete_is_told_so(broker):
+    topic_id = broker.create("a")
+    broker.node.authorizer = Denying(Operation.DELETE)
+    for topic in ("a", topic_id):
+        (answer,) = delete(broker, topic)
+        assert answer.error_code == errors.TopicAuthorizationFailed.code
+    assert names(broker) == {"a"}
+
+
+# -- CreatePartitions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_every_version_widens_a_topic(broker, version):
+    broker.create("a", 1)
+    assert grow(broker, ("a", 3), version=version) == {"a": 0}
+    broker.append("a", [1], partition=2)
+    broker.restart()
+    assert len(broker.node.image.topics["a"].partitions) == 3
+
+
+def test_widening_may_be_validated_only(broker):
+    broker.create("a", 1)
+    assert grow(broker, ("a", 3), validate_only=True) == {"a": 0}
+    assert len(broker.node.image.topics["a"].partitions) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (("gone", 2), errors.UnknownTopicOrPartition),
+        (("a", 2), errors.InvalidPartitions),
+        (("a", 1), errors.InvalidPartitions),
+        (("a", -1), errors.InvalidPartitions),
+        (("a", 2**31 - 1), errors.PolicyViolation),
+        (("a", 3, []), errors.InvalidReplicaAssignment),
+        (("a", 3, [[7]]), errors.InvalidReplicaAssignment),
+        (("a", 3, [[0, 0]]), errors.InvalidReplicaAssignment),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_widened_so_is_refused(broker, asked, fault):
+    broker.create("a", 2)
+    assert grow(broker, asked) == {asked[0]: fault.code}
+    assert len(broker.node.image.topics["a"].partitions) == 2
+
+
+def test_a_topic_twice_in_a_request_is_not_widened(broker):
+    broker.create("a")
+    assert grow(broker, ("a", 2), ("a", 3)) == {"a": errors.InvalidRequest.code}
+
+
+def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
+    broker.create("a")
+    broker.node.authorizer = Denying(Operation.ALTER)
+    assert grow(broker, ("a", 2)) == {"a": errors.TopicAuthorizationFailed.code}

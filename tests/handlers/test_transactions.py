@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.security import Authorizer, Operation, ResourceType
+from kafkalite.coordination.producer_ids import BLOCK_COUNT
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+
+
+class OnlyTopics(Authorizer):
+    """Allows what concerns topics, or nothing at all."""
+
+    def __init__(self, *operations: Operation) -> None:
+        self.operations = operations
+
+    def allows(self, principal, operation, resource_type, name):  # type: ignore[no-untyped-def]
+        return resource_type is ResourceType.TOPIC and operation in self.operations
+
+
+def init(broker, version=5, **fields):
+    request = {"transactional_id": None, "transaction_timeout_ms": -1, **fields}
+    return broker.ask(INIT_PRODUCER_ID, version, **request)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_gives_an_id_with_epoch_0(broker, version):
+    answer = init(broker, version)
+    assert (answer.error_code, answer.producer_epoch) == (0, 0)
+    assert answer.producer_id >= 0
+
+
+def test_no_id_is_given_twice_within_and_beyond_a_block(broker):
+    given = {init(broker).producer_id for _ in range(BLOCK_COUNT + 10)}
+    assert len(given) == BLOCK_COUNT + 10
+
+
+def test_no_id_is_given_again_after_a_restart(broker):
+    before = {init(broker).producer_id for _ in range(3)}
+    broker.restart()
+    after = {init(broker).producer_id for _ in range(3)}
+    assert not before & after
+
+
+def test_producers_that_ask_while_a_block_is_on_its_way_share_it(broker):
+    end_offset = broker.node.controller.log.end_offset
+    frame = write_header(22, 1, 7, None, False) + INIT_PRODUCER_ID.request.write(
+        1, {"transactional_id": None, "transaction_timeout_ms": -1}
+    )
+    wires = [broker.begin(frame) for _ in range(5)]
+    broker.until(lambda: all(wire.sent is not None for wire in wires))
+    ids = {INIT_PRODUCER_ID.response.read(1, b"".join(w.sent), 4).producer_id for w in wires}
+    assert len(ids) == 5
+    assert broker.node.controller.log.end_offset == end_offset + 1
+
+
+def test_an_id_is_not_given_before_its_block_is_on_the_disk(broker):
+    assert init(broker).error_code == 0
+    log = broker.node.controller.log
+    assert log.durable_offset == log.end_offset
+
+
+def test_a_producer_that_tells_its_id_gets_a_fresh_one(broker):
+    first = init(broker)
+    again = init(broker, producer_id=first.producer_id, producer_epoch=first.producer_epoch)
+    assert (again.error_code, again.producer_epoch) == (0, 0)
+    assert again.producer_id != first.producer_id
+
+
+@pytest.mark.parametrize(
+    "told", [{"producer_id": 1}, {"producer_epoch": 1}], ids=["id alone", "epoch alone"]
+)
+def test_half_of_id_and_epoch_is_refused(broker, told):
+    assert init(broker, **told).error_code == errors.InvalidRequest.code
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_transactional_producer_is_refused_for_good(broker, version):
+    answer = init(broker, version, transactional_id="payments", transaction_timeout_ms=1000)
+    assert answer.error_code == errors.UnsupportedVersion.code
+    assert not errors.BY_CODE[answer.error_code].retriable
+    assert answer.producer_id == -1
+
+
+def test_an_empty_transactional_id_is_refused(broker):
+    assert init(broker, transactional_id="").error_code == errors.InvalidRequest.code
+
+
+def test_who_may_write_somewhere_may_write_idempotently(broker):
+    broker.node.authorizer = OnlyTopics(Operation.WRITE)
+    assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
+    broker.node.authorizer = Authorizer()
+    broker.create("a")
+    broker.node.authorizer = OnlyTopics(Operation.WRITE)
+    assert init(broker).error_code == 0
+    broker.node.authorizer = OnlyTopics(Operation.READ)
+    assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
