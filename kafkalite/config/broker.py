@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.config.key import Check, Key, Scope, Type, at_least, between, only
+from kafkalite.config.key import Check, Key, Scope, Type, at_least, between, only, quoted
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import InvalidConfig
 
@@ -39,9 +39,9 @@ def parse_listener(text: str) -> Listener:
     protocol, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
-        raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {text!r}.")
+        raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {quoted(text)}.")
     if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"Only PLAINTEXT listeners are served in this version, not {text!r}.")
+        raise InvalidConfig(f"In this version only PLAINTEXT is served, not {quoted(text)}.")
     if int(port) > 65_535:
         raise InvalidConfig(f"A port is at most 65535, which {port} is not.")
     if host.startswith("[") and host.endswith("]"):

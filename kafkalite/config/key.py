@@ -44,7 +44,9 @@ class Type(enum.IntEnum):
     PASSWORD = 9
 
 
-BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+# What comes from a client is looked up and quoted only so far.
+NAME_LENGTH_MAX = 100
+QUOTED_LENGTH_MAX = 60
 
 
 class Place(NamedTuple):
@@ -103,9 +105,9 @@ class Key(Generic[T]):
         try:
             value: T = PARSERS[self.type](text)
         except ValueError as words:
-            raise InvalidConfig(f"{self.name} must be {words}, not {text!r}.") from None
+            raise InvalidConfig(f"{self.name} must be {words}, not {quoted(text)}.") from None
         if self.check is not None and not self.check.holds(value):
-            raise InvalidConfig(f"{self.name} must be {self.check.words}, not {text!r}.")
+            raise InvalidConfig(f"{self.name} must be {self.check.words}, not {quoted(text)}.")
         return value
 
     def format(self, value: T) -> str:
@@ -160,12 +162,19 @@ class Scope(dict[str, Key[Any]]):
         """The key of this name; InvalidConfig, with the names near it, when there is none."""
         if name in self:
             return self[name]
+        if len(name) > NAME_LENGTH_MAX:
+            raise InvalidConfig(f"No configuration key has a name as long as {quoted(name)}.")
         for left_out, because in self.left_out.items():
             if name == left_out or (left_out.endswith(".") and name.startswith(left_out)):
                 raise InvalidConfig(f"{name} is not a key here: {because}.")
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise InvalidConfig(f"{name} is not a configuration key of a {self.owner}{hint}")
+
+
+def quoted(text: str) -> str:
+    """A text as a sentence may repeat it."""
+    return repr(text if len(text) <= QUOTED_LENGTH_MAX else f"{text[:QUOTED_LENGTH_MAX]}…")
 
 
 def parse_boolean(text: str) -> bool:

@@ -120,6 +120,15 @@ def test_an_unknown_name_is_refused_with_the_names_near_it():
         scope.parse({"quite.another": "1"})
 
 
+def test_a_sentence_repeats_only_so_much_of_what_a_client_sent():
+    for name, value in [("a.key", "x" * 30_000), ("k" * 30_000, "1")]:
+        scope = Scope("thing")
+        scope.declare("a.key", Type.INT, 1, "One.")
+        with pytest.raises(InvalidConfig) as refused:
+            scope.parse({name: value})
+        assert len(str(refused.value)) < 200
+
+
 def test_a_name_left_out_is_refused_with_its_reason():
     scope = Scope("thing")
     scope.leave_out("old.", "older", because="it is gone")
