@@ -1,0 +1,238 @@
+"""A partition's files go either way: Apache Kafka reads what our Log wrote, and we read Kafka's.
+
+Kafka's dump tool walks segments, both indexes and the producer snapshot; a Kafka broker is then
+given the whole directory to serve, and a directory it wrote is opened by Log.  Needs Java and
+Maven's repository: `make oracle`.
+"""
+
+import base64
+import re
+import shutil
+import uuid
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafkalite.clock import ManualClock
+from kafkalite.config.settings import Settings
+from kafkalite.records.batch import Record, batches, build
+from kafkalite.records.compression import Codec
+from kafkalite.storage.log import Log
+from tools import apache_kafka
+
+pytestmark = pytest.mark.oracle
+
+NOW = 1_700_000_000_000
+TOPIC = "flights"
+DISAGREEMENTS = re.compile(r"mismatch|out of order|non-consecutive|invalid|corrupt|not sane", re.I)
+
+
+def open_log(directory, topic_id, **topic):
+    topic = {"segment.bytes": str(1 << 20), "index.interval.bytes": "256"} | topic
+    return Log.open(
+        directory,
+        topic=TOPIC,
+        partition=0,
+        topic_id=topic_id,
+        config=Settings.broker({"durability": "os"}).for_topic(topic),
+        clock=ManualClock(wall_ms=NOW + 60_000),
+    )
+
+
+def filled(directory, topic_id, second_epoch=2):
+    """A log of several segments: every codec, two producers, two reigns, times that go back."""
+    log = open_log(directory, topic_id)
+    sequences = {4_000: 0, 4_001: 0}
+    codecs = list(Codec)
+    for n in range(600):
+        producer_id = (4_000, 4_001, -1)[n % 3]
+        records = [
+            Record(-1, NOW + 10 * n - 25 * (n % 4) + place, b"%d" % n, b"%d " % place * 1_500)
+            for place in range(1 + n % 3)
+        ]
+        idempotent = {}
+        if producer_id >= 0:
+            sequence = sequences[producer_id]
+            idempotent = {
+                "producer_id": producer_id,
+                "producer_epoch": 0,
+                "base_sequence": sequence,
+            }
+            sequences[producer_id] += len(records)
+        batch = build(records, codec=codecs[n % 5 if n % 2 else 0], **idempotent)
+        log.append(batch, leader_epoch=0 if n < 300 else second_epoch)
+        log.settle()
+    assert len(log.segments) > 2
+    return log
+
+
+def records_of(directory):
+    return [
+        record
+        for path in sorted(directory.glob("*.log"))
+        for batch in batches(path.read_bytes())
+        for record in batch
+    ]
+
+
+def dump(directory, suffix, *options):
+    files = ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
+    assert files
+    return apache_kafka.dump(["--files", files, *options])
+
+
+@pytest.fixture(scope="module")
+def kafka_tools():
+    try:
+        apache_kafka.java_executable()
+        apache_kafka.classpath(apache_kafka.TOOLS)
+    except apache_kafka.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def written(tmp_path, kafka_tools):
+    directory = tmp_path / f"{TOPIC}-0"
+    directory.mkdir()
+    log = filled(directory, uuid.uuid4().bytes)
+    end_offset = log.end_offset
+    log.close()
+    return SimpleNamespace(directory=directory, end_offset=end_offset)
+
+
+def test_kafkas_tool_finds_every_batch_whole_and_in_place(written):
+    shown = dump(written.directory, ".log", "--deep-iteration")
+    found = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) .* isvalid: (\w+)", shown, re.M)
+    assert {valid for _, _, valid in found} == {"true"}
+    firsts = [int(first) for first, _, _ in found]
+    assert firsts == [0, *(int(last) + 1 for _, last, _ in found[:-1])]
+    assert int(found[-1][1]) == written.end_offset - 1
+    assert not DISAGREEMENTS.search(shown.replace("isvalid", ""))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_kafkas_tool_finds_no_index_entry_that_disagrees_with_the_log(written, suffix):
+    shown = dump(written.directory, suffix)
+    assert len(re.findall(r"^(offset|timestamp): ", shown, re.M)) > 100, "there are entries"
+    assert not DISAGREEMENTS.search(shown), shown
+    sane = dump(written.directory, suffix, "--index-sanity-check")
+    assert len(re.findall("passed sanity check", sane)) == len(
+        list(written.directory.glob(f"*{suffix}"))
+    )
+
+
+def test_kafkas_tool_reads_the_producers_we_remember(written):
+    shown = dump(written.directory, ".snapshot")
+    last = shown.rpartition("Dumping")[2]
+    assert "Checksum" not in last and "corrupt" not in last.lower()
+    producers = {
+        int(producer): int(sequence)
+        for producer, sequence in re.findall(
+            r"producerId: (\d+) producerEpoch: 0 .*lastSequence: (\d+)", last
+        )
+    }
+    expected = {
+        batch.header.producer_id: batch.header.base_sequence + batch.header.count - 1
+        for path in sorted(written.directory.glob("*.log"))
+        for batch in batches(path.read_bytes())
+        if batch.header.producer_id >= 0
+    }
+    assert producers == expected and len(expected) == 2
+
+
+def topic_id_in(directory):
+    text = (directory / "partition.metadata").read_text()
+    coded = re.search(r"topic_id: (\S+)", text)[1]
+    return base64.urlsafe_b64decode(coded + "==")
+
+
+def consumed(bootstrap, count):
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "any"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    messages = []
+    while len(messages) < count:
+        taken = consumer.consume(count - len(messages), timeout=30)
+        assert taken, f"nothing came after {len(messages)} of {count}"
+        messages += taken
+    consumer.close()
+    assert [message.error() for message in messages if message.error()] == []
+    return messages
+
+
+def produced(bootstrap, values, **settings):
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings})
+    failed = []
+    for value in values:
+        producer.produce(TOPIC, value, on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(30) == 0 and not failed
+
+
+@pytest.fixture
+def kafka(tmp_path, kafka_tools):
+    """A Kafka broker with the topic made, and stopped again."""
+    broker = apache_kafka.ApacheKafka(tmp_path / "kafka", {"log.index.interval.bytes": "256"})
+    try:
+        with broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            topic = NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"})
+            admin.create_topics([topic])[TOPIC].result(30)
+            produced(broker.bootstrap, [b"kafka's own"])
+    except apache_kafka.Unavailable as reason:
+        pytest.skip(str(reason))
+    return broker
+
+
+def test_kafka_serves_a_partition_that_we_wrote(kafka):
+    directory = kafka.data / f"{TOPIC}-0"
+    topic_id = topic_id_in(directory)
+    metadata = (directory / "partition.metadata").read_bytes()
+    shutil.rmtree(directory)
+    directory.mkdir()
+    # Kafka's controller says which reign this is, and has not come to a second one.
+    log = filled(directory, topic_id, second_epoch=0)
+    log.close()
+    (directory / "partition.metadata").write_bytes(metadata)
+    expected = records_of(directory)
+    # Kafka believes its checkpoints and its clean end, and both speak of the log that was there.
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint",
+                 "replication-offset-checkpoint", "log-start-offset-checkpoint"):  # fmt: skip
+        (kafka.data / name).unlink(missing_ok=True)
+    with kafka:
+        messages = consumed(kafka.bootstrap, len(expected))
+        produced(kafka.bootstrap, [b"after ours"])
+        (last,) = consumed(kafka.bootstrap, len(expected) + 1)[-1:]
+    assert [
+        (message.offset(), message.timestamp()[1], message.key(), message.value())
+        for message in messages
+    ] == [record[:4] for record in expected]
+    assert (last.offset(), last.value()) == (len(expected), b"after ours")
+
+
+def test_we_open_a_partition_that_kafka_wrote(kafka):
+    values = [b"%d " % n * 400 for n in range(3_000)]
+    with kafka:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            chosen = {"compression.type": codec, "enable.idempotence": True}
+            produced(kafka.bootstrap, values[:: 1 + len(codec)], **chosen)
+        count = 1 + sum(len(values[:: 1 + n]) for n in (4, 4, 6, 3, 4))
+        expected = [
+            (message.offset(), message.value()) for message in consumed(kafka.bootstrap, count)
+        ]
+    directory = kafka.data / f"{TOPIC}-0"
+    log = open_log(directory, topic_id_in(directory))
+    assert (log.log_start_offset, log.end_offset) == (0, count)
+    found = []
+    while len(found) < count:
+        part = log.read(len(found), 1 << 20, log.end_offset)
+        found += [
+            (record.offset, record.value)
+            for batch in batches(part.read())
+            for record in batch
+            if record.offset >= len(found)
+        ]
+    assert found == expected
+    appended = log.append(build([Record(-1, NOW, b"k", b"after Kafka's")]), leader_epoch=9)
+    assert appended.base_offset == count
+    log.close()
