@@ -60,7 +60,7 @@ def one_listener(entries: tuple[str, ...]) -> bool:
 NODE_ID = BROKER.declare(
     "node.id", Type.INT, 0,
     """The number by which clients know this node.""",
-    check=at_least(0),
+    check=only(0, "the first node is 0, and each worker's is the next"),
 )
 LISTENERS = BROKER.declare(
     "listeners", Type.LIST, ("PLAINTEXT://127.0.0.1:9092",),
@@ -260,7 +260,7 @@ BROKER.leave_out(
     "zookeeper.", "inter.broker.protocol.version", "log.message.format.version",
     because="Kafka itself removed it; remove the line",
 )
-BROKER.leave_out("broker.id", because="the key is node.id")
+BROKER.leave_out("broker.id", because="nodes are numbered from 0 on; remove the line")
 BROKER.leave_out("log.dir", because="the key is log.dirs")
 BROKER.leave_out(
     "num.network.threads", "num.io.threads", "queued.max.requests", "background.threads",
