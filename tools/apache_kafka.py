@@ -205,13 +205,16 @@ class ApacheKafka:
 
 
 def dump(arguments: Sequence[str]) -> str:
-    """What Kafka's DumpLogSegments prints with these arguments; a fault is a RuntimeError."""
+    """What Kafka's DumpLogSegments prints with these arguments, and behind it what it complains of.
+
+    It ends well even when an index disagrees with its log: the complaint is all there is.
+    """
     command = [java_executable(), "-cp", classpath(TOOLS)]
     command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"DumpLogSegments failed: {done.stderr.strip()}\n{done.stdout.strip()}")
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def java_executable() -> str:
