@@ -5,11 +5,13 @@ Nothing of kafkalite is used here, so that a mistake of ours cannot hide on both
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import crc32c
+import zstandard
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -107,22 +109,20 @@ def described(records: bytes) -> list[dict[str, object]]:
             {
                 "base_offset": offset, "leader_epoch": epoch, "magic": magic, **fields,
                 "crc_holds": crc32c.crc32c(whole[21:]) == crc,
-                # Two compressors need not agree on bytes, only on what they hold.
-                "payload": plain(codec, whole[HEADER.size :]).hex(),
+                "payload": plain(codec, whole[HEADER.size :]),
             }
         )  # fmt: skip
         position += 12 + length
     return batches
 
 
-def plain(codec: int, payload: bytes) -> bytes:
-    import gzip
-
-    import zstandard
-
-    if codec == 1:
-        return gzip.decompress(payload)
-    if codec == 4:
-        return zstandard.ZstdDecompressor().decompressobj().decompress(payload)
-    assert codec == 0, f"no scene asks for codec {codec}"
-    return payload
+def plain(codec: int, payload: bytes) -> str:
+    """What a compressed payload holds: two compressors need not agree on more."""
+    try:
+        if codec == 1:
+            return gzip.decompress(payload).hex()
+        if codec == 4:
+            return zstandard.ZstdDecompressor().decompressobj().decompress(payload).hex()
+    except (OSError, zstandard.ZstdError):
+        return f"not of codec {codec}: {payload.hex()}"
+    return payload.hex()

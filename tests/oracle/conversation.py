@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kafkalite.protocol.schema import Api, Fields
-from kafkalite.protocol.schemas import cluster, offsets, topics
+from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
 from tests.oracle.batches import described
 
 PATIENCE_S = 3.0
@@ -155,6 +155,18 @@ class Conversation:
             if answer is not None and wanted(answer.topics[0]):
                 return
             assert time.monotonic() - begun < PATIENCE_S, f"{name} stays {answer}"
+            time.sleep(0.002)
+
+    def producer_id(self) -> int:
+        """A new idempotent producer's id; a broker that just started may need a moment for it."""
+        body = {"transactional_id": None, "transaction_timeout_ms": 0}
+        begun = time.monotonic()
+        while True:
+            answer = self.quietly(transactions.INIT_PRODUCER_ID, 4, body)
+            assert answer is not None
+            if answer.error_code == 0:
+                return int(answer.producer_id)
+            assert time.monotonic() - begun < PATIENCE_S, f"no producer id: {answer}"
             time.sleep(0.002)
 
     # How they travel

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.protocol.schemas.produce import PRODUCE
-from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from tests.oracle.batches import MOMENT_MS, Sent, batch
 from tests.oracle.conversation import Conversation, Topic
 from tests.oracle.scenes import scene
@@ -262,10 +261,10 @@ def a_compacted_topic_wants_keys(talk, version):
 @scene(PRODUCE, versions=TWO)
 def an_idempotent_producer_is_held_to_its_order(talk, version):
     topic = talk.topic()
-    given = talk.ask(INIT_PRODUCER_ID, 4, {"transactional_id": None, "transaction_timeout_ms": 0})
+    producer_id = talk.producer_id()
 
     def say(note, *, count=1, sequence=0, epoch=0, **more):
-        fields = {"producer_id": given.producer_id, "producer_epoch": epoch, **more}
+        fields = {"producer_id": producer_id, "producer_epoch": epoch, **more}
         records = batch(count, base_sequence=sequence, **fields)
         talk.ask(PRODUCE, version, body(topic, {0: records}), note=note)
 

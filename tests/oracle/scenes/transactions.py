@@ -13,6 +13,7 @@ STABLE = range(6)
 
 @scene(INIT_PRODUCER_ID, versions=STABLE)
 def every_producer_gets_an_id_of_its_own(talk, version):
+    talk.producer_id()
     asked = {"transactional_id": None, "transaction_timeout_ms": 60_000}
     first = talk.ask(INIT_PRODUCER_ID, version, asked)
     second = talk.ask(INIT_PRODUCER_ID, version, asked)
