@@ -80,7 +80,9 @@ def by_blocking(listener: socket.socket) -> None:
 
 
 @contextmanager
-def served(how: Callable[[socket.socket], None]) -> Iterator[tuple[socket.socket, Callable[[], float]]]:
+def served(
+    how: Callable[[socket.socket], None],
+) -> Iterator[tuple[socket.socket, Callable[[], float]]]:
     """A connection to a child that echoes so, and what user time the child has used when asked."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()

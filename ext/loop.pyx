@@ -143,7 +143,7 @@ cdef class Channel(Source):
         return answer
 
     def finish(self):
-        """Read no more; close as soon as the answers queued by now were offered to the peer."""
+        """Read no more; close as soon as the answers queued by now are sent."""
         if self.descriptor >= 0 and not self.finishing:
             self.finishing = True
             self.loop.mark(self)
@@ -345,7 +345,7 @@ cdef class Loop:
         return 0
 
     cdef int read(self, Channel channel, int* budget) except -1:
-        """One read: the rest of a frame begun goes behind its beginning, all else to the scratch."""
+        """One read: the rest of a frame begun goes behind its beginning, all else to scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
         cdef Py_ssize_t begin = 0, rest = 0
@@ -452,8 +452,8 @@ cdef class Loop:
         cdef Py_ssize_t have = channel.end - channel.begin
         cdef Py_ssize_t whole = PREFIX + load_i32(held.memory + channel.begin)
         cdef Py_ssize_t target = min(whole, max(GROWTH * have, SCRATCH))
-        if held.capacity - channel.begin >= target:
-            return True
+        if held.capacity - channel.end >= min(whole - have, have):
+            return True             # room for as much again, or for all the rest
         if target > SCRATCH and 0 < self.held_size_max < self.held_size - held.capacity + target:
             if self.turn is None:
                 self.turn = channel
@@ -538,7 +538,7 @@ cdef class Loop:
                 self.mark(channel)
             if channel.descriptor < 0:
                 continue
-            if channel.finishing and (channel.out.count == 0 or not channel.writable):
+            if channel.finishing and channel.out.count == 0:
                 self.drop(channel)
             elif (channel.halted or channel.readable) and not channel.full():
                 self.wake(channel)

@@ -1,0 +1,145 @@
+"""kafkalite start, status, stop: the broker itself."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+from kafkalite.cli.command import argument, command, key_value
+from kafkalite.errors import Refusal
+
+DATA = argument(
+    "--data",
+    metavar="DIR",
+    type=Path,
+    help="the broker's directory (default: $XDG_DATA_HOME/kafkalite or ~/.local/share/kafkalite)",
+)
+
+
+@command(
+    argument("--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:9092)"),
+    DATA,
+    argument(
+        "--workers", metavar="N", type=int, default=0, help="node processes (default 0: one process)"
+    ),
+    argument(
+        "--durability",
+        choices=("fsync", "interval", "os"),
+        help="what an acknowledged record survives (default fsync: a power cut too)",
+    ),
+    argument("--ready-file", metavar="FILE", type=Path, help="appears when every node answers"),
+    argument("--config", metavar="FILE", type=Path, help="keys and values, one key=value a line"),
+    argument(
+        "-o",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=key_value,
+        help="set one key, over the config file (kafkalite config keys lists them)",
+    ),
+    argument(
+        "--insecure",
+        action="store_true",
+        help="allow an address that other machines can reach, without any login",
+    ),
+)
+def start(
+    listen: str | None,
+    data: Path | None,
+    workers: int,
+    durability: str | None,
+    ready_file: Path | None,
+    config: Path | None,
+    overrides: list[tuple[str, str]],
+    insecure: bool,
+) -> int:
+    """Run the broker in the foreground until SIGTERM or Ctrl-C.
+
+    Examples:
+      kafkalite start
+      kafkalite start --listen 127.0.0.1:0 --data /tmp/try --durability os --ready-file ready.json
+      kafkalite start -o num.partitions=6 -o log.retention.hours=24
+    """
+    from kafkalite.process import launcher
+
+    options = launcher.Options(
+        listen=listen,
+        data=data,
+        workers=workers,
+        durability=durability,
+        ready_file=ready_file,
+        config=config,
+        overrides=dict(overrides),
+        insecure=insecure,
+    )
+    return launcher.start(options)
+
+
+@command(DATA, argument("--json", action="store_true", help="print what the ready file holds"))
+def status(data: Path | None, json: bool) -> int:
+    """Say whether a broker runs on a data directory, and where.
+
+    The exit code is 0 if one runs and answers, 1 if not.
+
+    Examples:
+      kafkalite status
+      kafkalite status --data /tmp/try --json
+    """
+    from kafkalite.process.ready import running, text_of
+
+    directory = chosen(data)
+    ready = running(directory)
+    if ready is None:
+        raise Refusal(f"no broker runs on {directory}")
+    if json:
+        sys.stdout.write(text_of(ready))
+        return 0
+    print(f"running     {ready['bootstrap']} (cluster {ready['cluster_id']})")
+    for node in ready["nodes"]:
+        print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
+    print(f"data        {ready['data']}")
+    print(f"durability  {ready['durability']}")
+    return 0
+
+
+@command(DATA)
+def stop(data: Path | None) -> int:
+    """End the broker that runs on a data directory, and wait until it is gone.
+
+    Examples:
+      kafkalite stop
+      kafkalite stop --data /tmp/try
+    """
+    from kafkalite.process.ready import running
+
+    directory = chosen(data)
+    ready = running(directory)
+    gone = Refusal(f"no broker runs on {directory}; there is nothing to stop")
+    if ready is None:
+        raise gone
+    try:
+        launcher = os.pidfd_open(ready["launcher_pid"])
+    except ProcessLookupError:
+        raise gone from None
+    if running(directory) != ready:     # it ended between the two, and the pid may be another's
+        raise gone
+    try:
+        signal.pidfd_send_signal(launcher, signal.SIGTERM)
+    except PermissionError:
+        raise Refusal(
+            f"the broker on {directory} belongs to another user (pid {ready['launcher_pid']})"
+        ) from None
+    select.select([launcher], [], [])   # readable once the process has ended
+    print(f"stopped     {ready['bootstrap']}")
+    return 0
+
+
+def chosen(data: Path | None) -> Path:
+    """The directory asked about."""
+    from kafkalite.process.ready import default_data_directory
+
+    return data.absolute() if data is not None else default_data_directory()

@@ -1,0 +1,1 @@
+"""Processes: how a node is started, watched and ended."""

@@ -1,0 +1,95 @@
+"""What a running broker says of itself, to whoever waits for it or asks later.
+
+One JSON object, in the ready file (`--ready-file`) and in the data directory:
+
+    {"bootstrap": "127.0.0.1:9092", "cluster_id": "…", "data": "/…", "durability": "fsync",
+     "launcher_pid": 17, "nodes": [{"id": 0, "role": "supervisor", "host": "127.0.0.1",
+                                    "port": 9092, "pid": 17}]}
+
+It appears whole, when every node has answered a request, and goes when the broker ends.  A broker
+that was killed leaves it behind, so nobody believes it, or a pid in it, unless the data
+directory's lock is held.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, TypedDict
+
+STATUS_FILE = "status.json"
+LOCK_FILE = ".lock"
+
+
+class NodeReady(TypedDict):
+    """One node: where it listens, and which process it is."""
+
+    id: int
+    role: str
+    host: str
+    port: int
+    pid: int
+
+
+class Ready(TypedDict):
+    """The whole broker."""
+
+    bootstrap: str
+    cluster_id: str
+    data: str
+    durability: str
+    launcher_pid: int
+    nodes: list[NodeReady]
+
+
+def text_of(ready: Ready) -> str:
+    """As it stands in the files and is printed."""
+    return json.dumps(ready, indent=2) + "\n"
+
+
+def put_whole(path: Path, text: str) -> None:
+    """Make a file appear with all its text or not at all."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def is_locked(data: Path) -> bool:
+    """Whether a broker's processes hold this data directory."""
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def running(data: Path) -> Ready | None:
+    """What the broker on this data directory says, if one runs and is ready."""
+    # The file first: where there is none the lock is not touched, which a start may want just now.
+    try:
+        found: Any = json.loads((data / STATUS_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and is_locked(data) else None  # type: ignore[return-value]
+
+
+def default_data_directory() -> Path:
+    """Where a user's broker keeps its data when nobody says: ~/.local/share/kafkalite, or under
+    $XDG_DATA_HOME where that is set."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return Path(home).absolute() / "kafkalite"

@@ -1,0 +1,156 @@
+"""A reactor that the test ticks itself, with real sockets over loopback.
+
+Nothing runs beside the test: whatever a client is to read was given out by a tick the test made.
+"""
+
+import os
+import select
+import socket
+import struct
+
+import pytest
+
+from kafkalite.clock import SystemClock
+from kafkalite.transport.reactor import Limits, Reactor
+
+TICKS_MAX = 20_000
+
+
+def framed(body):
+    return struct.pack(">i", len(body)) + body
+
+
+class Client:
+    """One end of a connection; reading lets the reactor tick until the bytes are there."""
+
+    def __init__(self, world, **options):
+        self.world = world
+        self.socket = socket.socket()
+        for option, value in options.items():
+            self.socket.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
+        self.socket.connect(world.address)
+        self.socket.setblocking(False)
+        self.came = bytearray()
+
+    def send(self, data):
+        """All of it, however full the socket is meanwhile."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.socket.send(view) :]
+            except BlockingIOError:
+                self.world.tick()
+        return self
+
+    def ask(self, *bodies):
+        return self.send(b"".join(map(framed, bodies)))
+
+    def read(self, size):
+        self.world.until(lambda: self.take() or len(self.came) >= size)
+        taken = bytes(self.came[:size])
+        del self.came[:size]
+        return taken
+
+    def take(self):
+        """Read what is there; True when the other end has closed."""
+        try:
+            while data := self.socket.recv(1 << 20):
+                self.came += data
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            pass
+        return True
+
+    def answer(self):
+        prefix = self.read(4)
+        assert len(prefix) == 4, "the connection was closed"
+        return self.read(struct.unpack(">i", prefix)[0])
+
+    def answers(self, count):
+        return [self.answer() for _ in range(count)]
+
+    def is_closed(self):
+        self.world.tick()
+        return self.take()
+
+    def close(self):
+        self.socket.close()
+
+
+class World:
+    """A reactor, its listener, and the clients of a test."""
+
+    def __init__(self, serve, clock=None, **limits):
+        self.clock = clock or SystemClock()
+        self.reactor = Reactor(self.clock, Limits(**limits))
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.address = self.listener.getsockname()
+        self.reactor.listen(self.listener, serve)
+        self.clients = []
+
+    def client(self, **options):
+        self.clients.append(Client(self, **options))
+        return self.clients[-1]
+
+    def tick(self, count=1):
+        for _ in range(count):
+            self.reactor.tick(1)
+
+    def until(self, condition):
+        for _ in range(TICKS_MAX):
+            if condition():
+                return
+            self.reactor.tick(1)
+        raise AssertionError(f"never: {condition}")
+
+    def connected(self, count):
+        self.until(lambda: len(self.reactor.connections) == count)
+        return self.reactor.connections
+
+    def quiet(self):
+        """Tick until a tick finds nothing to do, and so would wait."""
+        while True:
+            before = self.reactor.counters
+            self.reactor.tick(1)
+            after = self.reactor.counters
+            if {**before, "ticks": 0} == {**after, "ticks": 0}:
+                return
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+        self.reactor.close()
+
+
+@pytest.fixture
+def world():
+    """Makes worlds, and ends them."""
+    worlds = []
+
+    def make(serve=lambda connection, frame: [bytes(frame)], **limits):
+        worlds.append(World(serve, **limits))
+        return worlds[-1]
+
+    yield make
+    for made in worlds:
+        made.close()
+
+
+@pytest.fixture
+def open_descriptors():
+    return lambda: len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def resident_bytes():
+    def measure():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    return measure
+
+
+@pytest.fixture
+def readable():
+    return lambda file: bool(select.select([file], [], [], 0)[0])

@@ -1,0 +1,347 @@
+"""What a crowd, a slow client or a hostile one can cost: a bounded part, and nobody else's."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import time
+
+import pytest
+
+from kafkalite.clock import ManualClock, SystemClock
+from kafkalite.records.file_slice import FileSlice, OpenFile
+from kafkalite.transport.reactor import BEGUN_MS_MAX, Limits, Reactor
+
+MIB = 1 << 20
+
+
+def framed(body):
+    return struct.pack(">i", len(body)) + body
+
+
+def test_requests_in_flight_are_bounded_and_the_rest_are_read_later(world):
+    answers = []
+
+    def serve(connection, frame):
+        answers.append(connection.expect())
+        return answers[-1]
+
+    here = world(serve, in_flight_max=10)
+    client = here.client().ask(*[b"%d" % number for number in range(100)])
+    here.quiet()
+    assert len(answers) == 10
+    for served in range(100):
+        here.until(lambda served=served: len(answers) > served)
+        answers[served].send([b"%d" % served])
+        assert client.answer() == b"%d" % served
+    assert len(answers) == 100
+
+
+def test_a_reader_that_never_reads_is_not_read_on_and_disturbs_nobody(world):
+    here = world(lambda connection, frame: [bytes(10_000)], queued_size_max=MIB)
+    silent = here.client(SO_RCVBUF=10_000)
+    other = here.client()
+    silent.socket.setblocking(False)
+    sent = 0
+    try:
+        for _ in range(20_000):
+            sent += silent.socket.send(framed(b"more" * 10))
+    except BlockingIOError:
+        pass
+    here.quiet()
+    frames = here.reactor.counters["frames"]
+    # what the kernel buffers for it, and the bound, and one round of requests
+    assert frames * 10_000 < MIB + 12_000_000
+    assert sent > frames * 44, "the client did not send more than was served: nothing is shown"
+    begun = here.reactor.counters["ticks"]
+    assert other.ask(b"x").answer() == bytes(10_000)
+    here.quiet()
+    assert here.reactor.counters["ticks"] - begun < 20, "it is looked at again and again"
+    count = sent // 44
+    assert silent.answers(count) == [bytes(10_000)] * count
+
+
+def test_a_long_fetch_shares_the_ticks_with_a_short_request(world, tmp_path):
+    path = tmp_path / "segment"
+    with path.open("wb") as file:
+        file.truncate(200 * MIB)
+    segment = OpenFile(path, os.O_RDONLY)
+
+    def serve(connection, frame):
+        return [FileSlice(segment, 0, 200 * MIB)] if frame == b"long" else [bytes(frame)]
+
+    here = world(serve)
+    long, short = here.client(), here.client()
+    long.ask(b"long")
+    here.until(lambda: long.take() or len(long.came) > MIB)
+    short.ask(b"short")
+    assert short.answer() == b"short"
+    assert len(long.came) < 100 * MIB, "the long one was sent first"
+
+
+def test_a_connection_that_floods_requests_without_answers_leaves_turns_to_others(world):
+    served = []
+    here = world(lambda connection, frame: served.append(frame[0]))
+    flood, other = here.client(), here.client()
+    here.connected(2)
+    flood.send(framed(b"f") * 10_000)
+    other.send(framed(b"o"))
+    here.until(lambda: ord("o") in served)
+    assert len(served) <= 2 * 128 + 1
+    here.until(lambda: len(served) == 10_001)
+
+
+def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(
+    world, resident_bytes
+):
+    here = world()
+    clients = [here.client() for _ in range(200)]
+    here.connected(200)
+    before = resident_bytes()
+    for client in clients:
+        client.send(struct.pack(">i", 100 * MIB) + bytes(1000))
+    here.quiet()
+    assert resident_bytes() - before < 200 * 64 * 1024
+
+
+def test_an_idle_connection_keeps_no_buffer_after_a_large_frame(world):
+    here = world()
+    client = here.client().ask(bytes(3 * MIB))
+    assert len(client.answer()) == 3 * MIB
+    here.quiet()
+    assert here.reactor.counters["bytes_held"] == 0
+
+
+def test_unfinished_frames_together_stay_within_their_bound_and_all_are_served(world):
+    size, bound = 2 * MIB, 5 * MIB
+    held = []
+    here = world(
+        lambda connection, frame: [b"%d" % len(frame)] if len(frame) == size else [b"small"],
+        held_size_max=bound,
+    )
+    clients = [here.client() for _ in range(12)]
+    for client in clients:
+        client.send(struct.pack(">i", size))
+    left = [size] * len(clients)
+    while any(left):
+        for number, client in enumerate(clients):
+            try:
+                left[number] -= client.socket.send(bytes(min(left[number], 50_000)))
+            except BlockingIOError:
+                pass
+        here.tick()
+        held.append(here.reactor.counters["bytes_held"])
+    assert [client.answer() for client in clients] == [b"%d" % size] * len(clients)
+    # each may always hold a scratch full; one more frame may pass the bound, so that one ends
+    assert max(held) <= bound + size + len(clients) * 65_536
+    assert max(held) > size
+
+
+def test_who_waits_for_room_does_not_keep_small_requests_from_being_served(world):
+    here = world(held_size_max=MIB)
+    large = [here.client() for _ in range(4)]
+    for client in large:
+        client.send(struct.pack(">i", 4 * MIB) + bytes(70_000))
+    here.quiet()
+    for client in large:
+        client.send(bytes(400_000))
+    here.quiet()
+    small = here.client()
+    assert small.ask(bytes(60_000)).answer() == bytes(60_000)
+    begun = here.reactor.counters["ticks"]
+    here.quiet()
+    assert here.reactor.counters["ticks"] - begun < 10, "those that wait are asked again and again"
+
+
+def test_a_frame_that_keeps_others_waiting_too_long_loses_its_place(world, caplog):
+    clock = ManualClock()
+    here = world(held_size_max=MIB, clock=clock)
+    slow, waiting = here.client(), here.client()
+    slow.send(struct.pack(">i", 4 * MIB) + bytes(600_000))
+    here.until(lambda: here.reactor.counters["bytes_held"] >= 600_000)
+    waiting.send(struct.pack(">i", 2 * MIB))
+    for _ in range(8):
+        waiting.send(bytes(100_000))
+        here.tick()
+    for _ in range(2 * BEGUN_MS_MAX // 1000):
+        clock.advance(1000)
+        slow.socket.send(b"1")
+        here.tick()
+        if slow.is_closed():
+            break
+    else:
+        raise AssertionError("it kept its place")
+    assert "too slowly" in caplog.text
+    waiting.send(bytes(2 * MIB - 800_000))
+    assert waiting.answer() == bytes(2 * MIB)
+
+
+def test_an_idle_connection_is_closed_and_a_busy_or_awaited_one_is_not(world):
+    clock = ManualClock()
+    answers = []
+
+    def serve(connection, frame):
+        if frame == b"wait":
+            answers.append(connection.expect())
+            return answers[0]
+        return [bytes(frame)]
+
+    here = world(serve, clock=clock, idle_ms_max=60_000)
+    silent, busy, awaited = here.client(), here.client(), here.client()
+    awaited.ask(b"wait")
+    here.connected(3)
+    for _ in range(30):
+        clock.advance(4_000)
+        assert busy.ask(b"x").answer() == b"x"
+    assert silent.is_closed()
+    assert not awaited.is_closed()
+    answers[0].send([b"at last"])
+    assert awaited.answer() == b"at last"
+
+
+def test_a_reader_that_stopped_reading_is_idle(world):
+    clock = ManualClock()
+    here = world(lambda connection, frame: [bytes(20 * MIB)], clock=clock, idle_ms_max=60_000)
+    here.client(SO_RCVBUF=10_000).ask(b"x")
+    here.connected(1)
+    here.quiet()
+    for _ in range(30):
+        clock.advance(4_000)
+        here.tick()
+    assert here.reactor.connections == []
+
+
+def test_no_more_connections_than_allowed_and_the_next_waits_for_a_place(world):
+    here = world(connections_max=2)
+    first, second = here.client(), here.client()
+    here.connected(2)
+    third = here.client().ask(b"let me in")
+    here.quiet()
+    assert len(here.reactor.connections) == 2
+    begun = here.reactor.counters["ticks"]
+    here.quiet()
+    assert here.reactor.counters["ticks"] - begun < 10, "the door is looked at again and again"
+    first.close()
+    assert third.answer() == b"let me in"
+    assert second.ask(b"me too").answer() == b"me too"
+
+
+def test_an_address_gets_no_more_connections_than_allowed(world):
+    here = world(connections_per_address_max=2)
+    first, second = here.client(), here.client()
+    here.connected(2)
+    here.until(here.client().is_closed)
+    first.close()
+    here.connected(1)
+    assert here.client().ask(b"x").answer() == b"x"
+    assert second.ask(b"x").answer() == b"x"
+    assert here.reactor.counters["turned_away"] == 1
+
+
+def test_descriptors_come_back_after_a_flood_of_short_connections(world, open_descriptors):
+    here = world()
+    before = open_descriptors()
+    for _ in range(300):
+        client = here.client()
+        client.send(b"\0\0")
+        client.close()
+        here.tick()
+    here.clients.clear()
+    here.connected(0)
+    assert open_descriptors() == before
+
+
+def test_a_crowd_of_silent_and_dripping_clients_costs_a_good_one_little(world):
+    here = world()
+    crowd = [here.client() for _ in range(1000)]
+    here.connected(1000)
+    dripping = crowd[:100]
+    for client in dripping:
+        client.send(struct.pack(">i", 50_000))
+    here.quiet()
+    used = time.process_time()
+    for _ in range(20):
+        for client in dripping:
+            client.socket.send(b"1")
+        here.quiet()
+    assert (time.process_time() - used) / 2000 < 0.001, "a byte costs more than a millisecond"
+    good = here.client()
+    begun = here.reactor.counters["ticks"]
+    for number in range(200):
+        assert good.ask(b"%d" % number).answer() == b"%d" % number
+    assert here.reactor.counters["ticks"] - begun < 2_000
+    assert here.reactor.counters["bytes_held"] < 100 * 65_536
+
+
+@pytest.fixture
+def crowded_child(tmp_path):
+    """A process with a reactor and few descriptors; answers its address, and its counters."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    child = os.fork()
+    if child == 0:
+        try:
+            descriptors = len(os.listdir("/proc/self/fd"))
+            os.closerange(listener.fileno() + 1, 4096)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors + 40, descriptors + 40))
+            reserved = int((tmp_path / "reserved").read_text())
+            reactor = Reactor(SystemClock(), Limits(descriptors_reserved=reserved))
+            reactor.listen(listener, lambda connection, frame: [bytes(frame)])
+            signal.signal(signal.SIGTERM, lambda *_: reactor.stop())
+            reactor.run()
+            counters = reactor.counters
+            times = os.times()
+            counters["cpu_s"] = times.user + times.system
+            (tmp_path / "counters").write_text(json.dumps(counters))
+        finally:
+            os._exit(0)
+    yield child, listener
+    listener.close()
+    if not (tmp_path / "counters").exists():
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("reserved", [0, 20])
+def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
+    reserved, tmp_path, request
+):
+    (tmp_path / "reserved").write_text(str(reserved))
+    child, listener = request.getfixturevalue("crowded_child")
+    crowd = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(60)]
+    served, turned_away = [], []
+    for client in crowd:
+        # those who were let in answer at once; who is turned away reads the end
+        client.sendall(framed(b"x"))
+    for client in crowd[:45]:
+        try:
+            (served if client.recv(5) else turned_away).append(client)
+        except ConnectionError:
+            turned_away.append(client)
+    assert served and turned_away
+    good = served[0]
+    for _ in range(5):
+        good.sendall(framed(b"still served"))
+        assert good.recv(16) == framed(b"still served")
+    for client in crowd:
+        if client is not good:
+            client.close()
+    # somebody left: the next is let in again
+    def comes_in():
+        with socket.create_connection(listener.getsockname(), timeout=10) as late:
+            try:
+                late.sendall(framed(b"late"))
+                return late.recv(8) == framed(b"late")
+            except ConnectionError:
+                return False
+
+    deadline = time.monotonic() + 20
+    while not comes_in():
+        assert time.monotonic() < deadline
+    good.close()
+    os.kill(child, signal.SIGTERM)
+    os.waitpid(child, 0)
+    counters = json.loads((tmp_path / "counters").read_text())
+    assert counters["turned_away"] > 0
+    assert counters["cpu_s"] < 1

@@ -1,0 +1,321 @@
+"""Frames in, answers out: whole, in order, whatever pieces they come in."""
+
+import os
+import random
+import socket
+import struct
+
+import pytest
+
+from kafkalite.records.file_slice import FileSlice, OpenFile
+from kafkalite.transport.connection import Disconnect
+
+SIZES = (1, 2, 3, 100, 60_000, 65_531, 65_532, 65_533, 200_000, 1_000_000, 5_000_000)
+
+
+def framed(body):
+    return struct.pack(">i", len(body)) + body
+
+
+def test_a_frame_of_any_size_comes_back_as_it_was_sent(world):
+    client = world().client()
+    for size in SIZES:
+        body = os.urandom(size)
+        client.ask(body)
+        assert client.answer() == body
+
+
+def test_a_frame_that_comes_byte_by_byte_is_one_frame(world):
+    frames = []
+    here = world(lambda connection, frame: frames.append(bytes(frame)))
+    client = here.client()
+    for byte in framed(b"slowly") + framed(b"but surely"):
+        client.send(bytes([byte]))
+        here.tick()
+    here.until(lambda: len(frames) == 2)
+    assert frames == [b"slowly", b"but surely"]
+
+
+def test_however_the_bytes_are_cut_the_frames_are_the_same(world):
+    dice = random.Random(11)
+    bodies = [os.urandom(dice.choice((1, 7, 400, 70_000, 300_000))) for _ in range(60)]
+    stream = b"".join(map(framed, bodies))
+    frames = []
+    here = world(lambda connection, frame: frames.append(bytes(frame)))
+    client = here.client()
+    position = 0
+    while position < len(stream):
+        size = dice.choice((1, 3, 5, 1000, 65_536, 100_000))
+        client.send(stream[position : position + size])
+        position += size
+        if dice.random() < 0.5:
+            here.tick()
+    here.until(lambda: len(frames) == len(bodies))
+    assert frames == bodies
+
+
+def test_many_frames_in_one_write_are_answered_each_in_its_order(world):
+    client = world().client()
+    bodies = [b"%d" % number for number in range(1000)]
+    client.ask(*bodies)
+    assert client.answers(1000) == bodies
+
+
+def test_answers_leave_in_request_order_however_late_each_comes(world):
+    expected = []
+
+    def serve(connection, frame):
+        if frame[0] == ord("n"):
+            return [bytes(frame)]
+        expected.append((bytes(frame), connection.expect()))
+        return expected[-1][1]
+
+    here = world(serve)
+    client = here.client()
+    client.ask(b"later 1", b"now 1", b"later 2", b"now 2", b"now 3")
+    here.until(lambda: len(expected) == 2)
+    here.quiet()
+    assert not client.take() and not client.came
+    (first, first_answer), (second, second_answer) = expected
+    second_answer.send([second])
+    here.quiet()
+    assert not client.take() and not client.came
+    first_answer.send([first])
+    assert client.answers(5) == [b"later 1", b"now 1", b"later 2", b"now 2", b"now 3"]
+
+
+def test_an_answer_may_be_sent_before_serving_returns(world):
+    def serve(connection, frame):
+        answer = connection.expect()
+        answer.send([b"early"])
+        return answer
+
+    assert world(serve).client().ask(b"x").answer() == b"early"
+
+
+def test_an_answer_is_sent_once(world):
+    answers = []
+
+    def serve(connection, frame):
+        answers.append(connection.expect())
+        return answers[0]
+
+    here = world(serve)
+    here.client().ask(b"x")
+    here.until(lambda: answers)
+    answers[0].send([b"once"])
+    with pytest.raises(AssertionError, match="once"):
+        answers[0].send([b"twice"])
+
+
+def test_a_request_without_an_answer_leaves_no_gap(world):
+    here = world(lambda connection, frame: [bytes(frame)] if frame[0] == ord("a") else None)
+    client = here.client().ask(b"silent", b"a1", b"silent", b"a2")
+    assert client.answers(2) == [b"a1", b"a2"]
+
+
+def test_an_answer_may_be_empty_and_so_may_its_chunks(world):
+    answers = iter([[], [b""], [b"", b"x", b""]])
+    here = world(lambda connection, frame: next(answers))
+    assert here.client().ask(b"1", b"2", b"3").answers(3) == [b"", b"", b"x"]
+
+
+def test_bytes_and_file_slices_arrive_in_their_order(world, tmp_path):
+    content = os.urandom(3_000_000)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    file = OpenFile(path, os.O_RDONLY)
+    chunks = [b"head", FileSlice(file, 5, 2_500_000), b"", FileSlice(file, 0, 0), b"mid"]
+    chunks += [FileSlice(file, 0, 10), FileSlice(file, 2_999_990, 10), b"tail"]
+    client = world(lambda connection, frame: list(chunks)).client()
+    whole = b"head" + content[5:2_500_005] + b"mid" + content[:10] + content[-10:] + b"tail"
+    assert client.ask(b"x", b"y").answers(2) == [whole, whole]
+
+
+def test_a_file_slice_keeps_its_file_until_it_was_sent(world, tmp_path, open_descriptors):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(20_000_000))
+    here = world(
+        lambda connection, frame: [FileSlice(OpenFile(path, os.O_RDONLY), 0, 20_000_000)]
+    )
+    client = here.client()
+    here.connected(1)
+    before = open_descriptors()
+    client.ask(b"x")
+    here.quiet()
+    path.unlink()
+    assert open_descriptors() == before + 1
+    assert client.answer() == bytes(20_000_000)
+    assert open_descriptors() == before
+
+
+def test_a_file_shorter_than_its_slice_closes_the_connection_and_no_other(world, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    file = OpenFile(path, os.O_RDONLY)
+    here = world(
+        lambda connection, frame: [FileSlice(file, 0, 100)] if frame == b"cut" else [b"fine"]
+    )
+    other, client = here.client(), here.client()
+    client.ask(b"cut")
+    here.until(client.is_closed)
+    assert other.ask(b"x").answer() == b"fine"
+
+
+def test_a_view_that_outlives_its_call_still_shows_its_own_frame(world):
+    kept = []
+
+    def serve(connection, frame):
+        kept.append(frame)
+        return [b"ok"]
+
+    here = world(serve)
+    client = here.client()
+    bodies = [bytes([number]) * 5000 for number in range(40)] + [b"z" * 300_000]
+    for body in bodies:
+        client.ask(body)
+        assert client.answer() == b"ok"
+    assert [bytes(view) for view in kept] == bodies
+    assert here.reactor.counters["views_kept"] > 0
+
+
+def test_a_frame_cannot_be_written_to(world):
+    seen = []
+    here = world(lambda connection, frame: seen.append(frame.readonly))
+    here.client().ask(b"x")
+    here.until(lambda: seen)
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31), 1001, 2**31 - 1])
+def test_an_impossible_size_closes_after_what_came_before_was_answered(world, size, caplog):
+    here = world(frame_size_max=1000)
+    client, other = here.client(), here.client()
+    client.send(framed(b"good") + struct.pack(">i", size) + b"rest")
+    assert client.answer() == b"good"
+    here.until(client.is_closed)
+    assert other.ask(b"still here").answer() == b"still here"
+    assert f"a request of {size} bytes" in caplog.text
+
+
+def test_the_largest_frame_allowed_is_served(world):
+    client = world(frame_size_max=1000).client()
+    assert client.ask(bytes(1000)).answer() == bytes(1000)
+
+
+def test_a_disconnect_closes_after_what_came_before_was_answered(world, caplog):
+    def serve(connection, frame):
+        if frame == b"bad":
+            raise Disconnect("it said something bad")
+        return [bytes(frame)]
+
+    here = world(serve)
+    client = here.client().ask(b"1", b"2", b"bad", b"3")
+    assert client.answers(2) == [b"1", b"2"]
+    here.until(client.is_closed)
+    assert not client.came
+    assert "it said something bad" in caplog.text
+
+
+def test_a_fault_closes_its_connection_and_shows_where_it_came_from(world, caplog):
+    def serve(connection, frame):
+        if frame == b"bad":
+            raise ValueError("a bug")
+        return [bytes(frame)]
+
+    here = world(serve)
+    client, other = here.client(), here.client()
+    client.ask(b"bad")
+    here.until(client.is_closed)
+    assert other.ask(b"x").answer() == b"x"
+    assert "ValueError: a bug" in caplog.text and "Traceback" in caplog.text
+    assert here.reactor.counters["faults"] == 1
+
+
+def test_a_failed_assertion_ends_the_loop(world):
+    def serve(connection, frame):
+        raise AssertionError("this cannot be")
+
+    here = world(serve)
+    client = here.client().ask(b"x")
+    with pytest.raises(AssertionError, match="this cannot be"):
+        here.until(client.is_closed)
+
+
+def test_a_hostile_peer_gets_one_line_in_the_log_not_a_thousand(world, caplog):
+    here = world(frame_size_max=10)
+    for _ in range(100):
+        client = here.client().send(struct.pack(">i", 11))
+        here.until(client.is_closed)
+        client.close()
+    assert caplog.text.count("announced") == 1
+
+
+def test_closing_a_connection_tells_whoever_asked_and_drops_what_was_expected(world):
+    gone, abandoned, answers = [], [], []
+
+    def serve(connection, frame):
+        connection.on_close(lambda: gone.append(connection.id))
+        answers.append(connection.expect())
+        answers[-1].abandoned = lambda: abandoned.append(connection.id)
+        return answers[-1]
+
+    here = world(serve)
+    client = here.client().ask(b"x")
+    here.until(lambda: answers)
+    (connection,) = here.reactor.connections
+    client.close()
+    here.until(lambda: gone)
+    assert gone == abandoned == [connection.id]
+    assert not connection.open
+    answers[0].send([b"too late"])
+    here.quiet()
+    assert here.reactor.connections == []
+
+
+def test_a_sent_answer_is_not_abandoned(world):
+    abandoned = []
+
+    def serve(connection, frame):
+        answer = connection.expect()
+        answer.abandoned = lambda: abandoned.append(frame)
+        answer.send([b"done"])
+        return answer
+
+    here = world(serve)
+    client = here.client().ask(b"x")
+    assert client.answer() == b"done"
+    client.close()
+    here.connected(0)
+    assert not abandoned
+
+
+def test_serving_may_close_its_own_connection_and_any_other(world):
+    def serve(connection, frame):
+        for each in here.reactor.connections:
+            each.close()
+        return [b"nobody reads this"]
+
+    here = world(serve)
+    one, two = here.client(), here.client()
+    here.connected(2)
+    two.ask(b"both at once")
+    one.ask(b"both at once", b"and one more")
+    here.until(lambda: one.is_closed() and two.is_closed())
+    assert here.reactor.connections == []
+
+
+def test_a_peer_that_stops_sending_still_gets_its_answers(world):
+    here = world()
+    client = here.client().ask(*[b"%d" % number for number in range(300)])
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.answers(300) == [b"%d" % number for number in range(300)]
+    here.until(client.is_closed)
+
+
+def test_a_connection_knows_both_its_addresses(world):
+    here = world()
+    client = here.client()
+    (connection,) = here.connected(1)
+    assert connection.peer == client.socket.getsockname()
+    assert connection.local == here.address

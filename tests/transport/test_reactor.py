@@ -1,0 +1,167 @@
+"""The tick: what is called when, and that nothing is called for nothing."""
+
+import os
+
+import pytest
+
+from kafkalite.clock import ManualClock
+
+
+@pytest.fixture
+def here(world):
+    made = world(clock=ManualClock())
+    made.quiet()
+    return made
+
+
+def test_a_timer_is_called_once_and_not_before_its_time(here):
+    called = []
+    here.reactor.call_later(100, lambda: called.append("it"))
+    here.clock.advance(99)
+    here.reactor.tick(0)
+    assert called == []
+    here.clock.advance(1)
+    here.reactor.tick(0)
+    here.clock.advance(1000)
+    here.reactor.tick(0)
+    assert called == ["it"]
+
+
+def test_timers_are_called_in_the_order_of_their_times_then_of_their_making(here):
+    called = []
+    for name, delay_ms in (("c", 30), ("a", 10), ("b1", 20), ("b2", 20)):
+        here.reactor.call_later(delay_ms, lambda name=name: called.append(name))
+    here.clock.advance(30)
+    here.reactor.tick(0)
+    assert called == ["a", "b1", "b2", "c"]
+
+
+def test_a_cancelled_timer_is_not_called_and_holds_nothing(here):
+    called = []
+    timers = [here.reactor.call_later(10, lambda: called.append(1)) for _ in range(1000)]
+    for timer in timers[1:]:
+        timer.cancel()
+        timer.cancel()
+    assert len(here.reactor._timers) < 300
+    here.clock.advance(10)
+    here.reactor.tick(0)
+    assert called == [1]
+    timers[0].cancel()
+
+
+def test_a_timer_may_set_another_that_is_due_at_once(here):
+    called = []
+    here.reactor.call_later(0, lambda: here.reactor.call_later(0, lambda: called.append(1)))
+    here.reactor.tick(0)
+    here.reactor.tick(0)
+    assert called == [1]
+
+
+def test_settling_comes_after_all_frames_and_before_any_answer(world, readable):
+    seen, answers = [], []
+
+    def serve(connection, frame):
+        seen.append(bytes(frame))
+        answers.append(connection.expect())
+        return answers[-1]
+
+    def settle():
+        if answers:
+            assert not any(readable(client.socket) for client in clients)
+            seen.append("settled")
+        while answers:
+            answers.pop().send([b"done"])
+
+    here = world(serve)
+    here.reactor.at_settle(settle)
+    clients = [here.client() for _ in range(3)]
+    here.connected(3)
+    for client in clients:
+        client.ask(b"x", b"y")
+    here.tick()
+    assert sorted(seen[:-1]) == [b"x", b"x", b"x", b"y", b"y", b"y"]
+    assert seen[-1] == "settled"
+    assert all(readable(client.socket) for client in clients)
+
+
+def test_a_watched_descriptor_calls_while_it_is_readable_and_no_longer_than_watched(here):
+    woken, wake = os.pipe()
+    called = []
+    here.reactor.watch(woken, lambda: called.append(1))
+    here.reactor.tick(0)
+    assert called == []
+    os.write(wake, b"x")
+    here.tick(3)
+    assert called == [1, 1, 1]
+    os.read(woken, 1)
+    here.tick()
+    assert called == [1, 1, 1]
+    os.write(wake, b"x")
+    here.reactor.unwatch(woken)
+    here.tick()
+    assert called == [1, 1, 1]
+    os.close(woken)
+    os.close(wake)
+
+
+def test_unwatching_within_the_tick_that_found_both_readable_is_respected(here):
+    pipes = [os.pipe() for _ in range(2)]
+    called = []
+
+    def first_wins(mine, other):
+        called.append(mine)
+        here.reactor.unwatch(other)
+
+    (one, wake_one), (two, wake_two) = pipes
+    here.reactor.watch(one, lambda: first_wins(one, two))
+    here.reactor.watch(two, lambda: first_wins(two, one))
+    os.write(wake_one, b"x")
+    os.write(wake_two, b"x")
+    here.reactor.tick(0)
+    assert len(called) == 1
+    for descriptor in (*pipes[0], *pipes[1]):
+        os.close(descriptor)
+
+
+def test_stopping_gives_out_what_was_answered(world):
+    def serve(connection, frame):
+        here.reactor.stop()
+        return [bytes(frame)]
+
+    here = world(serve)
+    client = here.client().ask(b"the last words")
+    here.reactor.run()
+    client.take()
+    assert bytes(client.came[4:]) == b"the last words"
+
+
+def test_an_idle_loop_sleeps_until_its_next_timer(world):
+    here = world()
+    here.quiet()
+    called = []
+    here.reactor.call_later(30, lambda: called.append(1))
+    begun = here.reactor.counters["ticks"]
+    while not called:
+        here.reactor.tick()
+    assert here.reactor.counters["ticks"] - begun <= 3
+
+
+def test_closing_the_door_keeps_the_connections(world):
+    here = world()
+    client = here.client().ask(b"x")
+    assert client.answer() == b"x"
+    here.reactor.close_door(here.listener)
+    assert client.ask(b"y").answer() == b"y"
+    with pytest.raises(ConnectionRefusedError):
+        here.client()
+
+
+def test_nothing_is_left_open_when_the_reactor_is_closed(world, open_descriptors):
+    before = open_descriptors()
+    here = world()
+    clients = [here.client() for _ in range(5)]
+    here.connected(5)
+    here.reactor.close()
+    for client in clients:
+        client.close()
+    assert open_descriptors() == before
