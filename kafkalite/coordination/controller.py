@@ -157,18 +157,18 @@ class Controller:
             room -= len(partitions)
         return Result(answers, [] if validate_only else records)
 
-    def delete_topics(self, topic_ids: Sequence[bytes]) -> Result[None]:
-        """Delete topics; raises UnknownTopicId, and deletes none, if one of them is not there."""
-        for topic_id in topic_ids:
-            self.image.topic_by_id(topic_id)
-        return Result(None, [REMOVE_TOPIC(topic_id=topic_id) for topic_id in topic_ids])
+    def delete_topics(self, topic_ids: Sequence[bytes]) -> Result[dict[str, None | KafkaError]]:
+        """Delete topics that are there: None for each name."""
+        names = [self.image.topics_by_id[topic_id].name for topic_id in topic_ids]
+        records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in topic_ids]
+        return Result(dict.fromkeys(names), records)
 
     def create_partitions(
         self, wanted: Sequence[Growth], *, validate_only: bool = False
-    ) -> Result[dict[str, KafkaError | None]]:
+    ) -> Result[dict[str, None | KafkaError]]:
         """Give topics more partitions, each for itself: None, or what speaks against it."""
         assert len({growth.name for growth in wanted}) == len(wanted)
-        answers: dict[str, KafkaError | None] = {}
+        answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
         room = NEW_PARTITIONS_MAX
         for growth in wanted:

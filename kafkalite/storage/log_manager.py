@@ -208,7 +208,8 @@ class LogManager:
             log_start_offset=log_start_offset,
             clean=KnownEnd(*clean) if clean else None,
             drop_cache=self._drop_cache,
-            space=self._space,
+            # What must always be written may use what is kept free: it deletes topics, too.
+            space=None if flushes_always else self._space,
             disk=self._disk,
             flushes_always=flushes_always,
             new=new,

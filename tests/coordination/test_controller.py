@@ -177,12 +177,6 @@ def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):
     assert create(controller, NewTopic("a_b"))["a_b"].config == {}
 
 
-def test_deleting_a_topic_that_is_not_there_deletes_none(controller):
-    there = create(controller, NewTopic("a"))["a"]
-    with pytest.raises(errors.UnknownTopicId):
-        controller.delete_topics([there.topic_id, topic_id()])
-
-
 def test_a_topic_grows_after_its_last_partition(controller):
     create(controller, NewTopic("a", 2))
     assert grow(controller, Growth("a", 5)) == {"a": None}

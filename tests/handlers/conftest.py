@@ -43,6 +43,12 @@ class Wire:
         assert self.sent is None, "a request is answered once"
         self.sent = chunks
 
+    @property
+    def bytes(self) -> bytes:
+        """The whole answer, slices read from their files."""
+        assert self.sent is not None, "there is no answer yet"
+        return b"".join(chunk if isinstance(chunk, bytes) else chunk.read() for chunk in self.sent)
+
     def close(self) -> None:
         self.closed = True
 
@@ -90,14 +96,22 @@ class InProcess:
             wire.send(came)
         return wire
 
-    def ask(self, api: Api, version: int, **request: Any) -> Fields:
-        """Send a request, encoded, and decode its answer."""
+    def send(self, api: Api, version: int, **request: Any) -> Wire:
+        """Send a request, encoded; the answer may be still to come."""
         flexible = api.request_header_flexible(version)
         header = write_header(api.key, version, CORRELATION_ID, "a test", flexible)
-        wire = self.begin(header + api.request.write(version, request))
+        return self.begin(header + api.request.write(version, request))
+
+    def ask(self, api: Api, version: int, **request: Any) -> Fields:
+        """Send a request, encoded, and decode its answer."""
+        wire = self.send(api, version, **request)
         self.until(lambda: wire.sent is not None or wire.closed)
-        assert wire.sent is not None, "the connection was closed"
-        answer = b"".join(wire.sent)
+        return self.answer(wire, api, version)
+
+    def answer(self, wire: Wire, api: Api, version: int) -> Fields:
+        """The answer that came, decoded."""
+        assert not wire.closed, "the connection was closed"
+        answer = wire.bytes
         assert int.from_bytes(answer[:4], "big") == CORRELATION_ID
         begin = 5 if api.response_header_flexible(version) else 4
         return api.response.read(version, answer, begin)

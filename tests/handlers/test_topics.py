@@ -6,6 +6,7 @@ from kafkalite import errors
 from kafkalite.broker.security import Operation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
+from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.denying import Denying
 
@@ -334,3 +335,42 @@ def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
     broker.create("a")
     broker.node.authorizer = Denying(Operation.ALTER)
     assert grow(broker, ("a", 2)) == {"a": errors.TopicAuthorizationFailed.code}
+
+
+# -- a full disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(broker):
+    """A node with the topic `a`, whose disk has no room left."""
+    broker.create("a")
+    space = broker.node.controller.log._space
+    space.kept_free, space.room = 1 << 60, 0
+    return broker
+
+
+def test_a_full_disk_is_each_topics_fault_and_nothing_changes(full):
+    code = errors.KafkaStorageError.code
+    assert create(full, {"name": "b"}, {"name": "c"})["c"].error_code == code
+    assert [answer.error_code for answer in delete(full, "a", "gone")] == [
+        errors.UnknownTopicOrPartition.code,
+        code,
+    ]
+    assert grow(full, ("a", 2)) == {"a": code}
+    asked = full.ask(METADATA, 12, topics=[{"name": "new"}, {"name": "a"}])
+    assert [topic.error_code for topic in asked.topics] == [code, 0]
+    assert names(full) == {"a"}
+
+
+def test_a_node_goes_on_when_its_disk_has_room_again(full):
+    assert create(full, {"name": "b"})["b"].error_code == errors.KafkaStorageError.code
+    full.node.controller.log._space.kept_free = 0
+    assert create(full, {"name": "b"})["b"].error_code == 0
+
+
+def test_topics_are_deleted_when_the_disk_is_too_full_for_records(broker):
+    broker.restart(**{"storage.min.free.bytes": str(1 << 60)})
+    broker.create("a")
+    with pytest.raises(errors.KafkaStorageError):
+        broker.append("a", [1])
+    assert [answer.error_code for answer in delete(broker, "a")] == [0]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
 from kafkalite.broker.later import Later
@@ -34,8 +34,9 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination.controller import Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.machine import Result
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -47,6 +48,8 @@ from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, 
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+
+T = TypeVar("T")
 
 NO_ID = bytes(16)
 
@@ -82,11 +85,31 @@ def create_topics_as_asked(
     """Have the controller create topics under fresh ids and this node's defaults."""
     defaults = Defaults(node.settings[NUM_PARTITIONS], node.settings[DEFAULT_REPLICATION_FACTOR])
     ids = [_fresh_id() for _ in wanted]
-    return node.controller.ask(
+    return _ask(
+        node,
+        [new.name for new in wanted],
         lambda controller: controller.create_topics(
             wanted, ids, defaults, validate_only=validate_only
-        )
+        ),
     )
+
+
+def _ask(
+    node: Node,
+    names: Iterable[str],
+    decide: Callable[[Controller], Result[dict[str, T | KafkaError]]],
+) -> Later[dict[str, T | KafkaError]]:
+    """Ask the controller; a fault of the whole decision (a full disk) is that of every topic."""
+    answers: Later[dict[str, T | KafkaError]] = Later()
+
+    def came(decided: dict[str, T | KafkaError] | None, fault: KafkaError | None) -> None:
+        if decided is None:
+            assert fault is not None
+            decided = dict.fromkeys(names, fault)
+        answers.resolve(decided)
+
+    node.controller.ask(decide).then(came)
+    return answers
 
 
 def _fresh_id() -> bytes:
@@ -167,11 +190,13 @@ def delete_topics(node: Node, request: Any, caller: Caller) -> Response | Later[
         else:
             found[topic.topic_id] = topic.name
 
-    def respond(_: None) -> Response:
-        deleted = [_deleted(name, topic_id, None) for topic_id, name in found.items()]
+    def respond(came: dict[str, None | KafkaError]) -> Response:
+        deleted = [_deleted(name, topic_id, came[name]) for topic_id, name in found.items()]
         return {"responses": answers + deleted}
 
-    return node.controller.ask(lambda controller: controller.delete_topics([*found])).map(respond)
+    return _ask(node, found.values(), lambda controller: controller.delete_topics([*found])).map(
+        respond
+    )
 
 
 def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
@@ -215,14 +240,18 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Respons
             faults.setdefault(name, TopicAuthorizationFailed())
     wanted = [_growth(topic) for topic in request.topics if topic.name not in faults]
 
-    def respond(grown: dict[str, KafkaError | None]) -> Response:
+    def respond(grown: dict[str, None | KafkaError]) -> Response:
         came = {**grown, **faults}
         return {
             "results": [{"name": name, **_outcome(came[name])} for name in dict.fromkeys(names)]
         }
 
-    return node.controller.ask(
-        lambda controller: controller.create_partitions(wanted, validate_only=request.validate_only)
+    return _ask(
+        node,
+        [growth.name for growth in wanted],
+        lambda controller: controller.create_partitions(
+            wanted, validate_only=request.validate_only
+        ),
     ).map(respond)
 
 

@@ -1,0 +1,257 @@
+"""Fetch, through the dispatcher of a real node: what is found, waited for, remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from kafkalite.records.batch import Record, batches, build
+from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
+
+SIZE_MAX = 1 << 20
+
+
+def append(node: InProcess, *values: bytes, topic="a", partition=0) -> None:
+    found = node.node.replicas.leader(topic, partition)
+    found.append(build([Record(timestamp=1_000, value=value) for value in values]))
+    node.node.replicas.touched(found)
+    node.reactor.tick(0)
+
+
+def wanted(node: InProcess, version: int, *offsets: tuple[int, int], topic="a", **fields) -> dict:
+    """A fetch request's topic: (partition, offset) pairs, by name or by id."""
+    known = node.node.image.topics.get(topic)
+    named = {"topic": topic} if version < 13 else {"topic_id": known.topic_id if known else b"?" * 16}
+    partitions = [
+        {"partition": index, "fetch_offset": offset, "partition_max_bytes": SIZE_MAX, **fields}
+        for index, offset in offsets
+    ]
+    return {**named, "partitions": partitions}
+
+
+def request(node: InProcess, version: int, *topics: dict, **fields) -> dict:
+    return {
+        "replica_id": -1,
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": SIZE_MAX,
+        "session_epoch": -1,
+        "topics": list(topics),
+        **fields,
+    }
+
+
+def fetch(node: InProcess, offset: int, version=18, partition=0, topic="a", in_partition=None, **fields):
+    """One partition's answer."""
+    topics = wanted(node, version, (partition, offset), topic=topic, **(in_partition or {}))
+    answer = node.ask(FETCH, version, **request(node, version, topics, **fields))
+    (entry,) = answer.responses[0].partitions
+    return entry
+
+
+def values_of(entry) -> list[bytes | None]:
+    return [record.value for batch in batches(entry.records) for record in batch]
+
+
+@pytest.fixture
+def filled(broker):
+    """Offsets 0 and 1 in one batch, 2 in another."""
+    broker.create("a", 2)
+    append(broker, b"x", b"y")
+    append(broker, b"z")
+    return broker
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_reads_from_the_batch_that_holds_the_offset(filled, version):
+    entry = fetch(filled, 0, version)
+    assert (entry.error_code, entry.high_watermark, entry.last_stable_offset) == (0, 3, 3)
+    assert values_of(entry) == [b"x", b"y", b"z"]
+    assert values_of(fetch(filled, 1, version)) == [b"x", b"y", b"z"]
+    assert values_of(fetch(filled, 2, version)) == [b"z"]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_an_empty_answer_has_a_record_set_of_length_zero_and_not_null(filled, version):
+    entry = fetch(filled, 3, version)
+    assert entry.error_code == 0
+    assert entry.records is not None
+    assert len(entry.records) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 2**62])
+def test_an_offset_outside_the_log_is_out_of_range(filled, offset):
+    assert fetch(filled, offset).error_code == errors.OffsetOutOfRange.code
+
+
+@pytest.mark.parametrize(
+    ("where", "version", "fault"),
+    [
+        ({"topic": "none"}, 12, errors.UnknownTopicOrPartition),
+        ({"topic": "none"}, 13, errors.UnknownTopicId),
+        ({"partition": 7}, 12, errors.UnknownTopicOrPartition),
+        ({"partition": 7}, 18, errors.UnknownTopicOrPartition),
+    ],
+)
+def test_a_partition_that_is_not_there_is_named_so_at_once(filled, where, version, fault):
+    entry = fetch(filled, 0, version, max_wait_ms=10_000, **where)
+    assert entry.error_code == fault.code
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fault"), [(-1, None), (0, None), (3, errors.UnknownLeaderEpoch)]
+)
+def test_the_epoch_the_client_knows_is_checked(filled, epoch, fault):
+    entry = fetch(filled, 0, in_partition={"current_leader_epoch": epoch})
+    assert entry.error_code == (fault.code if fault else 0)
+
+
+def test_an_older_epoch_is_fenced(filled):
+    filled.node.replicas.leader("a", 0).leader_epoch = 2
+    entry = fetch(filled, 0, in_partition={"current_leader_epoch": 1})
+    assert entry.error_code == errors.FencedLeaderEpoch.code
+
+
+def test_a_reader_of_an_epoch_that_never_was_is_told_where_to_go_back_to(filled):
+    entry = fetch(filled, 3, 12, in_partition={"last_fetched_epoch": 5})
+    assert entry.error_code == 0
+    assert (entry.diverging_epoch.epoch, entry.diverging_epoch.end_offset) == (0, 3)
+
+
+def test_who_may_not_read_is_refused(filled):
+    filled.node.authorizer = Denying("READ")
+    assert fetch(filled, 0).error_code == errors.TopicAuthorizationFailed.code
+
+
+# -- how much ------------------------------------------------------------------------------------
+
+
+def test_the_first_batch_comes_whole_however_small_the_limits(filled):
+    entry = fetch(filled, 0, max_bytes=1, in_partition={"partition_max_bytes": 1})
+    assert values_of(entry) == [b"x", b"y"]
+
+
+def test_the_second_partition_gets_what_the_first_left(filled):
+    append(filled, b"other", partition=1)
+    topics = wanted(filled, 12, (0, 0), (1, 0))
+    first_size = len(fetch(filled, 0).records)
+    answer = filled.ask(FETCH, 12, **request(filled, 12, topics, max_bytes=first_size))
+    assert [bool(len(entry.records)) for entry in answer.responses[0].partitions] == [True, False]
+
+
+def test_the_brokers_own_limit_holds_over_the_clients(tmp_path):
+    node = InProcess(tmp_path / "data", **{"fetch.max.bytes": "1024"})
+    node.create("a")
+    for _ in range(10):
+        append(node, bytes(300))
+    assert len(fetch(node, 0).records) <= 1024
+    node.close()
+
+
+def test_nobody_reads_past_the_high_watermark(tmp_path):
+    node = InProcess(tmp_path / "data", durability="fsync")
+    node.create("a")
+    partition = node.node.replicas.leader("a", 0)
+    partition.append(build([Record(timestamp=1, value=b"not flushed")]))
+    assert len(fetch(node, 0).records) == 0
+    node.node.replicas.touched(partition)
+    node.until(lambda: partition.high_watermark == 1)
+    assert values_of(fetch(node, 0)) == [b"not flushed"]
+    node.close()
+
+
+# -- waiting -------------------------------------------------------------------------------------
+
+
+def begin(node: InProcess, offset: int, version=12, **fields):
+    topics = wanted(node, version, (0, offset))
+    return node.send(FETCH, version, **request(node, version, topics, **fields))
+
+
+def answered(node: InProcess, wire, version=12):
+    (entry,) = node.answer(wire, FETCH, version).responses[0].partitions
+    return entry
+
+
+def test_a_fetch_at_the_end_waits_for_the_next_append(filled):
+    wire = begin(filled, 3, max_wait_ms=60_000)
+    filled.reactor.tick(0)
+    assert wire.sent is None
+    append(filled, b"new")
+    assert values_of(answered(filled, wire)) == [b"new"]
+
+
+def test_a_fetch_waits_until_min_bytes_have_come(filled):
+    size = len(fetch(filled, 2).records)
+    wire = begin(filled, 3, max_wait_ms=60_000, min_bytes=2 * size)
+    append(filled, b"1")
+    assert wire.sent is None
+    append(filled, b"2")
+    assert values_of(answered(filled, wire)) == [b"1", b"2"]
+
+
+def test_a_fetch_out_of_time_answers_empty(filled):
+    wire = begin(filled, 3, max_wait_ms=500)
+    filled.clock.advance(499)
+    filled.reactor.tick(0)
+    assert wire.sent is None
+    filled.clock.advance(1)
+    filled.reactor.tick(0)
+    assert len(answered(filled, wire).records) == 0
+
+
+def test_a_fetch_whose_topic_is_deleted_is_told_so(filled):
+    wire = begin(filled, 3, max_wait_ms=60_000)
+    filled.ask(DELETE_TOPICS, 1, topic_names=["a"], timeout_ms=1_000)
+    assert answered(filled, wire).error_code == errors.UnknownTopicOrPartition.code
+
+
+def test_a_client_that_went_away_is_not_waited_for(filled):
+    wire = begin(filled, 3, max_wait_ms=2**31 - 1)
+    assert filled.node.replicas.purgatory.size == 1
+    wire.abandoned()
+    assert filled.node.replicas.purgatory.size == 0
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+def in_session(node: InProcess, session_id: int, epoch: int, *topics: dict, **fields):
+    return node.ask(
+        FETCH, 12, **request(node, 12, *topics, session_id=session_id, session_epoch=epoch, **fields)
+    )
+
+
+def told(answer) -> list[tuple[str, int]]:
+    return [(topic.topic, entry.partition_index) for topic in answer.responses
+            for entry in topic.partitions]  # fmt: skip
+
+
+def test_a_session_answers_only_what_is_new(filled):
+    first = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
+    assert first.session_id > 0
+    assert told(first) == [("a", 0), ("a", 1)]
+    assert told(in_session(filled, first.session_id, 1)) == []
+    append(filled, b"new", partition=1)
+    assert told(in_session(filled, first.session_id, 2)) == [("a", 1)]
+
+
+def test_an_unknown_session_is_an_error_of_the_whole_request(filled):
+    assert in_session(filled, 99, 1).error_code == errors.FetchSessionIdNotFound.code
+
+
+def test_a_wrong_session_epoch_is_an_error_of_the_whole_request(filled):
+    session_id = in_session(filled, 0, 0, wanted(filled, 12, (0, 3))).session_id
+    answer = in_session(filled, session_id, 5)
+    assert answer.error_code == errors.InvalidFetchSessionEpoch.code
+
+
+def test_a_session_forgets_what_it_is_told_to_forget(filled):
+    session_id = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0))).session_id
+    forgotten = [{"topic": "a", "partitions": [1]}]
+    in_session(filled, session_id, 1, forgotten_topics_data=forgotten)
+    append(filled, b"new", partition=1)
+    assert told(in_session(filled, session_id, 2)) == []

@@ -1,0 +1,268 @@
+"""Produce, through the dispatcher of a real node: what is appended, refused, waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.records.batch import Record, RecordBatch, batches, build
+from kafkalite.transport.connection import Disconnect
+from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
+
+NOBODY, LEADER, ALL = 0, 1, -1
+
+
+def batch_of(*values: bytes, **fields) -> bytes:
+    return build([Record(timestamp=1_000, value=value) for value in values], **fields)
+
+
+def asked(node: InProcess, version: int, batch: bytes | None, topic="a", partition=0) -> dict:
+    """A produce request's topic_data for one partition, by name or by id."""
+    by_id = node.node.image.topics[topic].topic_id if topic in node.node.image.topics else bytes(16)
+    named = {"name": topic} if version < 13 else {"topic_id": by_id}
+    return {**named, "partition_data": [{"index": partition, "records": batch}]}
+
+
+def produce(node: InProcess, batch: bytes | None, version=13, acks=ALL, **where):
+    """One partition's answer."""
+    topic_data = [asked(node, version, batch, **where)]
+    answer = node.ask(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topic_data)
+    (entry,) = answer.responses[0].partition_responses
+    return entry
+
+
+def values_in(node: InProcess, topic="a", partition=0) -> list[bytes | None]:
+    log = node.node.replicas.leader(topic, partition).log
+    found = log.read(log.log_start_offset, 1 << 20, log.end_offset)
+    if found is None:
+        return []
+    return [record.value for batch in batches(found.read()) for record in batch]
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("a", 2)
+    return broker
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version_appends_and_tells_the_offset(topic, version):
+    assert produce(topic, batch_of(b"x", b"y"), version).base_offset == 0
+    entry = produce(topic, batch_of(b"z"), version)
+    assert (entry.error_code, entry.base_offset, entry.log_append_time_ms) == (0, 2, -1)
+    assert values_in(topic) == [b"x", b"y", b"z"]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_versions_that_are_advertised_for_librdkafka_only_end_the_connection(topic, version):
+    frame = bytes([0, 0, 0, version, 0, 0, 0, 7, 0, 0]) + bytes(10)
+    with pytest.raises(Disconnect):
+        topic.begin(frame)
+
+
+def test_what_the_leader_writes_is_offset_and_epoch_and_nothing_else(topic):
+    batch = batch_of(b"x", codec=0)
+    produce(topic, batch_of(b"before"))
+    produce(topic, batch)
+    log = topic.node.replicas.leader("a", 0).log
+    placed = log.read(1, 1 << 20, 2).read()
+    assert placed[16:] == batch[16:]
+    assert (RecordBatch(placed).header.base_offset, RecordBatch(placed).header.leader_epoch) == (1, 0)
+
+
+def test_acks_zero_is_not_answered_and_appends(topic):
+    wire = topic.send(
+        PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, batch_of(b"x"))]
+    )
+    assert wire.sent is None
+    assert values_in(topic) == [b"x"]
+
+
+def test_a_fault_with_acks_zero_ends_the_connection(topic):
+    with pytest.raises(Disconnect):
+        topic.send(
+            PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, b"", topic="none")]
+        )
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_other_acks_are_refused_and_nothing_is_appended(topic, acks):
+    entry = produce(topic, batch_of(b"x"), acks=acks)
+    assert entry.error_code == errors.InvalidRequiredAcks.code
+    assert values_in(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "version", "fault"),
+    [
+        ({"topic": "none"}, 12, errors.UnknownTopicOrPartition),
+        ({"topic": "none"}, 13, errors.UnknownTopicId),
+        ({"partition": 2}, 12, errors.UnknownTopicOrPartition),
+        ({"partition": -1}, 12, errors.UnknownTopicOrPartition),
+    ],
+)
+def test_a_partition_that_is_not_there_is_named_so(topic, where, version, fault):
+    assert produce(topic, batch_of(b"x"), version, **where).error_code == fault.code
+
+
+def cut(batch: bytes) -> bytes:
+    return batch[:-1]
+
+
+def flipped(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def of_magic_1(batch: bytes) -> bytes:
+    return batch[:16] + b"\x01" + batch[17:]
+
+
+@pytest.mark.parametrize(
+    ("batch", "fault"),
+    [
+        (flipped(batch_of(b"x")), errors.CorruptMessage),
+        (cut(batch_of(b"x")), errors.CorruptMessage),
+        (batch_of(b"x") + b"\0", errors.InvalidRecord),
+        (of_magic_1(batch_of(b"x")), errors.InvalidRecord),
+        (batch_of(b"x") + batch_of(b"y"), errors.InvalidRecord),
+        (b"", errors.InvalidRecord),
+        (None, errors.InvalidRecord),
+        (bytes(10), errors.CorruptMessage),
+    ],
+    ids=["crc", "cut", "a byte too many", "magic", "two batches", "empty", "null", "no header"],
+)
+def test_a_batch_that_is_not_one_is_refused_and_the_next_is_taken(topic, batch, fault):
+    assert produce(topic, batch).error_code == fault.code
+    assert values_in(topic) == []
+    assert produce(topic, batch_of(b"good")).base_offset == 0
+
+
+def test_a_control_batch_from_a_client_is_refused(topic):
+    control = build(
+        [Record(timestamp=1, key=b"\0\0\0\0", value=bytes(6))], control=True, transactional=True,
+        producer_id=1, producer_epoch=0,
+    )  # fmt: skip
+    assert produce(topic, control).error_code == errors.InvalidRecord.code
+    assert values_in(topic) == []
+
+
+def test_a_transactional_produce_is_refused_with_a_sentence(topic):
+    answer = topic.ask(
+        PRODUCE, 12, transactional_id="t", acks=ALL, timeout_ms=1_000,
+        topic_data=[asked(topic, 12, batch_of(b"x"))],
+    )  # fmt: skip
+    (entry,) = answer.responses[0].partition_responses
+    assert entry.error_code == errors.InvalidTxnState.code
+    assert entry.error_message
+
+
+def test_one_partitions_fault_is_no_one_elses(topic):
+    good, bad = batch_of(b"x"), flipped(batch_of(b"y"))
+    partition_data = [{"index": 0, "records": bad}, {"index": 1, "records": good}]
+    answer = topic.ask(
+        PRODUCE, 9, acks=ALL, timeout_ms=1_000,
+        topic_data=[{"name": "a", "partition_data": partition_data}],
+    )  # fmt: skip
+    codes = {e.index: e.error_code for e in answer.responses[0].partition_responses}
+    assert codes == {0: errors.CorruptMessage.code, 1: 0}
+    assert values_in(topic, partition=1) == [b"x"]
+
+
+def test_a_batch_above_max_message_bytes_is_refused(broker):
+    broker.create("a", max_message_bytes="200")
+    assert produce(broker, batch_of(bytes(300))).error_code == errors.MessageTooLarge.code
+
+
+def test_a_record_from_the_far_future_is_named_by_its_place(broker):
+    broker.create("a", message_timestamp_after_max_ms="1000")
+    later = broker.clock.wall_ms() + 5_000
+    batch = build([Record(timestamp=0, value=b"x"), Record(timestamp=later, value=b"y")])
+    entry = produce(broker, batch)
+    assert entry.error_code == errors.InvalidTimestamp.code
+    assert [wrong.batch_index for wrong in entry.record_errors] == [1]
+
+
+def test_log_append_time_is_stamped_and_told(broker):
+    broker.create("a", message_timestamp_type="LogAppendTime")
+    assert produce(broker, batch_of(b"x")).log_append_time_ms == broker.clock.wall_ms()
+
+
+def test_a_batch_sent_again_gets_its_old_offset_and_a_gap_is_refused(topic):
+    first = batch_of(b"x", producer_id=5, producer_epoch=0, base_sequence=0)
+    assert produce(topic, first).base_offset == 0
+    assert produce(topic, first).base_offset == 0
+    gap = batch_of(b"z", producer_id=5, producer_epoch=0, base_sequence=2)
+    assert produce(topic, gap).error_code == errors.OutOfOrderSequenceNumber.code
+    assert values_in(topic) == [b"x"]
+
+
+def test_who_may_not_write_is_refused(topic):
+    topic.node.authorizer = Denying("WRITE")
+    assert produce(topic, batch_of(b"x")).error_code == errors.TopicAuthorizationFailed.code
+
+
+# -- durability ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def careful(tmp_path):
+    """A node that flushes, and does so only when the test lets it collect."""
+    node = InProcess(tmp_path / "data", durability="fsync")
+    node.create("a")
+    yield node
+    node.close()
+
+
+def waiting(node: InProcess, acks: int, timeout_ms=1_000):
+    return node.send(
+        PRODUCE, 9, acks=acks, timeout_ms=timeout_ms, topic_data=[asked(node, 9, batch_of(b"x"))]
+    )
+
+
+def test_acks_all_is_answered_only_when_the_flush_is_back(careful):
+    partition = careful.node.replicas.leader("a", 0)
+    wire = waiting(careful, ALL)
+    assert wire.sent is None
+    assert partition.high_watermark == 0
+    careful.until(lambda: wire.sent is not None)
+    assert partition.log.durable_offset == partition.high_watermark == 1
+
+
+def test_acks_one_is_answered_at_once_and_not_readable_before_the_flush(careful):
+    partition = careful.node.replicas.leader("a", 0)
+    wire = waiting(careful, LEADER)
+    assert wire.sent is not None
+    assert partition.high_watermark == 0
+    careful.until(lambda: partition.high_watermark == 1)
+
+
+def test_a_flush_that_takes_too_long_is_a_time_out_and_not_a_success(careful):
+    careful.node.flusher.submit = lambda flushes: None
+    wire = waiting(careful, ALL, timeout_ms=50)
+    careful.clock.advance(100)
+    careful.until(lambda: wire.sent is not None)
+    answer = careful.answer(wire, PRODUCE, 9)
+    assert answer.responses[0].partition_responses[0].error_code == errors.RequestTimedOut.code
+
+
+def test_a_produce_to_a_topic_deleted_meanwhile_is_answered(careful):
+    careful.node.flusher.submit = lambda flushes: None
+    wire = waiting(careful, ALL)
+    careful.reactor.tick(0)
+    careful.node.replicas.remove(careful.node.replicas.leader("a", 0))
+    answer = careful.answer(wire, PRODUCE, 9)
+    code = answer.responses[0].partition_responses[0].error_code
+    assert code == errors.UnknownTopicOrPartition.code
+
+
+def test_what_comes_while_a_flush_is_under_way_shares_the_next_one(careful):
+    submitted = []
+    submit = careful.node.flusher.submit
+    careful.node.flusher.submit = lambda flushes: (submitted.append(len(flushes)), submit(flushes))
+    wires = [waiting(careful, ALL)]
+    careful.node.replicas.settle()
+    wires += [waiting(careful, ALL) for _ in range(20)]
+    careful.until(lambda: all(wire.sent is not None for wire in wires))
+    assert len(submitted) == 2
