@@ -1,0 +1,54 @@
+"""What real clients sent and Apache Kafka 4.4 answered, read and written again.
+
+tests/golden/frames holds one exchange a file, caught between the two.  The hex is theirs; the words
+beside it are what it means, and must be what we read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkalite.protocol.frame import read_header, response_header, write_header
+from kafkalite.protocol.schema import BY_KEY
+from tests.protocol.annotated import bytes_of, request_lines, response_lines
+
+FRAMES = sorted((Path(__file__).parents[1] / "golden" / "frames").glob("*.txt"))
+
+
+def exchange(path: Path) -> tuple[list[str], list[str]]:
+    """The lines of the request and those of the response."""
+    _, request, response = path.read_text().split("\n\n")
+    return request.splitlines(), response.splitlines()
+
+
+@pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
+def test_a_request_says_what_stands_beside_it(path):
+    lines, _ = exchange(path)
+    frame = bytes_of(lines)
+    header = read_header(frame)
+    api = BY_KEY[header.api_key]
+    fields = api.request.read(header.version, frame, header.body_position)
+    assert request_lines(api, header, fields) == lines
+    flexible = api.request_header_flexible(header.version)
+    assert frame == write_header(*header[:4], flexible) + api.request.write(header.version, fields)
+
+
+@pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
+def test_a_response_says_what_stands_beside_it(path):
+    request, lines = exchange(path)
+    header = read_header(bytes_of(request))
+    api, version = BY_KEY[header.api_key], header.version
+    frame = bytes_of(lines)
+    start = response_header(header.correlation_id, api.response_header_flexible(version))
+    assert frame.startswith(start)
+    fields = api.response.read(version, frame, len(start))
+    assert response_lines(api, version, header.correlation_id, fields) == lines
+    assert frame == start + api.response.write(version, fields)
+
+
+def test_the_exchanges_of_a_first_produce_and_fetch_are_here():
+    caught = {path.stem.rpartition("_v")[0] for path in FRAMES}
+    assert {"00_produce", "01_fetch", "02_list_offsets", "03_metadata", "18_api_versions"} <= caught
+    assert len(FRAMES) >= 50
