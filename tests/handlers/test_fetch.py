@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.security import READ
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
@@ -24,7 +25,8 @@ def append(node: InProcess, *values: bytes, topic="a", partition=0) -> None:
 def wanted(node: InProcess, version: int, *offsets: tuple[int, int], topic="a", **fields) -> dict:
     """A fetch request's topic: (partition, offset) pairs, by name or by id."""
     known = node.node.image.topics.get(topic)
-    named = {"topic": topic} if version < 13 else {"topic_id": known.topic_id if known else b"?" * 16}
+    topic_id = known.topic_id if known else b"?" * 16
+    named = {"topic": topic} if version < 13 else {"topic_id": topic_id}
     partitions = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": SIZE_MAX, **fields}
         for index, offset in offsets
@@ -44,9 +46,10 @@ def request(node: InProcess, version: int, *topics: dict, **fields) -> dict:
     }
 
 
-def fetch(node: InProcess, offset: int, version=18, partition=0, topic="a", in_partition=None, **fields):
-    """One partition's answer."""
-    topics = wanted(node, version, (partition, offset), topic=topic, **(in_partition or {}))
+def fetch(node: InProcess, offset: int, version=18, partition=0, topic="a", **fields):
+    """One partition's answer; `in_partition` goes to its entry, other fields to the request."""
+    in_partition = fields.pop("in_partition", {})
+    topics = wanted(node, version, (partition, offset), topic=topic, **in_partition)
     answer = node.ask(FETCH, version, **request(node, version, topics, **fields))
     (entry,) = answer.responses[0].partitions
     return entry
@@ -115,14 +118,21 @@ def test_an_older_epoch_is_fenced(filled):
     assert entry.error_code == errors.FencedLeaderEpoch.code
 
 
-def test_a_reader_of_an_epoch_that_never_was_is_told_where_to_go_back_to(filled):
-    entry = fetch(filled, 3, 12, in_partition={"last_fetched_epoch": 5})
+def test_a_reader_past_the_end_of_its_epoch_is_told_where_that_ended(filled):
+    filled.node.replicas.leader("a", 0).leader_epoch = 2
+    append(filled, b"under epoch 2")
+    entry = fetch(filled, 4, 12, in_partition={"last_fetched_epoch": 1})
     assert entry.error_code == 0
     assert (entry.diverging_epoch.epoch, entry.diverging_epoch.end_offset) == (0, 3)
 
 
+def test_a_reader_of_an_epoch_that_never_was_is_out_of_range(filled):
+    entry = fetch(filled, 3, 12, in_partition={"last_fetched_epoch": 5})
+    assert entry.error_code == errors.OffsetOutOfRange.code
+
+
 def test_who_may_not_read_is_refused(filled):
-    filled.node.authorizer = Denying("READ")
+    filled.node.authorizer = Denying(READ)
     assert fetch(filled, 0).error_code == errors.TopicAuthorizationFailed.code
 
 
@@ -220,9 +230,8 @@ def test_a_client_that_went_away_is_not_waited_for(filled):
 
 
 def in_session(node: InProcess, session_id: int, epoch: int, *topics: dict, **fields):
-    return node.ask(
-        FETCH, 12, **request(node, 12, *topics, session_id=session_id, session_epoch=epoch, **fields)
-    )
+    of_session = {"session_id": session_id, "session_epoch": epoch}
+    return node.ask(FETCH, 12, **request(node, 12, *topics, **of_session, **fields))
 
 
 def told(answer) -> list[tuple[str, int]]:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.handlers.topics import _fresh_id
 from kafkalite.broker.security import Operation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
@@ -374,3 +377,9 @@ def test_topics_are_deleted_when_the_disk_is_too_full_for_records(broker):
     with pytest.raises(errors.KafkaStorageError):
         broker.append("a", [1])
     assert [answer.error_code for answer in delete(broker, "a")] == [0]
+
+
+def test_no_topic_id_begins_with_a_dash():
+    texts = {base64.urlsafe_b64encode(_fresh_id()) for _ in range(500)}
+    assert len(texts) == 500
+    assert not [text for text in texts if text.startswith(b"-")]

@@ -1,0 +1,94 @@
+"""Whatever stands in a frame, it is answered, or its connection is closed; nothing else happens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kafkalite.broker.handlers import SERVED, Handler
+from kafkalite.coordination import controller
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.transport.connection import Disconnect
+from tests.protocol.values import filled
+
+EVERY = [
+    pytest.param(handler, version, id=f"{handler.api.name}-{version}")
+    for handler in SERVED.values()
+    for version in range(handler.low, handler.high + 1)
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    from tests.handlers.conftest import InProcess
+
+    node = InProcess(tmp_path_factory.mktemp("hostile") / "data")
+    node.create("a", 2)
+    node.append("a", [1, 2, 3])
+    yield node
+    node.close()
+
+
+def frame_of(handler: Handler, version: int, seed: int) -> bytes:
+    """A request with every field said, most of them nonsense."""
+    flexible = handler.api.request_header_flexible(version)
+    body = handler.api.request.write(version, filled(handler.api.request, version, seed))
+    return write_header(handler.api.key, version, seed, "a test", flexible) + body
+
+
+def outcome(node, handler: Handler, version: int, frame: bytes) -> str:
+    """How the frame fared: answered, silent (waiting, or acks=0), or closed."""
+    try:
+        wire = node.begin(frame)
+    except Disconnect:
+        return "closed"
+    if handler.codec is not None:
+        return "answered" if wire.sent is not None else "silent"
+    node.until(lambda: wire.sent is not None or wire.closed)
+    if wire.closed:
+        return "closed"
+    begin = 5 if handler.api.response_header_flexible(version) else 4
+    handler.api.response.read(version, b"".join(wire.sent), begin)
+    return "answered"
+
+
+def still_serves(node) -> bool:
+    """Whether the node answers others, who may have to create their topic again."""
+    (topic,) = node.ask(METADATA, 12, topics=[{"name": "a"}]).topics
+    return topic.error_code == 0
+
+
+@pytest.fixture(autouse=True)
+def few_partitions(monkeypatch):
+    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 3)
+
+
+@pytest.mark.parametrize(("handler", "version"), EVERY)
+def test_a_request_of_nonsense_values_is_answered(node, handler, version):
+    for seed in range(8):
+        fared = outcome(node, handler, version, frame_of(handler, version, seed))
+        # Produce and Fetch may have nothing to say: acks=0, or bytes to wait for.
+        assert fared == "answered" or handler.codec is not None
+    assert still_serves(node)
+
+
+@pytest.mark.parametrize(("handler", "version"), EVERY)
+def test_a_frame_that_is_cut_short_is_never_taken_for_a_whole_one(node, handler, version):
+    whole = frame_of(handler, version, seed=1)
+    dice = random.Random(version)
+    for size in {len(whole) - 1, *(dice.randrange(8, len(whole)) for _ in range(10))}:
+        assert outcome(node, handler, version, whole[:size]) == "closed"
+    assert outcome(node, handler, version, whole + b"\0") == "closed"
+
+
+@pytest.mark.parametrize(("handler", "version"), EVERY)
+def test_a_frame_with_bytes_changed_harms_nobody(node, handler, version):
+    dice = random.Random(version)
+    for seed in range(8):
+        frame = bytearray(frame_of(handler, version, seed))
+        for _ in range(dice.randint(1, 4)):
+            frame[dice.randrange(8, len(frame))] = dice.randrange(256)
+        outcome(node, handler, version, bytes(frame))
+    assert still_serves(node)
