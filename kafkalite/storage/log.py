@@ -164,17 +164,18 @@ class Log:
         self.config = config
         self._intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
-        self._segment_ms = config[SEGMENT_MS]
         self._leaves_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
         self._sets_aside = config[DURABILITY] == "fsync" or self._flushes_always
         self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
         for segment in self.segments:
             segment.index_interval = config[INDEX_INTERVAL_BYTES]
-        self._jitter_ms = self._drawn_jitter()
+        self._segment_age_ms_max = self._drawn_age()
 
-    def _drawn_jitter(self) -> int:
-        jitter = min(self.config[SEGMENT_JITTER_MS], self._segment_ms)
-        return random.randrange(jitter) if jitter > 0 else 0
+    def _drawn_age(self) -> int:
+        """How old a segment may get: drawn for each, so that many logs do not roll at once."""
+        age_ms = self.config[SEGMENT_MS]
+        jitter = min(self.config[SEGMENT_JITTER_MS], age_ms)
+        return age_ms - (random.randrange(jitter) if jitter > 0 else 0)
 
     @property
     def size(self) -> int:
@@ -263,7 +264,8 @@ class Log:
                 end > self._segment_size_max
                 or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
                 or segment.offset_index.count >= self._entries_max
-                or not 0 <= max_timestamp - segment.first_timestamp <= self._segment_ms
+                or max_timestamp - segment.first_timestamp > self._segment_age_ms_max
+                or max_timestamp < 0
             ) and self._roll_due(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
                 end = size
@@ -288,7 +290,7 @@ class Log:
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             or self._indexes_full(segment)
             or segment.age_ms(max_timestamp, self._clock.wall_ms())
-            > self._segment_ms - self._jitter_ms
+            > self._segment_age_ms_max
         )
 
     def _indexes_full(self, segment: LogSegment) -> bool:
@@ -319,7 +321,7 @@ class Log:
         self._bases.append(made.base_offset)
         self.active = made
         self.segments_made += 1
-        self._jitter_ms = self._drawn_jitter()
+        self._segment_age_ms_max = self._drawn_age()
         return made
 
     def settle(self) -> None:

@@ -34,6 +34,9 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
 """An epoch no batch is newer than."""
 
+NOT_READ = -2
+"""No batch bears this timestamp: the first one was not looked at yet."""
+
 NOT_SET_ASIDE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Setting space aside is a favour: without it the write itself has the last word."""
 
@@ -90,7 +93,7 @@ class LogSegment:
         self.index_interval = index_interval
         self.created_ms = now_ms
         self.since_entry = 0
-        self.first_timestamp = -1
+        self.first_timestamp = NOT_READ
         self.max_timestamp = -1
         self.offset_of_max = base_offset
         self.timestamp_entered = -1
@@ -149,6 +152,8 @@ class LogSegment:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
         if self.since_entry > self.index_interval:
             self._enter(last_offset, position)
         self.since_entry += size
@@ -297,9 +302,9 @@ class LogSegment:
         """How long this segment has been filled: between records' times, else by the clock."""
         if self.size == 0:
             return 0
-        if self.first_timestamp < 0:
+        if self.first_timestamp == NOT_READ:
             first = self.find(self.base_offset)
-            self.first_timestamp = first.max_timestamp if first else -1
+            self.first_timestamp = first.max_timestamp if first else NOT_READ
         if self.first_timestamp >= 0 and timestamp >= 0:
             return timestamp - self.first_timestamp
         return now_ms - self.created_ms

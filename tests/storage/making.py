@@ -1,0 +1,79 @@
+"""Logs and batches for the tests of this room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kafkalite.clock import Clock, ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.config.settings import Settings
+from kafkalite.records.batch import Record, batches, build
+from kafkalite.storage.disk import DISK, Disk
+from kafkalite.storage.log import Log
+
+TOPIC_ID = bytes(range(16))
+NOW = ManualClock().wall_ms()
+
+SMALL = {
+    keys.DURABILITY: "os",
+    keys.SEGMENT_BYTES: 1000,
+    keys.INDEX_INTERVAL_BYTES: 200,
+    keys.FILE_DELETE_DELAY_MS: 1000,
+}
+"""Segments of a few batches, with an index entry for every second or third."""
+
+
+def settings(values: dict[Any, Any] | None = None) -> Settings:
+    """Settings past their bounds: small segments show in ten batches what large ones hide."""
+    return Settings.broker().for_topic().replacing({**SMALL, **(values or {})})
+
+
+def open_log(
+    directory: Path,
+    values: dict[Any, Any] | None = None,
+    clock: Clock | None = None,
+    disk: Disk = DISK,
+    **how: Any,
+) -> Log:
+    directory.mkdir(exist_ok=True)
+    return Log.open(
+        directory,
+        topic="t",
+        partition=0,
+        topic_id=TOPIC_ID,
+        config=settings(values),
+        clock=clock or ManualClock(),
+        disk=disk,
+        **how,
+    )
+
+
+def batch(*values: bytes, timestamp: int = NOW, **how: Any) -> bytes:
+    """A batch of these values, each record a millisecond after the one before."""
+    return build(
+        [Record(timestamp=timestamp + i, value=value) for i, value in enumerate(values)], **how
+    )
+
+
+def produced(sequence: int, *values: bytes, producer_id: int = 7, epoch: int = 0) -> bytes:
+    """A batch of an idempotent producer."""
+    return batch(
+        *values or (b"v",), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+def records_of(log: Log, offset: int | None = None) -> list[Record]:
+    """Every record from an offset on, read as a consumer reads: slice after slice."""
+    offset = log.log_start_offset if offset is None else offset
+    found: list[Record] = []
+    while (piece := log.read(offset, 300, log.end_offset)) is not None:
+        for whole in batches(piece.read()):
+            found += [record for record in whole if record.offset >= offset]
+        assert found and found[-1].offset >= offset, "a read did not get on"
+        offset = found[-1].offset + 1
+    return found
+
+
+def values_of(log: Log, offset: int | None = None) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.value) for record in records_of(log, offset)]

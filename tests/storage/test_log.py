@@ -1,0 +1,330 @@
+"""A log is appended to, rolled, read and shortened by plain calls, with small segments."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.errors import (
+    CorruptMessage,
+    InvalidTimestamp,
+    InvalidTxnState,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    RecordListTooLarge,
+)
+from kafkalite.records.batch import Codec, RecordBatch, batches
+from kafkalite.storage.log import Appended, Log, TimestampOffset
+from tests.storage.making import NOW, batch, open_log, records_of, values_of
+
+
+def files(directory: Path, suffix: str) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name.endswith(suffix))
+
+
+def filled(directory: Path, count: int = 30, **how: object) -> Log:
+    log = open_log(directory, **how)  # type: ignore[arg-type]
+    for number in range(count):
+        log.append(batch(b"value %d" % number), 0)
+    return log
+
+
+def test_offsets_are_given_in_order_and_records_are_read_under_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.append(batch(b"a", b"b"), 0) == Appended(0, 1, -1, 0, False)
+    assert log.append(batch(b"c"), 0) == Appended(2, 2, -1, 0, False)
+    assert log.end_offset == 3
+    assert values_of(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_the_leader_epoch_is_written_into_the_batch_and_remembered(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(b"a"), 3)
+    log.append(batch(b"b"), 5)
+    found = log.read(0, 10_000, 2)
+    assert found is not None
+    assert [whole.header.leader_epoch for whole in batches(found.read())] == [3, 5]
+    assert [log.end_of_epoch(epoch) for epoch in (2, 3, 4, 5, 6)] == [
+        (2, 0), (3, 1), (3, 1), (5, 2), (-1, -1),
+    ]  # fmt: skip
+
+
+def test_a_callers_batch_is_not_written_to(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(b"first"), 0)
+    mine = batch(b"a")
+    log.append(mine, 9)
+    assert mine == batch(b"a")
+
+
+def test_every_offset_is_found_in_every_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60)
+    assert len(log.segments) > 4
+    for offset in range(60):
+        assert values_of(log, offset)[0] == (offset, b"value %d" % offset)
+
+
+def test_a_read_stops_before_its_upper_offset(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    for upper in range(41):
+        seen, offset = [], 0
+        while (found := log.read(offset, 1 << 20, upper)) is not None:
+            for whole in batches(found.read()):
+                seen.append(whole.header.base_offset)
+            offset = seen[-1] + 1
+        assert seen == list(range(upper))
+
+
+def test_the_first_batch_is_given_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(b"x" * 500), 0)
+    found = log.read(0, 1, 1)
+    assert found is not None
+    assert found.size == log.size
+    assert log.read(0, 1, 1, whole_first=False) is None
+
+
+def test_reading_outside_the_log_is_refused_and_at_its_end_is_nothing(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3)
+    log.delete_records(1)
+    assert log.read(3, 100, 3) is None
+    for offset in (0, 4, -1):
+        with pytest.raises(OffsetOutOfRange):
+            log.read(offset, 100, 3)
+
+
+def test_what_is_available_is_what_a_read_gives(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    for offset in range(log.active.base_offset, 40):
+        for upper in range(offset, 41):
+            found = log.read(offset, 1 << 20, upper)
+            assert log.available(offset, upper, 1 << 20) == (found.size if found else 0)
+    assert log.available(0, 40, 12345) == 12345
+
+
+def test_a_segment_ends_before_segment_bytes_is_passed(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60)
+    assert all(segment.size <= 1000 for segment in log.segments)
+    assert files(tmp_path, ".log") == [
+        f"{segment.base_offset:020d}.log" for segment in log.segments
+    ]
+
+
+def test_a_segment_ends_when_its_records_span_segment_ms(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.SEGMENT_MS: 100, keys.SEGMENT_BYTES: 1 << 20})
+    for late in (0, 100, 101, 150, 300):
+        log.append(batch(b"v", timestamp=NOW + late), 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+
+
+def test_records_without_time_let_a_segment_age_by_the_clock(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, {keys.SEGMENT_MS: 100, keys.SEGMENT_BYTES: 1 << 20}, clock)
+    log.append(batch(b"v", timestamp=-1), 0)
+    clock.advance(100)
+    log.append(batch(b"v", timestamp=-1), 0)
+    clock.advance(1)
+    log.append(batch(b"v", timestamp=-1), 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
+    log = open_log(
+        tmp_path,
+        {keys.SEGMENT_INDEX_BYTES: 48, keys.SEGMENT_BYTES: 1 << 20, keys.INDEX_INTERVAL_BYTES: 0},
+    )
+    for _ in range(20):
+        log.append(batch(b"v"), 0)
+    assert len(log.segments) > 2
+    assert all(segment.offset_index.count <= 6 for segment in log.segments)
+    log.close()
+    assert all((tmp_path / name).stat().st_size <= 48 for name in files(tmp_path, ".timeindex"))
+
+
+def test_a_segment_ends_before_its_relative_offsets_overflow(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    log.append(batch(b"v"), 0)
+    log.end_offset = log.durable_offset = (1 << 31) - 2
+    log.append(batch(b"a", b"b"), 0)
+    log.append(batch(b"c"), 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 1 << 31]
+    assert records_of(log, 1 << 31)[0].value == b"c"
+
+
+def test_a_batch_larger_than_the_topic_takes_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.MAX_MESSAGE_BYTES: 300})
+    with pytest.raises(MessageTooLarge):
+        log.append(batch(b"x" * 300), 0)
+    log = open_log(tmp_path, {keys.MAX_MESSAGE_BYTES: 5000})
+    with pytest.raises(RecordListTooLarge):
+        log.append(batch(b"x" * 1000), 0)
+    assert log.end_offset == 0
+
+
+def test_damaged_bytes_and_transactions_are_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    flipped = bytearray(batch(b"value"))
+    flipped[-1] ^= 1
+    with pytest.raises(CorruptMessage):
+        log.append(flipped, 0)
+    with pytest.raises(InvalidTxnState):
+        log.append(
+            batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), 0
+        )
+    assert log.size == 0
+
+
+def test_a_record_too_far_ahead_of_the_clock_is_named(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_AFTER_MAX_MS: 1})
+    log.append(batch(b"a", b"b"), 0)
+    with pytest.raises(InvalidTimestamp) as refused:
+        log.append(batch(b"a", b"b", b"c"), 0)
+    assert [index for index, _ in refused.value.record_errors] == [2]
+
+
+def test_a_record_too_far_behind_the_clock_is_named_even_when_compressed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_BEFORE_MAX_MS: 1000})
+    late = batch(b"a", b"b", timestamp=NOW - 1001, codec=Codec.GZIP)
+    with pytest.raises(InvalidTimestamp) as refused:
+        log.append(late, 0)
+    assert [index for index, _ in refused.value.record_errors] == [0]
+    log.append(batch(b"a", timestamp=-1), 0)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_with_log_append_time_records_bear_the_time_of_the_append(
+    tmp_path: Path, codec: Codec
+) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_TYPE: "LogAppendTime"}, clock)
+    clock.advance(5000)
+    placed = log.append(batch(b"a", b"b", timestamp=12, codec=codec), 0)
+    assert placed.append_time_ms == clock.wall_ms()
+    assert {record.timestamp for record in records_of(log)} == {clock.wall_ms()}
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("gzip", Codec.GZIP), ("lz4", Codec.LZ4), ("snappy", Codec.SNAPPY), ("zstd", Codec.ZSTD),
+     ("uncompressed", Codec.NONE)],
+)  # fmt: skip
+def test_a_topic_with_a_codec_of_its_own_stores_everything_in_it(
+    tmp_path: Path, name: str, codec: Codec
+) -> None:
+    log = open_log(tmp_path, {keys.COMPRESSION_TYPE: name, keys.SEGMENT_BYTES: 1 << 20})
+    for given in Codec:
+        log.append(batch(b"a" * 200, b"b" * 200, codec=given), 0)
+    found = log.read(0, 1 << 20, log.end_offset)
+    assert found is not None
+    assert {RecordBatch(whole.view).header.codec for whole in batches(found.read())} == {codec}
+    assert [value for _, value in values_of(log)] == [b"a" * 200, b"b" * 200] * 5
+
+
+def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    times = [5, 9, 7, 30, 12, 40, 35, 41, 60, 2] * 4
+    for when in times:
+        log.append(batch(b"v", timestamp=NOW + when), 0)
+    for wanted in range(62):
+        first = next((i for i, when in enumerate(times) if when >= wanted), None)
+        found = log.offset_for_timestamp(NOW + wanted)
+        assert (None if found is None else found.offset) == first
+    assert log.offset_of_max_timestamp() == TimestampOffset(NOW + 60, 8, 0)
+
+
+def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
+    log = filled(tmp_path, 10)
+    log.delete_records(7)
+    found = log.offset_for_timestamp(NOW)
+    assert found is not None
+    assert found.offset == 7
+
+
+def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = filled(tmp_path, 60, clock=clock)
+    assert log.delete_records(33) == 33
+    assert log.delete_records(12) == 33
+    assert values_of(log)[0] == (33, b"value 33")
+    assert log.segments[0].base_offset <= 33 < log.segments[1].base_offset
+    assert files(tmp_path, ".log.deleted")
+    assert log.remove_doomed() == clock.monotonic_ms() + 1000
+    clock.advance(1000)
+    assert log.remove_doomed() is None
+    assert not files(tmp_path, ".deleted")
+    with pytest.raises(OffsetOutOfRange):
+        log.delete_records(61)
+
+
+def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = filled(tmp_path, 60, clock=clock)
+    held = log.read(0, 100, 60)
+    assert held is not None
+    log.delete_records(60)
+    clock.advance(1000)
+    log.remove_doomed()
+    assert next(iter(batches(held.read()))).records()[0].value == b"value 0"
+
+
+def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60, values={keys.RETENTION_BYTES: 2500})
+    before = log.size
+    log.retain()
+    assert 2500 <= log.size < before
+    assert log.size - log.segments[0].size < 2500
+    assert log.log_start_offset == log.segments[0].base_offset
+
+
+def test_retention_by_time_goes_by_the_records_own_times(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, {keys.RETENTION_MS: 1000}, clock)
+    for number in range(40):
+        log.append(batch(b"v", timestamp=NOW - 5000 + 200 * number), 0)
+    log.retain()
+    assert log.log_start_offset > 0
+    assert log.segments[0].largest_timestamp >= NOW - 1000
+    assert log.end_offset == 40
+
+
+def test_an_expired_active_segment_is_rolled_and_removed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = filled(tmp_path, 3, values={keys.RETENTION_MS: 1000}, clock=clock)
+    clock.advance(2000)
+    log.retain()
+    assert (log.log_start_offset, log.end_offset, log.size) == (3, 3, 0)
+    log.append(batch(b"next", timestamp=clock.wall_ms()), 0)
+    assert values_of(log) == [(3, b"next")]
+
+
+def test_retention_never_passes_what_may_be_read(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = filled(tmp_path, 60, values={keys.RETENTION_MS: 1000}, clock=clock)
+    clock.advance(10_000)
+    log.high_watermark = 20
+    log.retain()
+    assert 0 < log.log_start_offset <= 20
+
+
+def test_space_is_set_aside_only_in_fsync_mode_and_given_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
+    log.append(batch(b"v"), 0)
+    path = log.active.path
+    assert path.stat().st_size == 1 << 20
+    size = log.size
+    log.close()
+    assert path.stat().st_size == size
+
+
+def test_a_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    log = filled(tmp_path, 60)
+    records_of(log)
+    log.offset_for_timestamp(NOW + 1)
+    log.close()
+    del log
+    assert len(os.listdir("/proc/self/fd")) == before
