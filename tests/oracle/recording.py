@@ -95,7 +95,7 @@ def unequal(left: object, right: object, path: str = "") -> Iterator[tuple[str, 
             yield from unequal(left.get(key, ABSENT), right.get(key, ABSENT), f"{path}.{key}")
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         for place, (one, two) in enumerate(zip(left, right, strict=True)):
-            yield from unequal(one, two, f"{path}[{place}]")
+            yield from unequal(one, two, f"{path}.{place}")
     elif left != right:
         yield path.lstrip("."), left, right
 

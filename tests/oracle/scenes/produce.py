@@ -268,7 +268,6 @@ def an_idempotent_producer_is_held_to_its_order(talk, version):
         records = batch(count, base_sequence=sequence, **fields)
         talk.ask(PRODUCE, version, body(topic, {0: records}), note=note)
 
-    say("begins elsewhere than at 0", sequence=5)
     say("the first two", count=2)
     for sequence in range(2, 8):
         say(f"then {sequence}", sequence=sequence)
@@ -293,6 +292,8 @@ def a_producer_nobody_knows_may_begin(talk, version):
     stranger = {"producer_id": 987_654, "producer_epoch": 3}
     talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=9, **stranger)}), note="at 9")
     talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=0, **stranger)}), note="at 0")
+    known = {"producer_id": talk.producer_id(), "producer_epoch": 0}
+    talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=5, **known)}), note="known, at 5")
     top = batch(2, base_sequence=0x7FFFFFFF, producer_id=5555, producer_epoch=0)
     talk.ask(PRODUCE, version, body(topic, {0: top}), note="at the greatest sequence")
     ends(talk, topic)

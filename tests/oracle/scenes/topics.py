@@ -95,7 +95,6 @@ CONFIGS = {
     "a negative size": {"max.message.bytes": "-1"},
     "too small a segment": {"segment.bytes": "1000"},
     "no such policy": {"cleanup.policy": "keep"},
-    "both policies": {"cleanup.policy": "compact,delete"},
     "no such codec": {"compression.type": "brotli"},
     "no such clock": {"message.timestamp.type": "Sundial"},
     "no boolean": {"preallocate": "maybe"},
@@ -117,6 +116,12 @@ def configs_are_checked(talk, version):
     twice = wish(f"configured-{version}-twice")
     twice["configs"] = [{"name": "retention.ms", "value": value} for value in ("1", "2")]
     create(talk, version, "a key twice", twice)
+
+
+@scene(CREATE_TOPICS, versions=SOME)
+def policies_may_be_both(talk, version):
+    both = {"cleanup.policy": "compact,delete"}
+    create(talk, version, "both policies", wish(f"both-policies-{version}", configs=both))
 
 
 @scene(DELETE_TOPICS, versions=range(1, 6))

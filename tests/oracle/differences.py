@@ -1,0 +1,175 @@
+"""Every difference between Apache Kafka's answers and ours, with its reason.
+
+A difference that is not listed here is a bug; one that is listed and no longer occurs is a lie,
+and fails as well.  `*` stands for anything; a path is the way into the answer, dots between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from tests.oracle.recording import Difference
+
+
+class Listed(NamedTuple):
+    """Where an answer may differ, and why."""
+
+    scenes: str
+    asked: str
+    path: str
+    why: str
+
+    def covers(self, found: Difference) -> bool:
+        return (
+            fnmatchcase(found.scene.replace("[", "-").replace("]", ""), self.scenes)
+            and fnmatchcase(found.asked, self.asked)
+            and fnmatchcase(found.path, self.path)
+        )
+
+
+LATER = "comes with a later part; until then it is refused, never silently accepted"
+SAYS_WHY = "Kafka refuses without a word; a sentence costs nothing and helps whoever reads the log"
+UNOPENED = (
+    "a batch is judged by its header and its checksum, and is not opened on the way through "
+    "(ARCHITECTURE.md); Kafka reads every record of it"
+)
+ACCIDENT = "Kafka stumbles here and answers with its unknown server error, or nothing at all"
+ONCE = "who says a thing twice is answered twice; Kafka keeps one of the two and drops the other"
+DURABILITY = "durability is ours to name: its keys are not Kafka's"
+
+DIFFERENCES = (
+    # Everywhere
+    Listed("*", "*", "*.error_message", SAYS_WHY),
+    Listed("*", "*", "api_keys.*", "ApiVersions lists what is served, and no more than that"),
+    # ApiVersions
+    Listed(
+        "cluster.versions_are_told*", "*", "*_features*",
+        "features are levels of what later parts bring; none is there to be finalized",
+    ),
+    # Metadata and DescribeTopicPartitions
+    Listed(
+        "cluster.a_topic_asked_for_is_made*", "* not yet there", "topics.0.*",
+        "a topic that is asked for is there when the answer goes out; Kafka says: ask again",
+    ),
+    Listed("cluster.a_topic_may_be_asked_for*", "* by neither", "*error_code", ACCIDENT),
+    Listed(
+        "cluster.a_topic_may_be_asked_for*", "* one by id, one by name", "topics",
+        "each is answered; where any topic has an id, Kafka forgets those that have a name",
+    ),
+    Listed("cluster.topics_are_described_page*", "* ''", "topics.0.error_code", ACCIDENT),
+    Listed(
+        "cluster.topics_are_described_page*", "*", "topics.*.topic_authorized_operations",
+        "of a topic that is not there nobody is told what he may do to it",
+    ),
+    # Produce
+    Listed("produce.a_request_may_be_empty*", "* null records", "", ACCIDENT),
+    Listed(
+        "produce.a_request_may_be_empty*", "* no partitions", "responses",
+        "a topic without partitions is answered as it was sent",
+    ),
+    Listed("produce.entries_may_come_twice*", "*", "*", ONCE),
+    Listed(
+        "produce.a_damaged_batch*", "* length one short", "*.error_code",
+        "the byte left over is a second batch to us, a broken checksum to Kafka; both refuse",
+    ),
+    Listed(
+        "produce.a_damaged_batch*", "*trailing bytes", "*",
+        "bytes after the batch are somebody's mistake, and he is told; Kafka drops them",
+    ),
+    Listed("produce.a_damaged_batch*", "* codec ?", "*.error_code", ACCIDENT),
+    *(
+        Listed(f"produce.a_{kind}*", f"*{what}", "*", UNOPENED)
+        for kind, what in (
+            ("damaged_batch", "bytes that are not"),
+            ("damaged_batch", " record longer than the batch"),
+            ("damaged_batch", " record shorter than its fields"),
+            ("damaged_batch", " record of negative length"),
+            ("damaged_batch", " value of negative length"),
+            ("damaged_batch", " trailing bytes inside"),
+            ("damaged_batch", " headers of negative count"),
+            ("damaged_batch", " header without a key"),
+            ("damaged_batch", " max timestamp is not the greatest"),
+            ("damaged_batch", " max timestamp unsaid"),
+            ("damaged_batch", " timestamp negative"),
+            ("compressed_topic", "bytes that are not"),
+            ("compressed_topic", " max timestamp is not the greatest"),
+        )
+    ),
+    *(
+        Listed(
+            "produce.a_damaged_batch*", f"*{what}", "*",
+            "a bit that only a broker may set is refused; Kafka takes it in or takes it off",
+        )
+        for what in (" delete horizon bit", " append time bit")
+    ),
+    *(
+        Listed(
+            "produce.a_compressed_topic*", f"*{what}", "*",
+            "records whose offsets contradict their batch are refused; Kafka renumbers them",
+        )
+        for what in (" offset delta out of turn", " offset delta twice")
+    ),
+    Listed("produce.a_compacted_topic_wants_keys*", "*", "*", LATER),
+    Listed(
+        "produce.an_idempotent_producer*", "* a negative epoch", "*.error_code",
+        "a batch with a producer but no epoch contradicts itself, and is refused as such",
+    ),
+    # Fetch
+    Listed(
+        "fetch.what_does_not_exist*", "* isolation 7", "*",
+        "any level but 'committed' reads everything; Kafka stumbles over it",
+    ),
+    Listed("fetch.entries_may_come_twice*", "*", "responses*", ONCE),
+    Listed("fetch.sizes_bound_what_comes*", "* -1 *", "*", ACCIDENT),
+    # Offsets
+    Listed("offsets.what_does_not_exist*", "* twice", "topics*", ONCE),
+    Listed("offsets.cuts_of_nothing_or_twice*", "* twice", "topics.0.partitions", ONCE),
+    Listed("offsets.cuts_of_nothing_or_twice*", "* of a compacted topic", "*", LATER),
+    Listed(
+        "offsets.an_epoch_ends*", "* epoch -2", "*",
+        "an epoch that cannot be has no end; Kafka echoes it",
+    ),
+    # Topics
+    Listed(
+        "topics.topics_are_made*", "* patience", "*",
+        "a topic that was made in time is no time-out, however little time was given",
+    ),
+    Listed("topics.*", "*", "*.configs.durability", DURABILITY),
+    Listed("topics.*", "*", "*.configs.flush.bytes", DURABILITY),
+    Listed("topics.*", "*", "*.configs.flush.ms.value", DURABILITY),
+    Listed("topics.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
+    Listed("topics.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
+    Listed(
+        "topics.*", "*", "*.configs.max.decompressed.message.bytes",
+        "what is unfolded is bounded by message.max.bytes, not by a key of its own",
+    ),
+    Listed(
+        "topics.*", "*", "*.configs.min.insync.replicas.config_source",
+        "Kafka writes its default into the cluster's own configuration; here it is a default",
+    ),
+    Listed(
+        "topics.configs_are_checked*", "* spaces around", "*.configs.retention.ms.value",
+        "a value is told as it was understood; Kafka keeps the spaces",
+    ),
+    Listed("topics.policies_may_be_both*", "*", "*", LATER),
+    # The wire
+    Listed(
+        "wire.bodies_cut_short*", "*, a byte more", "",
+        "a request ends where its frame ends; what follows was not understood, and is not ignored",
+    ),
+    Listed("wire.bodies_cut_short*", "*, other header", "", "the same: one byte is left over"),
+    Listed("wire.headers_may_be_odd", "*client id that is no UTF-8", "", "a name is text, or none"),
+)  # fmt: skip
+
+
+def judge(found: Iterable[Difference]) -> tuple[list[Difference], set[Listed]]:
+    """The differences nobody listed, and the entries that were needed."""
+    unlisted, needed = [], set()
+    for difference in found:
+        reasons = [entry for entry in DIFFERENCES if entry.covers(difference)]
+        needed.update(reasons)
+        if not reasons:
+            unlisted.append(difference)
+    return unlisted, needed

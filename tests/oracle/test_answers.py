@@ -1,0 +1,54 @@
+"""Our answers are Apache Kafka's, field by field, but where differences.py says why not.
+
+The recording stands for Apache Kafka here; test_apache_kafka.py renews it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.testing import Broker
+from tests.oracle import recording, scenes
+from tests.oracle.differences import DIFFERENCES, Listed, judge
+from tests.oracle.recording import Difference
+
+PLAYS = scenes.load()
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[list[Difference], set[Listed]]:
+    with Broker() as broker:
+        ours = recording.play(broker.bootstrap)
+    return judge(recording.differences(recording.recorded(), ours))
+
+
+@pytest.mark.xdist_group("oracle")
+@pytest.mark.parametrize("family", sorted({name.partition(".")[0] for name in PLAYS}))
+def test_we_answer_as_apache_kafka_does_or_say_why_not(judged, family):
+    unlisted = [found for found in judged[0] if found.scene.startswith(f"{family}.")]
+    assert not unlisted, "\n" + "\n".join(map(str, unlisted))
+
+
+@pytest.mark.xdist_group("oracle")
+def test_no_difference_is_listed_that_does_not_occur(judged):
+    idle = [entry for entry in DIFFERENCES if entry not in judged[1]]
+    assert not idle, "\n" + "\n".join(map(str, idle))
+
+
+def test_the_recording_holds_every_scene_and_no_other():
+    assert sorted(recording.recorded()) == sorted(PLAYS), "renew it with `make oracle`"
+
+
+def test_a_changed_field_is_a_difference():
+    theirs = {"a.scene": [{"asked": "x", "answer": {"topics": [{"error_code": 0}]}}]}
+    ours = {"a.scene": [{"asked": "x", "answer": {"topics": [{"error_code": 3}]}}]}
+    found = list(recording.differences(theirs, ours))
+    assert found == [Difference("a.scene", "x", "topics.0.error_code", 0, 3)]
+    assert not list(recording.differences(theirs, theirs))
+
+
+def test_an_answer_too_many_is_a_difference():
+    theirs = {"a.scene": [{"asked": "x", "answer": "closed"}]}
+    ours = {"a.scene": [*theirs["a.scene"], {"asked": "y", "answer": "closed"}]}
+    assert [found.asked for found in recording.differences(theirs, ours)] == ["y"]
+    assert [found.asked for found in recording.differences(ours, theirs)] == ["y"]
