@@ -19,6 +19,7 @@ from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.handlers import Caller
 from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.producer_ids import ProducerIdBlocks
 from kafkalite.broker.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
@@ -63,10 +64,11 @@ class Node:
         self.node_id = node_id
         self.cluster_id = logs.cluster_id
         self.authorizer = Authorizer()
-        self.flusher = Flusher(clock)
+        self.flusher = logs.flusher = Flusher(clock)
         self.replicas = ReplicaManager(reactor, self.flusher)
         self.fetch_sessions = FetchSessions(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher, clock)
+        self.producer_ids = ProducerIdBlocks(self.controller, node_id)
 
     @property
     def image(self) -> ClusterImage:

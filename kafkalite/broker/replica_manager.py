@@ -23,6 +23,7 @@ from kafkalite.config.topic import (
 )
 from kafkalite.errors import (
     KafkaError,
+    OffsetOutOfRange,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
     from kafkalite.storage.log import Log
 
 
+Topic = str | bytes
+"""How a request names a topic: by its name, or by its id of 16 bytes."""
+
+
 class FetchItem(NamedTuple):
     """One partition of a fetch: found or not, and from where to read it."""
 
-    topic: str | bytes
-    index: int
+    topic: Topic
+    index: int  # type: ignore[assignment]  # a tuple's own `index` is nothing to a partition
     partition: Partition | None
     fault: KafkaError | None
     current_leader_epoch: int
@@ -98,36 +103,32 @@ class ReplicaManager:
         self.purgatory = Purgatory(timers)
         self._timers = timers
         self._flusher = flusher
-        self._by_name: dict[str, dict[int, Partition]] = {}
-        self._by_id: dict[bytes, dict[int, Partition]] = {}
-        self._offline: dict[tuple[str | bytes, int], tuple[bytes, KafkaError]] = {}
+        self._topics: dict[Topic, dict[int, Partition]] = {}
+        self._offline: dict[tuple[Topic, int], tuple[bytes, KafkaError]] = {}
         self._dirty: dict[Partition, None] = {}
         self._flush_rules: dict[Partition, FlushRule | None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
-        for partitions in self._by_name.values():
-            yield from partitions.values()
+        for topic, partitions in self._topics.items():
+            if isinstance(topic, str):
+                yield from partitions.values()
 
     # -- which partitions there are ----------------------------------------------------------
 
     def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
         """Lead the partition whose log this is."""
         partition = Partition(log, leader_epoch, settings)
-        self._by_name.setdefault(partition.topic, {})[partition.index] = partition
-        self._by_id.setdefault(partition.topic_id, {})[partition.index] = partition
+        for topic in (partition.topic, partition.topic_id):
+            self._topics.setdefault(topic, {})[partition.index] = partition
         self.reconfigure(partition, settings)
         return partition
 
     def remove(self, partition: Partition) -> None:
         """Lead it no more: what waits for it is answered, what comes for it is refused."""
-        for partitions, topic in (
-            (self._by_name, partition.topic),
-            (self._by_id, partition.topic_id),
-        ):
-            of_topic: dict[int, Partition] = partitions[topic]  # type: ignore[index]
-            del of_topic[partition.index]
-            if not of_topic:
-                del partitions[topic]  # type: ignore[attr-defined]
+        for topic in (partition.topic, partition.topic_id):
+            del self._topics[topic][partition.index]
+            if not self._topics[topic]:
+                del self._topics[topic]
         self._dirty.pop(partition, None)
         self._flush_rules.pop(partition, None)
         partition.fault = UnknownTopicOrPartition()
@@ -144,39 +145,31 @@ class ReplicaManager:
 
     def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
         """The topic's partitions led here, by number."""
-        return self._by_id.get(topic_id, {})
+        return self._topics.get(topic_id, {})
 
     def reconfigure(self, partition: Partition, settings: Settings) -> None:
         """Take a topic's new settings for one of its partitions."""
         partition.reconfigure(settings)
         self._flush_rules[partition] = flush_rule(settings)
 
-    def leader(self, topic: str, index: int) -> Partition:
-        """The partition, led here; raises UnknownTopicOrPartition, or why it is offline."""
-        partition = self._by_name.get(topic, {}).get(index)
+    def leader(self, topic: Topic, index: int) -> Partition:
+        """The partition, led here, by its topic's name or id.
+
+        Raises UnknownTopicOrPartition, UnknownTopicId for an id that nobody has, or why the
+        partition is offline.
+        """
+        partitions = self._topics.get(topic)
+        partition = partitions.get(index) if partitions else None
         if partition is None:
-            raise self._absent(topic, index, UnknownTopicOrPartition())
+            raise self._why_absent(topic, index)
         return partition
 
-    def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """The same by topic id; raises UnknownTopicId for an id nobody has."""
-        partitions = self._by_id.get(topic_id)
-        if partitions is None:
-            raise self._absent(topic_id, index, UnknownTopicId())
-        partition = partitions.get(index)
-        if partition is None:
-            raise self._absent(topic_id, index, UnknownTopicOrPartition())
-        return partition
-
-    def _absent(self, topic: str | bytes, index: int, unknown: KafkaError) -> KafkaError:
-        _, fault = self._offline.get((topic, index), (topic, unknown))
-        return fault
-
-    def find(self, topic: str | bytes, index: int) -> Partition:
-        """By name, or by id where the request speaks in ids."""
-        if isinstance(topic, str):
-            return self.leader(topic, index)
-        return self.leader_by_id(topic, index)
+    def _why_absent(self, topic: Topic, index: int) -> KafkaError:
+        if (topic, index) in self._offline:
+            return self._offline[topic, index][1]
+        if isinstance(topic, bytes) and topic not in self._topics:
+            return UnknownTopicId()
+        return UnknownTopicOrPartition()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -189,7 +182,7 @@ class ReplicaManager:
         topics: list[Any] = []
         found = 0
         any_fault = False
-        topic: str | bytes | None = None
+        topic: Topic | None = None
         entries: list[Any] = []
         for item in items:
             if item.topic != topic:
@@ -256,6 +249,8 @@ class ReplicaManager:
         """A flush came back whole."""
         partition.flushing = False
         partition.log.flush_end(flush)
+        if partition.fault is not None:
+            return
         if partition.advance():
             self.purgatory.wake(partition)
         if partition.flushes_always and partition.log.durable_offset < partition.log.end_offset:
@@ -295,6 +290,8 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
     if item.last_fetched_epoch < 0:
         return None
     epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
+    if end_offset < 0:
+        raise OffsetOutOfRange("The last fetched epoch never was here.")
     if epoch == item.last_fetched_epoch and end_offset >= item.offset:
         return None
     return epoch, end_offset

@@ -62,12 +62,12 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
 
 def _items(node: Node, caller: Caller, topics: list[Any]) -> list[FetchItem]:
     items = []
-    find = node.replicas.find
+    leader = node.replicas.leader
     for topic, partitions in topics:
         for index, leader_epoch, offset, fetched_epoch, _, size_max in partitions:
             partition, fault = None, None
             try:
-                partition = find(topic, index)
+                partition = leader(topic, index)
                 if not caller.may(READ, TOPIC, partition.topic):
                     raise TopicAuthorizationFailed()
             except KafkaError as raised:

@@ -55,7 +55,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                     raise InvalidRequiredAcks()
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
-                partition = node.replicas.find(topic, index)
+                partition = node.replicas.leader(topic, index)
                 if not caller.may(WRITE, TOPIC, partition.topic):
                     raise TopicAuthorizationFailed()
                 if not batch:
