@@ -153,10 +153,14 @@ cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
 
 # ---- reading
 
-def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UNITS_MAX):
+def read(
+    Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UNITS_MAX,
+    Py_ssize_t stray_size=0,
+):
     """The Fields these bytes hold from `position` to their end, or an error code.
 
-    Records are views of `buffer`; everything else is of its own.
+    Records are views of `buffer`; everything else is of its own.  Nothing may follow the last
+    field, or else exactly `stray_size` bytes.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -172,7 +176,7 @@ def read(Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UN
         cursor.flexible = plan.flexible
         cursor.fault = False
         fields = read_struct(plan, &cursor, buffer, <const uint8_t*> view.buf)
-        if cursor.fault or remaining(&cursor):
+        if cursor.fault or remaining(&cursor) not in (0, stray_size):
             return INVALID_REQUEST
         return fields
     finally:

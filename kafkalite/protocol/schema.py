@@ -41,6 +41,7 @@ class Message:
         flexible: str = "none",
         may_drop: bool = True,
         units_max: int = codec.UNITS_MAX,
+        stray_size: int = 0,
     ) -> None:
         self.name = name
         self.struct = struct
@@ -48,11 +49,13 @@ class Message:
         self.flexible = versions_of(flexible)
         self.may_drop = may_drop
         self.units_max = units_max
+        self.stray_size = stray_size
         self.plans: dict[int, Plan] = {}
 
     def read(self, version: int, buffer: bytes | memoryview, position: int = 0) -> Fields:
         """What the bytes say from `position` to their end; InvalidRequest when they do not read."""
-        fields = codec.read(self.plan(version), buffer, position, self.units_max)
+        plan = self.plan(version)
+        fields = codec.read(plan, buffer, position, self.units_max, self.stray_size)
         if isinstance(fields, int):
             raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
         return fields
@@ -90,6 +93,7 @@ class Api:
         request: Struct,
         response: Struct,
         flexible: str = "none",
+        stray_size: int = 0,
     ) -> None:
         assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
         BY_KEY[key] = self
@@ -100,7 +104,12 @@ class Api:
         self.versions = (run.low, run.high)
         self.flexible = versions_of(flexible)
         self.request = Message(
-            f"{name} request", request, versions=versions, flexible=flexible, may_drop=False
+            f"{name} request",
+            request,
+            versions=versions,
+            flexible=flexible,
+            may_drop=False,
+            stray_size=stray_size,
         )
         self.response = Message(
             f"{name} response",

@@ -16,7 +16,8 @@ from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schema import BY_KEY, Message
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
-from tests.protocol.values import Length, filled, joined, tokens, uvarint, versions
+from tests.protocol.values import filled, versions
+from tests.twins.codec import Length, joined, tokens, uvarint
 
 SMALL = {"small": True, "counts": (1, 2)}
 MEMORY_MAX = 1 << 20
@@ -47,6 +48,13 @@ def test_bytes_after_the_end_are_refused(api):
         for message in (api.request, api.response):
             whole = message.write(version, filled(message, version, **SMALL))
             assert read(message, version, whole + b"\0") is None
+
+
+def test_the_three_bytes_librdkafka_leaves_behind_are_not_looked_at():
+    asked = bytes.fromhex("00 00 00 00 01 00 00")
+    assert METADATA.request.read(13, asked).topics is None
+    assert read(METADATA.request, 13, asked[:-1]) is None
+    assert read(METADATA.request, 13, asked + b"\0") is None
 
 
 @APIS
