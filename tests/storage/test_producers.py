@@ -1,0 +1,146 @@
+"""Idempotent producers: a retry is answered with its old offset, a gap is refused, in a log that
+is rolled, closed, crashed and opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
+from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from kafkalite.storage import layout
+from kafkalite.storage.log import Log
+from kafkalite.storage.producer_state import SEQUENCE_MAX, after
+from tests.storage.making import NOW, batch, open_log, produced, values_of
+
+
+def write(log: Log, count: int, first: int = 0, **how: int) -> None:
+    for sequence in range(first, first + count):
+        log.append(produced(sequence, b"%d" % sequence, **how), 0)
+
+
+def test_the_last_five_batches_are_answered_again_with_their_offsets(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 8)
+    for sequence in range(3, 8):
+        again = log.append(produced(sequence, b"%d" % sequence), 0)
+        assert (again.base_offset, again.last_offset, again.duplicate) == (sequence, sequence, True)
+    assert log.end_offset == 8
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(2, b"2"), 0)
+
+
+def test_a_retry_tells_the_time_of_its_records(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 1)
+    assert log.append(produced(0, b"0"), 0).append_time_ms == NOW
+
+
+def test_a_gap_and_another_length_are_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 3)
+    for wrong in (produced(4), produced(2, b"a", b"b"), produced(0, b"a", b"b", b"c")):
+        with pytest.raises(OutOfOrderSequenceNumber):
+            log.append(wrong, 0)
+    assert log.end_offset == 3
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 3)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(3, epoch=1), 0)
+    log.append(produced(0, epoch=1), 0)
+    with pytest.raises(InvalidProducerEpoch):
+        log.append(produced(3, epoch=0), 0)
+    assert not log.append(produced(1, epoch=1), 0).duplicate
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.append(produced(41), 0).base_offset == 0
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(43), 0)
+
+
+def test_sequences_begin_again_at_zero_after_the_greatest(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append(produced(SEQUENCE_MAX - 1, b"a", b"b", b"c"), 0)
+    assert log.append(produced(1, b"d"), 0).base_offset == 3
+    assert log.append(produced(SEQUENCE_MAX - 1, b"a", b"b", b"c"), 0).duplicate
+    assert after(SEQUENCE_MAX, 1) == 0
+    log.append(produced(SEQUENCE_MAX, producer_id=9), 0)
+    assert log.append(produced(0, producer_id=9), 0).base_offset == 5
+
+
+def test_a_refused_batch_leaves_the_producer_as_it_was(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.MAX_MESSAGE_BYTES: 200})
+    write(log, 2)
+    with pytest.raises(Exception, match="max.message.bytes"):
+        log.append(produced(2, b"x" * 300), 0)
+    assert not log.append(produced(2), 0).duplicate
+
+
+def test_a_silent_producer_is_forgotten(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, {PRODUCER_ID_EXPIRATION_MS: 1000}, clock)
+    write(log, 2)
+    clock.advance(999)
+    log.retain()
+    assert len(log.producers) == 1
+    clock.advance(2)
+    log.retain()
+    assert len(log.producers) == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "crashed", "crashed without any snapshot"])
+def test_what_a_producer_wrote_is_known_after_opening_again(tmp_path: Path, how: str) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(40):
+        log.append(produced(sequence, b"%d" % sequence), 0)
+        log.append(produced(100 + sequence, b"other", producer_id=8), 0)
+    end = log.close() if how == "closed" else None
+    log.release()
+    if how.endswith("snapshot"):
+        for path in tmp_path.glob("*" + layout.SNAPSHOT):
+            path.unlink()
+    log = open_log(tmp_path, clean=end)
+    assert log.append(produced(39, b"39"), 0).base_offset == 78
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(41), 0)
+    assert not log.append(produced(40), 0).duplicate
+    assert not log.append(produced(140, producer_id=8), 0).duplicate
+
+
+def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    write(log, 30)
+    log.release()
+    log = open_log(tmp_path)
+    for sequence in range(25, 30):
+        assert log.append(produced(sequence, b"%d" % sequence), 0).base_offset == sequence
+
+
+def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 40)
+    end = log.close()
+    for path in tmp_path.glob("*" + layout.SNAPSHOT):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    log = open_log(tmp_path, clean=end)
+    assert log.append(produced(39, b"39"), 0).duplicate
+    assert len(values_of(log)) == 40
+
+
+def test_a_transaction_copied_from_elsewhere_is_open_until_its_marker(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    how = {"producer_id": 3, "producer_epoch": 0, "transactional": True}
+    log.append(batch(b"a", base_sequence=0, **how), 0, from_client=False)
+    assert [producer.txn_first_offset for producer in log.producers] == [0]
+    log.append(batch(b"commit", control=True, **how), 0, from_client=False)
+    assert [producer.txn_first_offset for producer in log.producers] == [-1]
