@@ -16,7 +16,7 @@ from typing import Any
 from kafkalite.protocol.frame import REQUEST_START, RequestHeader
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.types import Array, Bytes, Field, Records, String, Struct
-from tests.protocol.values import field_tokens, joined, length, uvarint
+from tests.twins.codec import field_tokens, joined, length, uvarint
 
 LINE_BYTES = 20
 HEX_WIDTH = 3 * LINE_BYTES

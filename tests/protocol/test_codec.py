@@ -26,7 +26,8 @@ from kafkalite.protocol.types import (
     UInt32,
     Uuid,
 )
-from tests.protocol.values import every_message, filled, joined, tokens, uvarint, with_defaults
+from tests.protocol.values import every_message, filled, with_defaults
+from tests.twins.codec import joined, tokens, uvarint
 
 MESSAGES = list(every_message())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse
 from kio.schema.request_header.v1.header import RequestHeader as KioHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as KioHeaderV2
 from kio.serial import entity_reader, entity_writer
@@ -14,7 +13,10 @@ from kafkalite.errors import InvalidRequest, UnsupportedVersion
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header, write_header
 from kafkalite.protocol.schema import BY_KEY
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from tests.protocol.oracles import KAFKA_PYTHON
 from tests.protocol.values import versions
+
+ApiVersionsResponse = KAFKA_PYTHON[18, "response"]
 
 CLIENT_IDS = [None, "", "rdkafka", "naïve 🛩", "x" * 0x7FFF]
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import importlib
 import io
 import uuid
 from typing import Any
 
 import pytest
-from kafka.protocol.api_message import ApiMessage
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from kafkalite.protocol.schema import BY_KEY, Api, Message
 from kafkalite.protocol.types import Int32, Struct, Uuid
+from tests.protocol.oracles import KAFKA_PYTHON
 from tests.protocol.values import filled, versions, with_defaults
 
 # Once with every array filled, so that no field is missed; then as the dice fall; then with nulls.
@@ -102,22 +101,6 @@ def kio_value(field: Any, version: int, value: Any) -> Any:
     if value is None and isinstance(field, Uuid):
         return bytes(16)
     return value
-
-
-def kafka_python_classes() -> dict[tuple[int, str], Any]:
-    for room in ("admin", "consumer", "metadata", "producer"):
-        importlib.import_module(f"kafka.protocol.{room}")
-    found, waiting = {}, [ApiMessage]
-    while waiting:
-        subclasses = waiting.pop().__subclasses__()
-        waiting.extend(subclasses)
-        for one in subclasses:
-            if one._json is not None and one._class_version is None:
-                found[one.API_KEY, one.type] = one
-    return found
-
-
-KAFKA_PYTHON = kafka_python_classes()
 
 
 @pytest.mark.parametrize(

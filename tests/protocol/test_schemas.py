@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from kio.schema.index import api_key_map, schema_name_map
 
 from kafkalite.protocol.schema import BY_KEY, Api
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.types import Array, Field, Struct, Uuid, versions_of
+from tests.protocol.oracles import BROKER_API_VERSIONS
 
 # key, name, versions, the first flexible one ("-": never), as of Kafka's line 4.5
 TABLE = """

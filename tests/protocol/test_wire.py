@@ -16,7 +16,10 @@ from kafkalite.protocol.frame import response_header
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from tests.protocol.test_hostile import lies
-from tests.protocol.values import Length, filled, joined, tokens, versions
+from tests.protocol.values import filled, versions
+from tests.twins import wire as twins
+from tests.twins.codec import Length, joined, tokens
+from tests.twins.wire import topic_of
 
 CORRELATION_ID = 1_234_567
 HEAD = b"whatever the header says"
@@ -24,64 +27,10 @@ PRODUCE_VERSIONS = pytest.mark.parametrize("version", versions(PRODUCE))
 FETCH_VERSIONS = pytest.mark.parametrize("version", versions(FETCH))
 
 
-def topic_of(struct: dict[str, Any], version: int, name: str) -> str | bytes:
-    return struct["topic_id"] if version >= 13 else struct[name]
-
-
-def produce_twin(version: int, frame: bytes, position: int) -> Any:
-    try:
-        request = PRODUCE.request.read(version, frame, position)
-    except InvalidRequest as fault:
-        return fault.code
-    topics = [
-        (
-            topic_of(topic, version, "name"),
-            [(one.index, one.records) for one in topic.partition_data],
-        )
-        for topic in request.topic_data
-    ]
-    return (request.transactional_id, request.acks, request.timeout_ms, topics)
-
-
-def fetch_twin(version: int, frame: bytes, position: int) -> Any:
-    try:
-        request = FETCH.request.read(version, frame, position)
-    except InvalidRequest as fault:
-        return fault.code
-    asked = [
-        "partition",
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "partition_max_bytes",
-    ]
-    topics = [
-        (
-            topic_of(topic, version, "topic"),
-            [tuple(one[name] for name in asked) for one in topic.partitions],
-        )
-        for topic in request.topics
-    ]
-    forgotten = [
-        (topic_of(topic, version, "topic"), topic.partitions)
-        for topic in request.forgotten_topics_data
-    ]
-    return (
-        request.replica_state.replica_id if version >= 15 else request.replica_id,
-        request.max_wait_ms,
-        request.min_bytes,
-        request.max_bytes,
-        request.isolation_level,
-        request.session_id,
-        request.session_epoch,
-        topics,
-        forgotten,
-        request.rack_id,
-    )
-
-
-CODECS = [(PRODUCE, wire.decode_produce, produce_twin), (FETCH, wire.decode_fetch, fetch_twin)]
+CODECS = [
+    (PRODUCE, wire.decode_produce, twins.decode_produce),
+    (FETCH, wire.decode_fetch, twins.decode_fetch),
+]
 DECODERS = pytest.mark.parametrize(("api", "decode", "twin"), CODECS, ids=["produce", "fetch"])
 
 

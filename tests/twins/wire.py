@@ -1,0 +1,66 @@
+"""What wire.pyx decodes, by way of the schemas: Produce and Fetch as everything else is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafkalite.errors import InvalidRequest
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.produce import PRODUCE
+
+
+def topic_of(struct: dict[str, Any], version: int, name: str) -> str | bytes:
+    return struct["topic_id"] if version >= 13 else struct[name]
+
+
+def decode_produce(version: int, frame: bytes, position: int) -> Any:
+    try:
+        request = PRODUCE.request.read(version, frame, position)
+    except InvalidRequest as fault:
+        return fault.code
+    topics = [
+        (
+            topic_of(topic, version, "name"),
+            [(one.index, one.records) for one in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    return (request.transactional_id, request.acks, request.timeout_ms, topics)
+
+
+def decode_fetch(version: int, frame: bytes, position: int) -> Any:
+    try:
+        request = FETCH.request.read(version, frame, position)
+    except InvalidRequest as fault:
+        return fault.code
+    asked = [
+        "partition",
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "partition_max_bytes",
+    ]
+    topics = [
+        (
+            topic_of(topic, version, "topic"),
+            [tuple(one[name] for name in asked) for one in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    forgotten = [
+        (topic_of(topic, version, "topic"), topic.partitions)
+        for topic in request.forgotten_topics_data
+    ]
+    return (
+        request.replica_state.replica_id if version >= 15 else request.replica_id,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        request.session_id,
+        request.session_epoch,
+        topics,
+        forgotten,
+        request.rack_id,
+    )
