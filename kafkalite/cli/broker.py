@@ -23,7 +23,7 @@ DATA = argument(
     argument("--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:9092)"),
     DATA,
     argument(
-        "--workers", metavar="N", type=int, default=0, help="node processes (default 0: one process)"
+        "--workers", metavar="N", type=int, default=0, help="node processes (default 0: in one)"
     ),
     argument(
         "--durability",

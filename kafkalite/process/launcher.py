@@ -203,8 +203,8 @@ class Launcher:
         for left_by_a_killed_one in (self.data / STATUS_FILE, self.options.ready_file):
             if left_by_a_killed_one is not None:
                 left_by_a_killed_one.unlink(missing_ok=True)
-        log_to(self.data / LOG_FILE)
         listener = bind(self.address, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
+        log_to(self.data / LOG_FILE)
         watch_signals(self.reactor, self.end)
         if until is not None:
             self.reactor.watch(until, self.end)
@@ -238,7 +238,6 @@ class Launcher:
     def close(self, node: Node) -> None:
         """The clean end: what the logs hold is flushed, and the next start need not look."""
         log.info("ending")
-        self.reactor.close()
         node.close()
         log.info("ended")
 

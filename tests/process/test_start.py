@@ -1,0 +1,260 @@
+"""`kafkalite start`, `status` and `stop`, as a user meets them."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
+from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
+from kafkalite.process import launcher
+from kafkalite.process.ready import default_data_directory
+
+
+def api_versions(port):
+    """The error code of an ApiVersions request over a fresh connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        size, correlation_id, error_code = struct.unpack(">iih", client.recv(10))
+    assert correlation_id == 7
+    return error_code
+
+
+def is_one_sentence(done, *words, code=1):
+    """What a refusal looks like: no output, one line on stderr, no trace."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("kafkalite: ") and done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert str(word) in done.stderr
+    return True
+
+
+def test_a_started_broker_says_where_it_is_and_answers_there(start, kafkalite):
+    broker = start()
+    port = broker.ready["nodes"][0]["port"]
+    assert broker.ready == {
+        "bootstrap": f"127.0.0.1:{port}",
+        "cluster_id": broker.ready["cluster_id"],
+        "data": str(broker.data),
+        "durability": "os",
+        "launcher_pid": broker.process.pid,
+        "nodes": [
+            {
+                "id": 0,
+                "role": "supervisor",
+                "host": "127.0.0.1",
+                "port": port,
+                "pid": broker.process.pid,
+            }
+        ],
+    }
+    assert len(broker.ready["cluster_id"]) == 22
+    assert api_versions(port) == 0
+    status = kafkalite("status", "--data", broker.data, "--json")
+    assert (json.loads(status.stdout), status.returncode) == (broker.ready, 0)
+    told = kafkalite("status", "--data", broker.data)
+    assert broker.ready["bootstrap"] in told.stdout
+
+
+def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite):
+    broker = start()
+    printed, code = broker.end(signal.SIGTERM)
+    assert code == 0
+    assert not broker.ready_file.exists()
+    assert is_one_sentence(kafkalite("status", "--data", broker.data), broker.data)
+    bootstrap = broker.ready["bootstrap"]
+    log_file = broker.data / "kafkalite.log"
+    for words in (
+        bootstrap,
+        broker.data,
+        log_file,
+        "survives the end of any process",
+        f"kcat -b {bootstrap} -L",
+        f"kafkalite produce -b {bootstrap}",
+        f"kafkalite consume -b {bootstrap}",
+        f"kafkalite demo -b {bootstrap}",
+    ):
+        assert str(words) in printed
+    assert "\x1b" not in printed
+    assert "ended" in log_file.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_end_it_cleanly_too(start, number):
+    assert start().end(number)[1] == 0
+
+
+def test_started_with_nohup_it_survives_the_terminal(start):
+    broker = start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    os.kill(broker.process.pid, signal.SIGHUP)
+    assert api_versions(broker.ready["nodes"][0]["port"]) == 0
+    assert broker.end(signal.SIGTERM)[1] == 0
+
+
+def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    options = launcher.Options(data=None)
+    settings = launcher.settings_of(options)
+    address = launcher.listen_address(settings, insecure=False)
+    broker = launcher.Launcher(options, settings, default_data_directory(), address)
+    broker.end()
+    assert codes == []
+    broker.end()
+    assert codes == [1]
+    broker.reactor.close()
+
+
+def test_a_second_start_on_the_same_data_is_refused_and_the_first_goes_on(start, kafkalite):
+    broker = start()
+    second = kafkalite("start", "--listen", "127.0.0.1:0", "--data", broker.data)
+    assert is_one_sentence(second, broker.data, "in use")
+    assert api_versions(broker.ready["nodes"][0]["port"]) == 0
+    status = kafkalite("status", "--data", broker.data, "--json")
+    assert json.loads(status.stdout) == broker.ready
+
+
+def test_killed_it_is_known_to_be_gone_and_starts_again_on_its_data(start, kafkalite):
+    broker = start()
+    _, code = broker.end(signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert (broker.data / "status.json").exists()
+    assert is_one_sentence(kafkalite("status", "--data", broker.data), "no broker runs")
+    broker.ready_file.unlink()
+    again = start()
+    assert again.ready["cluster_id"] == broker.ready["cluster_id"]
+    assert api_versions(again.ready["nodes"][0]["port"]) == 0
+
+
+def test_stop_ends_it_and_returns_when_it_is_gone(start, kafkalite):
+    broker = start()
+    stopped = kafkalite("stop", "--data", broker.data)
+    assert stopped.returncode == 0 and broker.ready["bootstrap"] in stopped.stdout
+    assert broker.process.wait(timeout=0.5) == 0
+    assert is_one_sentence(kafkalite("stop", "--data", broker.data), "nothing to stop")
+
+
+def test_a_taken_port_is_one_sentence_and_what_a_killed_one_said_is_gone(tmp_path, kafkalite):
+    ready_file = tmp_path / "ready.json"
+    ready_file.write_text("left by one that was killed")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["start", "--listen", f"127.0.0.1:{port}", "--data", tmp_path / "data"]
+        done = kafkalite(*words, "--ready-file", ready_file)
+    assert is_one_sentence(done, port, "in use", "--listen")
+    assert not ready_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], ["--insecure"]),
+        (["--listen", ":0"], ["--insecure"]),
+        (["--listen", "127.0.0.1"], ["HOST:PORT"]),
+        (["--listen", "127.0.0.1:99999"], ["65535"]),
+        (["--listen", "no such host:0", "--insecure"], ["no such host"]),
+        (["--workers", "2"], ["part 2"]),
+        (["-o", "num.partition=3"], ["num.partition", "num.partitions"]),
+        (["-o", "num.partitions=many"], ["num.partitions", "many"]),
+        (["--config", "/no/such/file"], ["/no/such/file"]),
+        (["--ready-file", "/no/such/directory/ready"], ["/no/such/directory/ready"]),
+        (["--data", "/proc/kafkalite"], ["/proc/kafkalite", "--data"]),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(flags, words, tmp_path, kafkalite):
+    given = ["--listen", "127.0.0.1:0", "--data", tmp_path / "data", *flags]
+    assert is_one_sentence(kafkalite("start", *given), *words)
+
+
+@pytest.mark.parametrize("flag", ["--lisen", "--durability=never", "--workers=few"])
+def test_a_wrong_flag_is_one_sentence(flag, kafkalite):
+    assert is_one_sentence(kafkalite("start", flag), "kafkalite start", code=2)
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path, kafkalite):
+    (tmp_path / "letters.txt").write_text("dear")
+    done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path)
+    assert is_one_sentence(done, tmp_path, "--data")
+    assert {path.name for path in tmp_path.iterdir()} <= {"letters.txt", ".lock"}
+
+
+def test_a_file_is_no_data_directory(tmp_path, kafkalite):
+    (tmp_path / "file").write_text("dear")
+    done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path / "file")
+    assert is_one_sentence(done, tmp_path / "file", "--data")
+
+
+def test_asked_for_twice_it_listens_on_every_address_and_says_how_to_reach_it(start):
+    broker = start("--listen", "0.0.0.0:0", "--insecure")
+    port = broker.ready["nodes"][0]["port"]
+    assert broker.ready["bootstrap"] == f"127.0.0.1:{port}"
+    assert api_versions(port) == 0
+
+
+def test_flags_win_over_overrides_and_those_over_the_config_file(tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=2\ndurability=os\nmessage.max.bytes=1234567\n")
+    settings = launcher.settings_of(
+        launcher.Options(
+            config=config,
+            overrides={"num.partitions": "3", "durability": "interval"},
+            durability="fsync",
+            listen="127.0.0.1:19092",
+        )
+    )
+    assert settings[DURABILITY] == "fsync"
+    assert settings[LISTENERS] == ("PLAINTEXT://127.0.0.1:19092",)
+    assert settings[NUM_PARTITIONS] == 3
+    assert settings[MAX_MESSAGE_BYTES] == 1_234_567
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_only_addresses_of_this_machine_need_no_second_asking(host, loopback):
+    assert launcher.is_loopback(host) is loopback
+
+
+def test_the_data_of_a_user_has_a_place_of_its_own(monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "/some/where")
+    assert str(default_data_directory()) == "/some/where/kafkalite"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert str(default_data_directory()) == "/home/ada/.local/share/kafkalite"
+
+
+def test_it_takes_as_many_descriptors_as_it_may_have_and_little_time(start):
+    hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    broker = start(
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    )
+    process = Path(f"/proc/{broker.process.pid}")
+    limits = (process / "limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3] == str(hard)
+    stat = (process / "stat").read_text().rpartition(")")[2].split()
+    used_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    assert used_s < 0.5, "CPU time until it was ready"
+
+
+def test_its_files_are_for_its_user_only(start):
+    broker = start()
+    for path in [broker.data, broker.ready_file, *broker.data.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path

@@ -1,0 +1,114 @@
+"""kafkalite.testing: a broker for a test, and nothing left of it, whatever became of the test."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkalite.errors import Refusal, TopicAlreadyExists
+from kafkalite.testing import DIRECTORY_PREFIX, Broker
+from tests.process.waiting import is_gone, until
+
+OWNER = """
+import sys
+from kafkalite.testing import Broker
+broker = Broker()
+broker.start()
+print(broker.pid, broker.directory, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_when_the_block_ends():
+    with Broker() as broker:
+        pid, directory = broker.pid, broker.directory
+        assert broker.data.is_dir() and not is_gone(pid)
+    assert is_gone(pid)
+    assert not directory.exists()
+
+
+def test_killed_and_restarted_it_has_its_data_and_its_port():
+    with Broker() as broker:
+        topic, bootstrap, pid = broker.topic(partitions=3), broker.bootstrap, broker.pid
+        broker.kill()
+        assert is_gone(pid)
+        broker.restart()
+        assert broker.bootstrap == bootstrap
+        with pytest.raises(TopicAlreadyExists):
+            broker.topic(name=topic)
+        broker.restart()
+        assert broker.bootstrap == bootstrap
+        assert broker.topic() != topic
+
+
+def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
+    broker = Broker(config={"no.such.key": "1"})
+    with pytest.raises(Refusal, match=r"no\.such\.key"):
+        broker.start()
+    assert not broker.directory.name
+
+
+@pytest.fixture
+def owner():
+    """A process that has started a Broker; with the broker's pid and directory."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    pid, directory = process.stdout.readline().split()
+    yield process, int(pid), Path(directory)
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_nothing_is_left_when_the_test_process_is_killed(owner):
+    process, pid, directory = owner
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: is_gone(pid) and not directory.exists())
+
+
+def test_nothing_is_left_when_the_test_process_ends_and_forgets_it(owner):
+    process, pid, directory = owner
+    process.stdin.close()
+    process.wait(timeout=30)
+    assert is_gone(pid) and not directory.exists()
+
+
+def test_what_is_left_when_both_are_killed_is_removed_by_the_next(owner):
+    process, pid, directory = owner
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: is_gone(pid))
+    assert directory.exists() and directory.name.startswith(DIRECTORY_PREFIX)
+    with Broker():
+        assert not directory.exists()
+
+
+def test_the_fixtures_give_one_broker_and_a_topic_each(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["kafkalite.testing"]\n')
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "seen = []\n"
+        "def test_one(kafka_broker, kafka_topic):\n"
+        "    seen.append((kafka_broker.pid, kafka_topic))\n"
+        "@pytest.mark.parametrize('kafka_topic', [6], indirect=True)\n"
+        "def test_two(kafka_broker, kafka_topic):\n"
+        "    seen.append((kafka_broker.pid, kafka_topic))\n"
+        "    (one, two) = seen\n"
+        "    assert one[0] == two[0] and one[1] != two[1]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout
