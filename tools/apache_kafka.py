@@ -1,4 +1,4 @@
-"""Apache Kafka itself, fetched and run: the judge of our answers, and the other column of our figures.
+"""Apache Kafka itself, fetched and run: judge of our answers, and the other column of figures.
 
 Its jars come from Maven into a cache directory of the user's (`$XDG_CACHE_HOME/kafkalite`), once.
 A broker is one process in KRaft's combined mode with a heap of 1 GiB, in a directory of its own,
@@ -34,7 +34,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 BROKER = ("kafka_2.13", "4.4.0")
@@ -102,12 +101,7 @@ class ApacheKafka:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -115,7 +109,7 @@ class ApacheKafka:
         assert self.process is None, "one ApacheKafka is one broker"
         java, jars = java_executable(), classpath(BROKER, managed=[TOOLS_API])
         self.directory.mkdir(parents=True, exist_ok=True)
-        # A free port is only free until somebody takes it, so a start that lost the race is retried.
+        # A free port is free until somebody takes it, so a start that lost the race is retried.
         for attempt in range(START_ATTEMPTS_MAX):
             config = self._configure()
             self._format(java, jars, config)
@@ -168,7 +162,7 @@ class ApacheKafka:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 # Ours runs no Python of another thread's between fork and exec.
-                preexec_fn=_die_with_parent, start_new_session=True,  # noqa: PLW1509
+                preexec_fn=_die_with_parent, start_new_session=True,
             )  # fmt: skip
         while not answers(self.host, self.port):
             if self.process.poll() is not None:

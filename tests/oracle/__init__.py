@@ -1,4 +1,4 @@
-"""Apache Kafka as the judge: the same requests to both brokers, the answers compared field by field.
+"""Apache Kafka as the judge: the same requests to both brokers, answers compared by field.
 
     scenes/          what is asked, family by family, happy and unhappy, version by version
     conversation.py  asks, and writes down what was answered in a form two brokers can share

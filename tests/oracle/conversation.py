@@ -130,7 +130,9 @@ class Conversation:
         assert answer is not None
         assert answer.topics[0].error_code == 0, f"topic {name}: {answer.topics[0]}"
         self.await_leaders(name, partitions)
-        return Topic(name, bytes(answer.topics[0].topic_id))
+        made = Topic(name, bytes(answer.topics[0].topic_id))
+        self.symbols["topic_id", made.id] = f"the id of topic {self.topic_count}"
+        return made
 
     def await_leaders(self, name: str, partitions: int) -> None:
         """Come back when every partition serves; what Metadata says may run ahead of that."""
@@ -224,7 +226,7 @@ class Conversation:
         if name == "records":
             return self.plain(described(value))
         if name == "topic_id":
-            return "none" if value == NO_ID else self.symbol(name, value)
+            return "none" if value == NO_ID else self.symbols.get((name, value), "an id")
         return value.hex()
 
     def symbol(self, name: str, value: object) -> str:

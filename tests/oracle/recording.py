@@ -1,7 +1,7 @@
 """Play the scenes against a broker, keep what was said, and lay two of them side by side.
 
-    python -m tests.oracle.recording record    Apache Kafka's answers, into recorded.json.gz
-    python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    what differs, line by line
+python -m tests.oracle.recording record    Apache Kafka's answers, into recorded.json.gz
+python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    what differs, line by line
 """
 
 from __future__ import annotations

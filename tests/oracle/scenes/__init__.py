@@ -1,8 +1,8 @@
 """The scenes: SCENES maps a scene's name to what it asks.
 
-    @scene(PRODUCE)                  one scene for every version Kafka accepts
-    @scene(PRODUCE, versions=[3])    only for these
-    @scene()                         one scene, in which the versions are its own business
+@scene(PRODUCE)                  one scene for every version Kafka accepts
+@scene(PRODUCE, versions=[3])    only for these
+@scene()                         one scene, in which the versions are its own business
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions: what a broker says of itself."""
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: a broker about itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def topics_are_described(talk, version):
     both = body(version, {"name": topic.name}, {"name": "never-made"})
     if version >= 4:
         talk.ask(METADATA, version, both, note="one known, one not")
-    talk.ask(METADATA, version, body(version, {"name": topic.name}, {"name": topic.name}), note="twice")
+    twice = body(version, {"name": topic.name}, {"name": topic.name})
+    talk.ask(METADATA, version, twice, note="twice")
     if version == 0:
         talk.ask(METADATA, version, body(version), note="all of them", only=topic.name)
     else:
@@ -85,7 +86,8 @@ def a_topic_may_be_asked_for_by_its_id(talk, version):
     nowhere = b"\x07" * 16
     by_id = body(version, {"topic_id": topic.id, "name": None})
     talk.ask(METADATA, version, by_id, note="by id")
-    talk.ask(METADATA, version, body(version, {"topic_id": nowhere, "name": None}), note="unknown id")
+    unknown = body(version, {"topic_id": nowhere, "name": None})
+    talk.ask(METADATA, version, unknown, note="unknown id")
     both = body(version, {"topic_id": topic.id, "name": topic.name})
     talk.ask(METADATA, version, both, note="by id and name")
     odd = body(version, {"topic_id": topic.id, "name": "another"})

@@ -293,7 +293,8 @@ def a_producer_nobody_knows_may_begin(talk, version):
     talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=9, **stranger)}), note="at 9")
     talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=0, **stranger)}), note="at 0")
     known = {"producer_id": talk.producer_id(), "producer_epoch": 0}
-    talk.ask(PRODUCE, version, body(topic, {0: batch(base_sequence=5, **known)}), note="known, at 5")
+    late = batch(base_sequence=5, **known)
+    talk.ask(PRODUCE, version, body(topic, {0: late}), note="known, at 5")
     top = batch(2, base_sequence=0x7FFFFFFF, producer_id=5555, producer_epoch=0)
     talk.ask(PRODUCE, version, body(topic, {0: top}), note="at the greatest sequence")
     ends(talk, topic)
