@@ -41,6 +41,8 @@ class Partition:
         self.topic_id = log.topic_id
         self.leader_epoch = leader_epoch
         self.high_watermark = log.end_offset
+        if leader_epoch > log.leader_epochs.latest:
+            log.leader_epochs.assign(leader_epoch, log.end_offset)
         self.waiting: dict[Delayed, None] = {}
         self.fault: KafkaError | None = None
         self.flushing = False

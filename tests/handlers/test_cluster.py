@@ -90,6 +90,12 @@ def test_a_client_that_meant_another_cluster_or_node_is_told_to_start_over(broke
     assert code(cluster_id=cluster_id, node_id=1) == errors.RebootstrapRequired.code
 
 
+def test_a_client_tells_both_the_cluster_and_the_node_it_meant_or_neither(broker):
+    for half in ({"cluster_id": broker.node.cluster_id}, {"node_id": 0}):
+        answer = broker.ask(API_VERSIONS, 5, **SOFTWARE, **half)
+        assert answer.error_code == errors.InvalidRequest.code
+
+
 # -- Metadata ------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,7 @@ def test_a_transactional_producer_is_refused_for_good(broker, version):
     answer = init(broker, version, transactional_id="payments", transaction_timeout_ms=1000)
     assert answer.error_code == errors.UnsupportedVersion.code
     assert not errors.BY_CODE[answer.error_code].retriable
-    assert answer.producer_id == -1
+    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
 def test_an_empty_transactional_id_is_refused(broker):

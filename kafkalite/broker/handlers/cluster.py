@@ -68,10 +68,12 @@ def api_versions(node: Node, request: Any, caller: Caller) -> Response:
         for words in (request.client_software_name, request.client_software_version):
             if not SOFTWARE.fullmatch(words):
                 raise InvalidRequest()
-    if request.cluster_id not in (None, node.cluster_id):
-        raise RebootstrapRequired()
-    if request.node_id not in (-1, node.node_id):
-        raise RebootstrapRequired()
+    meant = request.cluster_id, request.node_id
+    if meant != (None, -1):
+        if None in meant or -1 in meant:
+            raise InvalidRequest()
+        if meant != (node.cluster_id, node.node_id):
+            raise RebootstrapRequired()
     return {"api_keys": _api_keys()}
 
 

@@ -70,10 +70,7 @@ def create_topics(node: Node, request: Any, caller: Caller) -> Later[Response]:
     def respond(created: dict[str, TopicImage | KafkaError]) -> Response:
         came = {**created, **faults}
         return {
-            "topics": [
-                _created(node, caller, name, came[name], request.validate_only)
-                for name in dict.fromkeys(names)
-            ]
+            "topics": [_created(node, caller, name, came[name]) for name in dict.fromkeys(names)]
         }
 
     return create_topics_as_asked(node, wanted, validate_only=request.validate_only).map(respond)
@@ -130,16 +127,10 @@ def _new_topic(topic: Any) -> NewTopic:
     )
 
 
-def _created(
-    node: Node, caller: Caller, name: str, came: TopicImage | KafkaError, validate_only: bool
-) -> Response:
+def _created(node: Node, caller: Caller, name: str, came: TopicImage | KafkaError) -> Response:
     if isinstance(came, KafkaError):
         return {"name": name, **fault_fields(came)}
-    answer: Response = {
-        "name": name,
-        "error_message": None,
-        "topic_id": NO_ID if validate_only else came.topic_id,
-    }
+    answer: Response = {"name": name, "topic_id": came.topic_id, "error_message": None}
     if not caller.may(DESCRIBE_CONFIGS, TOPIC, name):
         return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
     return {
@@ -174,25 +165,11 @@ def delete_topics(node: Node, request: Any, caller: Caller) -> Response | Later[
         # Clients before version 3 know no better code.
         fault = TopicDeletionDisabled() if caller.version >= 3 else InvalidRequest()
         return {"responses": [_deleted(name, topic_id, fault) for name, topic_id in wanted]}
-    answers: list[Response] = []
-    found: dict[bytes, str] = {}
-    named_twice = _twice(name for name, _ in wanted if name is not None)
-    id_twice = _twice(topic_id for _, topic_id in wanted if topic_id != NO_ID)
-    for name, topic_id in dict.fromkeys(wanted):
-        try:
-            if name in named_twice or topic_id in id_twice:
-                raise InvalidRequest("The request has this topic twice.")
-            topic = _to_delete(node, caller, name, topic_id)
-            if topic.topic_id in found:
-                raise InvalidRequest("The request has this topic by its name and by its id.")
-        except KafkaError as fault:
-            answers.append(_deleted(name, topic_id, fault))
-        else:
-            found[topic.topic_id] = topic.name
+    found, refused = _to_delete(node, caller, wanted)
 
     def respond(came: dict[str, None | KafkaError]) -> Response:
         deleted = [_deleted(name, topic_id, came[name]) for topic_id, name in found.items()]
-        return {"responses": answers + deleted}
+        return {"responses": refused + deleted}
 
     return _ask(node, found.values(), lambda controller: controller.delete_topics([*found])).map(
         respond
@@ -205,7 +182,28 @@ def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
     return [(name, NO_ID) for name in request.topic_names]
 
 
-def _to_delete(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
+def _to_delete(
+    node: Node, caller: Caller, wanted: Sequence[tuple[str | None, bytes]]
+) -> tuple[dict[bytes, str], list[Response]]:
+    """The topics to delete, name by id, and the answers for the others."""
+    refused: list[Response] = []
+    topics: list[TopicImage] = []
+    twice = _twice(wanted)
+    for name, topic_id in dict.fromkeys(wanted):
+        try:
+            if (name, topic_id) in twice:
+                raise twice[name, topic_id]
+            topics.append(_meant(node, caller, name, topic_id))
+        except KafkaError as fault:
+            refused.append(_deleted(name, topic_id, fault))
+    names = {topic.topic_id: topic.name for topic in topics}
+    for topic_id, again in _twice(topic.topic_id for topic in topics).items():
+        # Once by its name and once by its id.
+        refused.append(_deleted(names.pop(topic_id), topic_id, again))
+    return names, refused
+
+
+def _meant(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
     """The topic meant, if this caller may delete it, and may know that it is there."""
     if name is None and topic_id == NO_ID:
         raise InvalidRequest("A topic is deleted by its name or by its id; neither is given.")

@@ -15,10 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import At, Caller, Response, serves
+from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, IDEMPOTENT_WRITE, TOPIC, WRITE
-from kafkalite.errors import ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
+from kafkalite.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    KafkaError,
+    UnsupportedVersion,
+)
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -28,8 +33,18 @@ NONE = -1
 
 
 @serves(INIT_PRODUCER_ID, versions="0-5", at=At.ANY)
-def init_producer_id(node: Node, request: Any, caller: Caller) -> Later[Response]:
+def init_producer_id(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """Give a producer the id under which its batches are told apart."""
+    try:
+        _check(node, request, caller)
+    except KafkaError as fault:
+        return {**fault_fields(fault, messages=False), "producer_epoch": NONE}
+    return node.producer_ids.take().map(
+        lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
+    )
+
+
+def _check(node: Node, request: Any, caller: Caller) -> None:
     if request.transactional_id == "":
         raise InvalidRequest("A transactional id is not empty.")
     if request.transactional_id is not None:
@@ -38,9 +53,6 @@ def init_producer_id(node: Node, request: Any, caller: Caller) -> Later[Response
         raise InvalidRequest("A producer tells both its id and its epoch, or neither.")
     if not _may_write(node, caller):
         raise ClusterAuthorizationFailed()
-    return node.producer_ids.take().map(
-        lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
-    )
 
 
 def _may_write(node: Node, caller: Caller) -> bool:
