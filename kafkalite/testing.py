@@ -189,7 +189,7 @@ class Broker:
 
     def _end(self, number: signal.Signals) -> None:
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None or process.stdin is None or process.stdin.closed:
             return
         process.send_signal(number)
         try:
@@ -199,7 +199,6 @@ class Broker:
             process.wait()
             raise
         finally:
-            assert process.stdin is not None
             process.stdin.close()
             (self.directory / "ready.json").unlink(missing_ok=True)
 
