@@ -28,7 +28,11 @@ class Client:
         self.socket = socket.socket()
         for option, value in options.items():
             self.socket.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
-        self.socket.connect(world.address)
+        try:
+            self.socket.connect(world.address)
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setblocking(False)
         self.came = bytearray()
 
