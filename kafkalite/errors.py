@@ -7,8 +7,9 @@ when the place that raised it had nothing more exact to say.
     Retriable        the same request may succeed later
     StaleMetadata    the same request may succeed once the client has refreshed its metadata
 
-Code 0 means that nothing is wrong and has no class.  A `Refusal` is not Kafka's: it tells a
-person, in one sentence, why the command line will not do what was asked.
+Code 0 means that nothing is wrong and has no class.  Two classes are not Kafka's: a `Refusal`
+tells a person, in one sentence, why the command line will not do what was asked; a `Fatal` ends
+the process.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Refusal(Exception):
     """What was asked of the command line cannot be done; the message says why and what to do."""
 
     exit_code = 1
+
+
+class Fatal(Exception):
+    """The process can no longer keep its promises: it ends now, and starts again from its logs."""
 
 
 def raise_for(code: int, message: str | None = None) -> None:
