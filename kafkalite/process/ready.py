@@ -85,7 +85,9 @@ def running(data: Path) -> Ready | None:
         found: Any = json.loads((data / STATUS_FILE).read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and is_locked(data) else None  # type: ignore[return-value]
+    if not isinstance(found, dict) or not is_locked(data):
+        return None
+    return found  # type: ignore[return-value]
 
 
 def default_data_directory() -> Path:

@@ -218,7 +218,8 @@ class Conversation:
 
     def plain_list(self, values: list[object], name: str) -> object:
         if name in KEYED_BY:
-            return {str(each[KEYED_BY[name]]): self.plain(each) for each in values}  # type: ignore[index]
+            key = KEYED_BY[name]
+            return {str(each[key]): self.plain(each) for each in values}  # type: ignore[index]
         listed = [self.plain(each) for each in values]
         return sorted(listed, key=place) if values and isinstance(values[0], dict) else listed
 
