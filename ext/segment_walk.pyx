@@ -347,7 +347,7 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
         batch = scan.chunk.at + used
         left = scan.end - scan.position
         if filled - used < PREFIX_SIZE:
-            return TORN_ if used == 0 or filled - used == left else NONE
+            return scan_rest_is_zeros(scan) if used == 0 or filled - used == left else NONE
         size = <int64_t> load_i32(batch + BATCH_LENGTH) + PREFIX_SIZE
         if size < HEADER_SIZE:
             return CORRUPT_MESSAGE if load_i32(batch + BATCH_LENGTH) else scan_rest_is_zeros(scan)

@@ -68,7 +68,8 @@ DISK = Disk()
 
 def write_all(disk: Disk, descriptor: int, content: bytes | bytearray, position: int) -> None:
     """Write every byte or raise."""
-    view = memoryview(content)
+    # A copy: who catches a failure may hold on to this frame, and a bytearray with it.
+    view = memoryview(bytes(content))
     while view:
         written = disk.pwrite(descriptor, view, position)
         view = view[written:]

@@ -96,12 +96,11 @@ class Intake:
         oldest = max(now_ms - self.before_max_ms, NO_TIMESTAMP + 1)
         newest = now_ms + self.after_max_ms
         wrong = [
-            (index, f"Timestamp {record.timestamp} lies outside {oldest} to {newest}.")
-            for index, record in enumerate(RecordBatch(batch).records())
-            if record.timestamp != NO_TIMESTAMP and not oldest <= record.timestamp <= newest
+            (place, f"Timestamp {timestamp} lies outside {oldest} to {newest}.")
+            for place, timestamp in RecordBatch(batch).timestamps_outside(oldest, newest)
         ]
         if wrong:
-            fault = InvalidTimestamp(f"{len(wrong)} records bear timestamps out of bounds.")
+            fault = InvalidTimestamp("Records bear timestamps out of bounds.")
             fault.record_errors = wrong
             raise fault
 

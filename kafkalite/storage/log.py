@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -345,7 +345,8 @@ class Log:
         end_offset = self.active.base_offset if closed_only else self.end_offset
         if end_offset <= self.durable_offset:
             return None
-        first = bisect_right(self._bases, self.durable_offset) - 1
+        # A segment that ends just there was cut to its size when it was closed, maybe since.
+        first = max(0, bisect_left(self._bases, self.durable_offset) - 1)
         files = []
         for segment, later in zip(self.segments[first:], self.segments[first + 1 :], strict=False):
             files += [segment.file, segment.offset_index.file, segment.time_index.file]

@@ -216,12 +216,17 @@ class Recovery:
                 return
             ended = segment.scan(position, self.end_offset, self.leader_epochs.latest, self._replay)
             self.end_offset, position = ended.next_offset, 0
-            if ended.code != AT_END:
+            if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
+                segment.cut(ended.position)
+            elif ended.code != AT_END:
                 if self.end_offset < recovery_point or ended.code == STORAGE_ERROR:
                     self._quarantine(segment.fault(ended.code, ended.position))
                 else:
                     self._cut(segment, ended, number + 1)
                 return
+
+    def _begins_at(self, offset: int, number: int) -> bool:
+        return number < len(self.segments) and self.segments[number].base_offset == offset
 
     def _replay(self, step: Scanned) -> None:
         for batch in step.produced:

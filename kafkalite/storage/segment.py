@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext import segment_walk
-from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, WHOLE
+from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, WHOLE, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
@@ -347,9 +347,20 @@ class LogSegment:
         code, at, next_offset, _, _ = segment_walk.walk_to_end(
             self.descriptor, start.position if start else 0, self.size
         )
+        if next_offset < 0:
+            next_offset = self.base_offset
         if code != AT_END:
-            raise KafkaStorageError(self.fault(code, at))
-        return next_offset if next_offset >= 0 else self.base_offset
+            ended = Scanned(
+                *segment_walk.scan(
+                    self.descriptor, at, self.size, self.base_offset, next_offset, 0, 0, 0, 0, 0,
+                    LEADER_EPOCHS_KNOWN,
+                )
+            )  # fmt: skip
+            if ended.code != ZEROS:
+                raise KafkaStorageError(self.fault(code, at))
+            # Space set aside and cut off again, which a power cut has undone.
+            self.cut(at)
+        return next_offset
 
     def scan(
         self,

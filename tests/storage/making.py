@@ -9,8 +9,9 @@ from kafkalite.clock import Clock, ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage.disk import DISK, Disk
+from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
+from tests.storage.disks import QuickDisk
 
 TOPIC_ID = bytes(range(16))
 NOW = ManualClock().wall_ms()
@@ -33,7 +34,7 @@ def open_log(
     directory: Path,
     values: dict[Any, Any] | None = None,
     clock: Clock | None = None,
-    disk: Disk = DISK,
+    disk: Disk | None = None,
     **how: Any,
 ) -> Log:
     directory.mkdir(exist_ok=True)
@@ -44,7 +45,7 @@ def open_log(
         topic_id=TOPIC_ID,
         config=settings(values),
         clock=clock or ManualClock(),
-        disk=disk,
+        disk=disk or QuickDisk(),
         **how,
     )
 
