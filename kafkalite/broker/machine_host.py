@@ -36,7 +36,7 @@ from kafkalite.coordination.machine import Machine, Result
 from kafkalite.errors import CorruptMessage, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
-from kafkalite.storage.disk import DISK, put_file
+from kafkalite.storage.disk import DISK, DiskFailed, put_file
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
@@ -102,6 +102,25 @@ class MachineHost(Generic[M]):
         self._flush()
         self._release()
         return later
+
+    def ask_at_start(self, decide: Callable[[M], Result[T]]) -> T:
+        """Ask before anything is served: the answer at once, durable; Refusal says why not."""
+        try:
+            result = decide(self.machine)
+            if result.records:
+                self._append(result.records)
+        except KafkaError as fault:
+            raise Refusal(
+                f"the node cannot enter the metadata log in {self.log.directory}:"
+                f" {str(fault).rstrip('.')}"
+            ) from None
+        flush = self.log.flush_begin()
+        if flush is not None:
+            flush.run(DISK)
+            if flush.error is not None:
+                raise DiskFailed(f"{self.log.directory} cannot be flushed: {flush.error}")
+            self.log.flush_end(flush)
+        return result.response
 
     def _append(self, records: Sequence[internal.Record]) -> None:
         batch = packed(records, self.log.end_offset, self._clock.wall_ms())

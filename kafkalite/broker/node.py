@@ -107,8 +107,8 @@ class Node:
     def _register(self) -> None:
         host, port = self.listener.getsockname()[:2]
         rack = self.settings[BROKER_RACK]
-        self.controller.ask(lambda machine: machine.found(self.cluster_id))
-        self.controller.ask(
+        self.controller.ask_at_start(lambda machine: machine.found(self.cluster_id))
+        self.controller.ask_at_start(
             lambda machine: machine.register_node(NodeImage(self.node_id, host, port, rack))
         )
 

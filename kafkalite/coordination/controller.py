@@ -27,6 +27,7 @@ from kafkalite.coordination.image import (
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.producer_ids import Block, ProducerIds
 from kafkalite.errors import (
+    InconsistentClusterId,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -111,8 +112,11 @@ class Controller:
     # -- the cluster and its nodes -----------------------------------------------------------
 
     def found(self, cluster_id: str) -> Result[None]:
-        """Begin as this cluster, once."""
-        assert self.image.cluster_id in ("", cluster_id), "this is another cluster's log"
+        """Begin as this cluster, once; another cluster's log is refused."""
+        if self.image.cluster_id not in ("", cluster_id):
+            raise InconsistentClusterId(
+                f"It is that of cluster {self.image.cluster_id}, and this is cluster {cluster_id}."
+            )
         return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
 
     def register_node(self, node: NodeImage) -> Result[None]:

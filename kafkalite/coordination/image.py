@@ -80,11 +80,6 @@ class ClusterImage:
         """The node that decides for the cluster: the lowest, since node 0 supervises."""
         return min(self.nodes, default=-1)
 
-    @property
-    def partition_count(self) -> int:
-        """How many partitions all topics have together."""
-        return sum(len(topic.partitions) for topic in self.topics.values())
-
     def topic(self, name: str) -> TopicImage:
         """A topic by its name."""
         topic = self.topics.get(name)

@@ -166,6 +166,26 @@ def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
     assert hosted.state == before
 
 
+def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
+    moved = NodeImage(0, "localhost", 9093)
+    hosted.host.ask_at_start(lambda controller: controller.register_node(moved))
+    assert hosted.host.machine.image.nodes == {0: moved}
+    assert hosted.log.durable_offset == hosted.log.end_offset
+    assert hosted.flusher.held == []
+
+
+def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
+    with pytest.raises(Refusal, match="cluster a-cluster, and this is cluster another"):
+        hosted.host.ask_at_start(lambda controller: controller.found("another"))
+    hosted.log.release()
+    hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
+    with pytest.raises(Refusal, match="cannot enter the metadata log"):
+        hosted.host.ask_at_start(
+            lambda controller: controller.register_node(NodeImage(1, "localhost", 9093))
+        )
+    assert hosted.host.machine.image.nodes.keys() == {0}
+
+
 # -- loading -------------------------------------------------------------------------------------
 
 

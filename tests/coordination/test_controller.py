@@ -218,5 +218,5 @@ def test_a_node_is_recorded_again_only_when_it_changed(controller):
 
 def test_a_cluster_is_founded_once_and_is_no_other(controller):
     assert controller.found("a-cluster").records == []
-    with pytest.raises(AssertionError):
+    with pytest.raises(errors.InconsistentClusterId):
         controller.found("another-cluster")

@@ -61,6 +61,14 @@ def test_an_id_is_not_given_before_its_block_is_on_the_disk(broker):
     assert log.durable_offset == log.end_offset
 
 
+def test_producers_are_told_of_a_full_disk_and_served_when_it_has_room_again(broker):
+    space = broker.node.controller.log._space
+    space.kept_free, space.room = 1 << 60, 0
+    assert init(broker).error_code == errors.KafkaStorageError.code
+    space.kept_free = 0
+    assert init(broker).error_code == 0
+
+
 def test_a_producer_that_tells_its_id_gets_a_fresh_one(broker):
     first = init(broker)
     again = init(broker, producer_id=first.producer_id, producer_epoch=first.producer_epoch)
