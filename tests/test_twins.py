@@ -135,8 +135,6 @@ def test_records_are_encoded_and_decoded_as_the_twin_does(given_records):
     payload = records.encode(given_records)
     assert payload == records_twin.encode(given_records)
     assert records.decode(payload, len(given_records)) == given_records
-    keyless = [place for place, record in enumerate(given_records) if record[2] is None]
-    assert records.keyless(payload, len(given_records)) == keyless
 
 
 @RUNS
@@ -158,6 +156,16 @@ def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
     both_decode(payload + more, len(drawn))
     # The twin reads as many as it is told to find, so it is told a number it can reach.
     both_decode(payload, count if count < 10_000 else len(drawn) + 1)
+
+
+@RUNS
+@given(RECORDS, st.sampled_from([-1, 0, 1 << 40, (1 << 63) - 1]), I64, I64, st.integers(1, 4))
+def test_the_twin_finds_the_same_times_out_of_bounds(drawn, base, oldest, newest, count_max):
+    bounds = (base, oldest, newest, count_max)
+    payload = records.encode(drawn)
+    for count in (len(drawn), len(drawn) + 1):
+        twins = records_twin.timestamps_outside(payload, count, *bounds)
+        assert records.timestamps_outside(payload, count, *bounds) == twins
 
 
 @RUNS

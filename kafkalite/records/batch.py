@@ -29,6 +29,7 @@ from ..errors import BY_CODE, CorruptMessage, InvalidRecord, raise_for
 from .compression import Codec, compress, decompress
 
 NO_TIMESTAMP = -1
+_TIMESTAMP_MAX = (1 << 63) - 1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_POSITION = 17
 _CHECKED_POSITION = 21
@@ -143,6 +144,24 @@ class RecordBatch:
             return [Record(base + at, when, k, v, named) for at, _, k, v, named in found]
         first = header.base_timestamp
         return [Record(base + at, first + late, k, v, named) for at, late, k, v, named in found]
+
+    def timestamps_outside(
+        self, oldest: int, newest: int, count_max: int = 100
+    ) -> list[tuple[int, int]]:
+        """Which records of a client's batch bear a time out of bounds: (place, timestamp).
+
+        At most the first `count_max` of them, and no other record is made: this is asked about
+        batches from anyone.
+        """
+        header = self.header
+        # Bounds come from sums with "never", and may lie beyond what a timestamp can say.
+        oldest, newest = max(oldest, -_TIMESTAMP_MAX), min(newest, _TIMESTAMP_MAX)
+        found = record_bytes.timestamps_outside(
+            self.payload(), header.count, header.base_timestamp, oldest, newest, count_max
+        )
+        if isinstance(found, int):
+            raise BY_CODE[found](_LYING)
+        return found
 
 
 def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:

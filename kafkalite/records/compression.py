@@ -187,7 +187,7 @@ def _decompress_lz4(payload: memoryview, output: _Output) -> None:
     _decompress_frames(payload, output, lz4.frame.LZ4FrameDecompressor, 255, RuntimeError)
 
 
-class _ZstdContexts(threading.local):
+class _Zstd(threading.local):
     """zstd's contexts, kept because making one costs more than a small batch; one set a thread."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class _ZstdContexts(threading.local):
         return self._decompressor
 
 
-_zstd = _ZstdContexts()
+_zstd = _Zstd()
 
 
 def _compress_zstd(payload: bytes, level: int | None) -> bytes:

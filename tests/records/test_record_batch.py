@@ -215,6 +215,22 @@ def test_recompressing_keeps_to_the_bound_it_is_given():
         recompress(batch, Codec.ZSTD, size_max=50_000)
 
 
+@pytest.mark.parametrize("codec", Codec)
+def test_records_out_of_time_are_named_by_their_place(codec):
+    times = [1_000, -1, 999, 2_000, 2_001, 1_500]
+    batch = RecordBatch(build([Record(timestamp=time) for time in times], codec=codec))
+    assert batch.timestamps_outside(1_000, 2_000) == [(2, 999), (4, 2_001)]
+    assert batch.timestamps_outside(1_000, 2_000, count_max=1) == [(2, 999)]
+    assert batch.timestamps_outside(0, 9_999) == []
+    assert batch.timestamps_outside(-(1 << 64), 1 << 64) == []
+
+
+def test_asking_for_times_out_of_bounds_refuses_records_that_are_none():
+    lying = twin.build(b"\x0c\0\0\0\x01\x01\0" * 2, count=2, last_offset_delta=1)
+    with pytest.raises(InvalidRecord):
+        RecordBatch(lying).timestamps_outside(0, 1)
+
+
 def test_a_record_set_is_walked_up_to_the_batch_that_is_not_whole():
     first, second = build(flights(3)), build(flights(2), base_offset=3)
     whole = first + second

@@ -77,6 +77,15 @@ def validate(payload: bytes, count: int, last_offset_delta: int | None = None) -
     return found if isinstance(found, int) else 0
 
 
+def timestamps_outside(payload, count, base_timestamp, oldest, newest, count_max):
+    found = decode(payload, count)
+    if isinstance(found, int):
+        return found
+    sums = [base_timestamp + record[1] for record in found]
+    times = [(place, (at + (1 << 63)) % (1 << 64) - (1 << 63)) for place, at in enumerate(sums)]
+    return [it for it in times if it[1] != -1 and not oldest <= it[1] <= newest][:count_max]
+
+
 def varint(value: int) -> bytes:
     value = value << 1 if value >= 0 else ~value << 1 | 1
     digits = bytearray()
