@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kafkalite._ext import segment_walk
-from kafkalite.errors import KafkaStorageError
+from kafkalite.errors import Fatal, KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -32,7 +32,7 @@ FAILURE_MARK = "write-failed"
 """A file in the data directory: the kernel's pages of these logs may differ from the disk."""
 
 
-class DiskFailed(Exception):
+class DiskFailed(Fatal):
     """The disk refused bytes it had taken, or cannot be written; the process must end.
 
     The next start reads the files again as after a crash.  Nothing may retry the flush.

@@ -46,7 +46,7 @@ BEGUN_MS_MAX = 30_000
 LOOK_MS_MIN, LOOK_MS_MAX = 25, 5_000
 """How often the connections are looked over for idle ones."""
 COMPLAINT_MS = 10_000
-PEERS_REMEMBERED = 1_000
+COMPLAINTS_REMEMBERED = 1_000
 
 
 class Limits(NamedTuple):
@@ -252,7 +252,7 @@ class Reactor:
         """Close a connection that was only just accepted."""
         accepted.close()
         self.turned_away += 1
-        self._complaints.about(peer[0], f"turned a connection away: {why}")
+        self._complaints.about(peer[0], f"turned a connection away: {why}", kind="door")
 
     def _gone(self, host: str) -> None:
         self._addresses[host] -= 1
@@ -278,7 +278,9 @@ class Reactor:
             slow = connection.begun_ms(now_ms) >= BEGUN_MS_MAX and self._loop.short_of_room
             if slow:
                 self._complaints.about(
-                    connection.peer[0], "closed: a request came too slowly while others waited"
+                    connection.peer[0],
+                    "closed: a request came too slowly while others waited",
+                    kind="slow",
                 )
             if slow or 0 < idle_ms_max <= connection.still_ms(now_ms):
                 connection.close()
@@ -290,12 +292,15 @@ class Reactor:
     def _serving_failed(self, connection: Connection, error: Exception) -> None:
         if isinstance(error, AssertionError | Fatal):
             raise error
+        where = raised_at(error)
         if isinstance(error, Disconnect):
-            self._complaints.about(connection.peer[0], f"closed: {error}")
+            self._complaints.about(connection.peer[0], f"closed: {error}", kind=where)
             connection.finish()
             return
         self.faults += 1
-        self._complaints.about(connection.peer[0], "closed: serving it failed", error)
+        self._complaints.about(
+            connection.peer[0], "closed: serving it failed", kind=where, error=error
+        )
         connection.close()
 
     def _frame_refused(self, connection: Connection, size: int) -> None:
@@ -303,6 +308,7 @@ class Reactor:
             connection.peer[0],
             f"closed: it announced a request of {size} bytes "
             f"(socket.request.max.bytes={self.limits.frame_size_max})",
+            kind="size",
         )
 
 
@@ -395,24 +401,34 @@ class Door:
 
 
 class Complaints:
-    """Lines for the log about peers: at most one per peer in ten seconds, with how many it stands
-    for, so that a hostile peer cannot fill the disk."""
+    """Lines for the log about peers: of one kind about one peer at most one in ten seconds, with
+    how many it stands for, so that a hostile peer can neither fill the disk nor hide others."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.peers: dict[str, tuple[int, int]] = {}
+        self.made: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def about(self, host: str, sentence: str, error: Exception | None = None) -> None:
+    def about(
+        self, host: str, sentence: str, *, kind: str, error: Exception | None = None
+    ) -> None:
         now_ms = self.clock.monotonic_ms()
-        quiet_until_ms, kept_back = self.peers.get(host, (0, 0))
+        quiet_until_ms, kept_back = self.made.get((host, kind), (now_ms, 0))
         if now_ms < quiet_until_ms:
-            self.peers[host] = (quiet_until_ms, kept_back + 1)
+            self.made[host, kind] = (quiet_until_ms, kept_back + 1)
             return
-        if len(self.peers) >= PEERS_REMEMBERED:
-            self.peers.clear()
-        self.peers[host] = (now_ms + COMPLAINT_MS, 0)
+        if len(self.made) >= COMPLAINTS_REMEMBERED:
+            self.made.clear()
+        self.made[host, kind] = (now_ms + COMPLAINT_MS, 0)
         more = f" ({kept_back} more such lines were kept back)" if kept_back else ""
         log.warning("%s: %s%s", host or "local peer", sentence, more, exc_info=error)
+
+
+def raised_at(error: Exception) -> str:
+    """The line of code that raised it; there are only so many of those."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else ""
 
 
 def address_of(address: object) -> Address:

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from kafkalite.errors import Fatal
 from kafkalite.records.file_slice import FileSlice, OpenFile
 from kafkalite.transport.connection import Disconnect
 
@@ -232,14 +233,29 @@ def test_a_fault_closes_its_connection_and_shows_where_it_came_from(world, caplo
     assert here.reactor.counters["faults"] == 1
 
 
-def test_a_failed_assertion_ends_the_loop(world):
+@pytest.mark.parametrize("fault", [AssertionError, Fatal])
+def test_a_failed_assertion_or_a_fatal_fault_ends_the_loop(world, fault):
     def serve(connection, frame):
-        raise AssertionError("this cannot be")
+        raise fault("this cannot be")
 
     here = world(serve)
     client = here.client().ask(b"x")
-    with pytest.raises(AssertionError, match="this cannot be"):
+    with pytest.raises(fault, match="this cannot be"):
         here.until(client.is_closed)
+
+
+def test_a_hostile_peer_does_not_hide_what_befell_another(world, caplog):
+    def serve(connection, frame):
+        if frame == b"bug":
+            raise ValueError("a bug")
+        raise Disconnect("a bad word")
+
+    here = world(serve, frame_size_max=10)
+    for body in (b"word", b"bug", b"far too long for it", b"word", b"bug"):
+        client = here.client().ask(body)
+        here.until(client.is_closed)
+    for words in ("a bad word", "ValueError: a bug", "announced"):
+        assert caplog.text.count(words) == 1
 
 
 def test_a_hostile_peer_gets_one_line_in_the_log_not_a_thousand(world, caplog):
