@@ -28,7 +28,7 @@ from kafkalite.testing import Broker
 
 PATIENCE_S = 10
 GROWTH_MAX = 24 << 20
-"""What the broker may have grown by after each test: buffers it keeps warm, not what it was sent."""
+"""What a test may leave behind in the broker: buffers kept warm, not what it was sent."""
 
 SERVED_VERSIONS = [
     (key, version)
@@ -53,7 +53,8 @@ def connection(broker: Broker) -> Iterator[socket.socket]:
 
 def framed(api, version: int, **request) -> bytes:
     flexible = api.request_header_flexible(version)
-    frame = write_header(api.key, version, 7, "test", flexible) + api.request.write(version, request)
+    frame = write_header(api.key, version, 7, "test", flexible)
+    frame += api.request.write(version, request)
     return struct.pack(">i", len(frame)) + frame
 
 
