@@ -52,7 +52,9 @@ class Page:
         self.end_line()
 
 
-def request_lines(api: Api, header: RequestHeader, fields: Fields) -> list[str]:
+def request_lines(
+    api: Api, header: RequestHeader, fields: Fields, left_behind: bytes = b""
+) -> list[str]:
     page = Page()
     start = REQUEST_START.pack(*header[:3])
     page.say(start, f"{api.name} request {header.version}, correlation_id {header.correlation_id}")
@@ -64,6 +66,8 @@ def request_lines(api: Api, header: RequestHeader, fields: Fields) -> list[str]:
         page.apart(b"\0", "no tags")
     walk(page, api.request.struct, header.version, header.version in api.flexible, fields)
     page.end_line()
+    if left_behind:
+        page.apart(left_behind, "left behind, and not looked at")
     return page.lines
 
 
