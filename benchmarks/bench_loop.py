@@ -178,8 +178,10 @@ def main() -> None:
             taken[name][1].append(user_us_per_request(how, 320_000))
     floor = median(taken["blocking"][0])
     for name, (trips, user) in taken.items():
-        print(f"{name:14} round trip {median(trips):6.1f} us, {median(trips) / floor:.2f} of the"
-              f" floor; user time at {IN_FLIGHT} in flight {median(user):.2f} us a request")
+        print(
+            f"{name:14} round trip {median(trips):6.1f} us, {median(trips) / floor:.2f} of the"
+            f" floor; user time at {IN_FLIGHT} in flight {median(user):.2f} us a request"
+        )
     print(f"idle connection: {bytes_per_idle_connection(1000) / 1024:.1f} KiB")
 
 

@@ -223,7 +223,7 @@ def remove_abandoned() -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-with contextlib.suppress(ImportError):      # pytest is the test's own, not a dependency of ours
+with contextlib.suppress(ImportError):  # pytest is the test's own, not a dependency of ours
     import pytest
 
     @pytest.fixture(scope="session")

@@ -125,7 +125,7 @@ def stop(data: Path | None) -> int:
         launcher = os.pidfd_open(ready["launcher_pid"])
     except ProcessLookupError:
         raise gone from None
-    if running(directory) != ready:     # it ended between the two, and the pid may be another's
+    if running(directory) != ready:  # it ended between the two, and the pid may be another's
         raise gone
     try:
         signal.pidfd_send_signal(launcher, signal.SIGTERM)
@@ -133,7 +133,7 @@ def stop(data: Path | None) -> int:
         raise Refusal(
             f"the broker on {directory} belongs to another user (pid {ready['launcher_pid']})"
         ) from None
-    select.select([launcher], [], [])   # readable once the process has ended
+    select.select([launcher], [], [])  # readable once the process has ended
     print(f"stopped     {ready['bootstrap']}")
     return 0
 

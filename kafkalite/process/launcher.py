@@ -184,9 +184,7 @@ def limits_of(settings: Settings) -> Limits:
 class Launcher:
     """One run of the broker on one data directory."""
 
-    def __init__(
-        self, options: Options, settings: Settings, data: Path, address: Listener
-    ) -> None:
+    def __init__(self, options: Options, settings: Settings, data: Path, address: Listener) -> None:
         self.options = options
         self.settings = settings
         self.data = data
@@ -225,7 +223,7 @@ class Launcher:
         log.info("starting on %s, data in %s", listener.getsockname(), self.data)
         node.open()
         gc.collect()
-        gc.freeze()                 # what is there now stays; collections need not look at it
+        gc.freeze()  # what is there now stays; collections need not look at it
         try:
             if not self.told_to_end:
                 ask_itself(self.reactor, listener, lambda: self.ready(node.cluster_id, listener))
@@ -289,16 +287,14 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def ask_itself(
-    reactor: Reactor, listener: socket.socket, answered: Callable[[], None]
-) -> None:
+def ask_itself(reactor: Reactor, listener: socket.socket, answered: Callable[[], None]) -> None:
     """Send one request to our own listener, and call back when the loop has answered it."""
     host, port = listener.getsockname()[:2]
     client = socket.create_connection((reachable(host), port))
     client.sendall(API_VERSIONS_REQUEST)
 
     def read() -> None:
-        reply = client.recv(10)     # size, correlation id, error code: sent in one piece
+        reply = client.recv(10)  # size, correlation id, error code: sent in one piece
         reactor.unwatch(client.fileno())
         client.close()
         assert len(reply) == 10 and reply[4:] == bytes(6), f"ApiVersions is answered by {reply!r}"

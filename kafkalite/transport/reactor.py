@@ -233,9 +233,7 @@ class Reactor:
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.limits.send_buffer_size > 0:
-            accepted.setsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_size
-            )
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_size)
         if self.limits.receive_buffer_size > 0:
             accepted.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_size
@@ -354,7 +352,7 @@ class Door:
         """Let in who waits, a bounded number a tick."""
         for _ in range(ACCEPTED_PER_TICK):
             if self.reactor.crowded:
-                self.shut()         # who waits, waits in the backlog until somebody leaves
+                self.shut()  # who waits, waits in the backlog until somebody leaves
                 return
             try:
                 accepted, address = self.listener.accept()
@@ -365,7 +363,7 @@ class Door:
                     self.refuse_one()
                     self.shut_for_now()
                     return
-                continue            # it gave up while it waited (ECONNABORTED and its like)
+                continue  # it gave up while it waited (ECONNABORTED and its like)
             if accepted.fileno() >= self.descriptor_max:
                 why = "there are too few descriptors (see ulimit -n)"
                 self.reactor.turn_away(accepted, address_of(address), why)
@@ -381,14 +379,14 @@ class Door:
             why = "there is no descriptor left (see ulimit -n)"
             self.reactor.turn_away(accepted, address_of(address), why)
         except OSError:
-            pass                    # another took the place, or nobody waits any more
+            pass  # another took the place, or nobody waits any more
         self.take_reserve()
 
     def take_reserve(self) -> None:
         try:
             self.reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self.reserve = -1       # taken again after the next rest
+            self.reserve = -1  # taken again after the next rest
 
     def give_reserve(self) -> None:
         if self.reserve >= 0:
@@ -408,9 +406,7 @@ class Complaints:
         self.clock = clock
         self.made: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def about(
-        self, host: str, sentence: str, *, kind: str, error: Exception | None = None
-    ) -> None:
+    def about(self, host: str, sentence: str, *, kind: str, error: Exception | None = None) -> None:
         now_ms = self.clock.monotonic_ms()
         quiet_until_ms, kept_back = self.made.get((host, kind), (now_ms, 0))
         if now_ms < quiet_until_ms:

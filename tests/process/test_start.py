@@ -242,9 +242,7 @@ def test_the_data_of_a_user_has_a_place_of_its_own(monkeypatch):
 
 def test_it_takes_as_many_descriptors_as_it_may_have_and_little_time(start):
     hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    broker = start(
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    )
+    broker = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)))
     process = Path(f"/proc/{broker.process.pid}")
     limits = (process / "limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]

@@ -93,9 +93,7 @@ def test_a_connection_that_floods_requests_without_answers_leaves_turns_to_other
     here.until(lambda: len(served) == 10_001)
 
 
-def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(
-    world, resident_bytes
-):
+def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(world, resident_bytes):
     here = world()
     clients = [here.client() for _ in range(200)]
     here.connected(200)
@@ -327,6 +325,7 @@ def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
     for client in crowd:
         if client is not good:
             client.close()
+
     # somebody left: the next is let in again
     def comes_in():
         with socket.create_connection(listener.getsockname(), timeout=10) as late:

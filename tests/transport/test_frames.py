@@ -136,9 +136,7 @@ def test_bytes_and_file_slices_arrive_in_their_order(world, tmp_path):
 def test_a_file_slice_keeps_its_file_until_it_was_sent(world, tmp_path, open_descriptors):
     path = tmp_path / "segment"
     path.write_bytes(bytes(20_000_000))
-    here = world(
-        lambda connection, frame: [FileSlice(OpenFile(path, os.O_RDONLY), 0, 20_000_000)]
-    )
+    here = world(lambda connection, frame: [FileSlice(OpenFile(path, os.O_RDONLY), 0, 20_000_000)])
     client = here.client()
     here.connected(1)
     before = open_descriptors()
