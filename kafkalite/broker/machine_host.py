@@ -33,7 +33,7 @@ import xxhash
 
 from kafkalite.broker.later import Later
 from kafkalite.coordination.machine import Machine, Result
-from kafkalite.errors import CorruptMessage, KafkaError, Refusal
+from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
 from kafkalite.storage.disk import DISK, DiskFailed, put_file
@@ -210,16 +210,15 @@ class MachineHost(Generic[M]):
         path = Path(self.log.directory) / f"{offset:020d}{SNAPSHOT}"
         try:
             write_snapshot(path, self.machine.records(), self._clock.wall_ms())
-        except OSError as fault:
-            log.warning("%s cannot be written, the next start tries again: %s", path, fault)
-            return
-        # A segment that ends where a snapshot stands can go with the snapshot before.
-        self.log.roll()
-        snapshots = sorted(self._snapshots())
-        for old in snapshots[:-2]:
-            old.unlink()
-        if len(snapshots) > 1:
-            self.log.delete_records(int(snapshots[-2].stem))
+            # A segment that ends where a snapshot stands can go with the snapshot before.
+            self.log.roll()
+            snapshots = sorted(self._snapshots())
+            for old in snapshots[:-2]:
+                old.unlink()
+            if len(snapshots) > 1:
+                self.log.delete_records(int(snapshots[-2].stem))
+        except (OSError, KafkaStorageError) as fault:
+            log.warning("%s is not finished, the next start tries again: %s", path, fault)
 
     def _snapshots(self) -> Iterator[Path]:
         return Path(self.log.directory).glob("?" * 20 + SNAPSHOT)

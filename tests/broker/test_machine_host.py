@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,18 @@ def test_a_log_that_ends_before_its_snapshot_is_refused(short, tmp_path):
     found.rename(found.with_name(f"{10_000:020d}.checkpoint"))
     with pytest.raises(Refusal, match="does not reach"):
         short.crash()
+
+
+def test_a_snapshot_that_cannot_be_written_keeps_no_node_from_starting(short, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    for _ in range(5):
+        short.ask(short.create(f"t{short.topics}"))
+    before = short.state
+    monkeypatch.setattr(machine_host, "put_file", full)
+    short.crash()
+    assert (short.state, snapshots(short)) == (before, [])
 
 
 def test_every_damage_to_a_snapshot_is_seen(short):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,12 @@ class InProcess:
     def close(self) -> None:
         self.node.close()
 
+    def killed(self) -> InProcess:
+        """A node on what the disk held at this moment, as if this one had been killed."""
+        copy = self.directory.with_name("copy")
+        shutil.copytree(self.directory, copy)
+        return InProcess(copy)
+
     def restart(self, **settings: str) -> None:
         self.close()
         self.settings |= settings
@@ -140,6 +147,15 @@ class InProcess:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[InProcess]:
+    """A node of the test's own."""
     node = InProcess(tmp_path / "data")
+    yield node
+    node.close()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
+    """A node for tests that leave it as they found it."""
+    node = InProcess(tmp_path_factory.mktemp("lasting") / "data")
     yield node
     node.close()

@@ -21,14 +21,11 @@ EVERY = [
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    from tests.handlers.conftest import InProcess
-
-    node = InProcess(tmp_path_factory.mktemp("hostile") / "data")
-    node.create("a", 2)
-    node.append("a", [1, 2, 3])
-    yield node
-    node.close()
+def node(lasting):
+    """One node for all of them: whatever a frame does to it, the next must find it serving."""
+    lasting.create("a", 2)
+    lasting.append("a", [1, 2, 3])
+    return lasting
 
 
 def frame_of(handler: Handler, version: int, seed: int) -> bytes:

@@ -76,6 +76,15 @@ def test_a_created_topic_is_there_after_a_restart(broker):
     assert broker.node.replicas.leader("a", 1).log.end_offset == 1
 
 
+def test_a_topic_that_was_answered_is_there_after_a_kill(broker):
+    topic_id = broker.create("a", 2)
+    broker.append("a", [1, 2])
+    after = broker.killed()
+    assert after.node.image.topics["a"].topic_id == topic_id
+    assert after.node.replicas.leader("a", 0).log.end_offset == 2
+    after.close()
+
+
 def test_what_is_left_open_the_settings_fill(broker):
     broker.restart(**{"num.partitions": "4"})
     answer = create(broker, {"name": "a", "num_partitions": -1, "replication_factor": -1})["a"]
@@ -116,6 +125,13 @@ def test_one_bad_topic_does_not_keep_a_good_one_out(broker):
     answers = create(broker, {"name": "a b"}, {"name": "good"})
     assert answers["a b"].error_code == errors.InvalidTopicException.code
     assert names(broker) == {"good"}
+
+
+@pytest.fixture(scope="module")
+def two_topics(lasting):
+    lasting.create("there")
+    lasting.create("with.dots")
+    return lasting
 
 
 def by_hand(*nodes, **fields):
@@ -167,14 +183,12 @@ def config(name, value):
     ids=lambda value: repr(value)[:50] if isinstance(value, dict) else value.__name__,
 )
 @pytest.mark.parametrize("version", [2, 7])
-def test_a_topic_that_cannot_be_has_kafkas_error_and_a_sentence(broker, topic, fault, version):
-    broker.create("there")
-    broker.create("with.dots")
+def test_a_topic_that_cannot_be_has_kafkas_error_and_a_sentence(two_topics, topic, fault, version):
     topic = {"name": "a", **topic}
-    answer = create(broker, topic, version=version)[topic["name"]]
+    answer = create(two_topics, topic, version=version)[topic["name"]]
     assert answer.error_code == fault.code
     assert answer.error_message
-    assert names(broker) == {"there", "with.dots"}
+    assert names(two_topics) == {"there", "with.dots"}
 
 
 def test_a_topic_twice_in_a_request_is_created_not_once(broker):

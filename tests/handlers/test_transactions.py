@@ -43,6 +43,13 @@ def test_no_id_is_given_again_after_a_restart(broker):
     assert not before & after
 
 
+def test_no_id_is_given_again_after_a_kill(broker):
+    before = {init(broker).producer_id for _ in range(3)}
+    after = broker.killed()
+    assert init(after).producer_id not in before
+    after.close()
+
+
 def test_producers_that_ask_while_a_block_is_on_its_way_share_it(broker):
     end_offset = broker.node.controller.log.end_offset
     frame = write_header(22, 1, 7, None, False) + INIT_PRODUCER_ID.request.write(
