@@ -33,6 +33,7 @@ FLEXIBLE_FROM = bytes(
 CORRELATION_ID = struct.Struct(">i")
 REQUEST_START = struct.Struct(">hhi")
 NO_TAGS = b"\0"
+CLIENT_ID_SIZE_MAX = 0x7FFF
 
 
 class RequestHeader(NamedTuple):
@@ -59,6 +60,7 @@ def write_header(
         named = b"\xff\xff"
     else:
         text = client_id.encode()
+        assert len(text) <= CLIENT_ID_SIZE_MAX, "a client id does not fit its field"
         named = len(text).to_bytes(2, "big") + text
     start = REQUEST_START.pack(api_key, version, correlation_id)
     return start + named + (NO_TAGS if flexible else b"")

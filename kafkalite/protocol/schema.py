@@ -30,7 +30,12 @@ BY_KEY: dict[int, Api] = {}
 
 
 class Message:
-    """One message in all of its versions."""
+    """One message in all of its versions.
+
+    `may_drop`: whether a field may be left out, whatever its value, in a version that lacks it.
+    `units_max`: what reading may unfold into (_ext/codec).  `stray_size`: how many bytes some
+    client is known to leave behind the message; any other number of them is refused.
+    """
 
     def __init__(
         self,

@@ -37,6 +37,11 @@ def test_a_request_header_is_kios_and_reads_back(api):
             assert read == RequestHeader(api.key, version, 77, client_id, len(ours))
 
 
+def test_a_client_id_longer_than_its_length_can_say_is_our_mistake():
+    with pytest.raises(AssertionError, match="client id"):
+        write_header(3, 0, 1, "x" * 0x8000, flexible=False)
+
+
 def test_a_header_with_tags_is_read_to_its_end():
     tags = b"\x02" + b"\x00\x03abc" + b"\xff\x01\x00"
     frame = write_header(3, 12, 1, "a", flexible=False) + tags + b"body"
