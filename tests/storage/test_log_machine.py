@@ -32,8 +32,8 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="log-machine-"))
         self.clock = ManualClock()
-        self.records: list[tuple[bytes, int]] = []      # from offset 0 on
-        self.sent: list[tuple[int, int, int]] = []      # (offset, first sequence, count)
+        self.records: list[tuple[bytes, int]] = []  # from offset 0 on
+        self.sent: list[tuple[int, int, int]] = []  # (offset, first sequence, count)
         self.start = 0
         self.flushed = 0
 
@@ -117,9 +117,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(size=st.sampled_from([0, 500, 2000]))
     def retain(self, size: int) -> None:
-        self.log.reconfigure(
-            self.log.config.replacing({**self.values, keys.RETENTION_BYTES: size})
-        )
+        self.log.reconfigure(self.log.config.replacing({**self.values, keys.RETENTION_BYTES: size}))
         self.log.high_watermark = self.end
         self.log.retain()
         assert self.start <= self.log.log_start_offset <= self.end
@@ -183,7 +181,11 @@ class LogMachine(RuleBasedStateMachine):
     def find_timestamp(self, late: int) -> None:
         found = self.log.offset_for_timestamp(NOW + late)
         wanted = next(
-            (i for i, (_, when) in enumerate(self.records) if i >= self.start and when >= NOW + late),
+            (
+                offset
+                for offset, (_, when) in enumerate(self.records)
+                if offset >= self.start and when >= NOW + late
+            ),
             None,
         )
         assert (None if found is None else found.offset) == wanted
@@ -196,5 +198,5 @@ TestLogAgainstAList = LogMachine.TestCase
 
 
 @pytest.mark.faults
-class TestLogAgainstALongList(LogMachine.TestCase):  # type: ignore[misc, name-defined]
+class TestLogAgainstALongList(LogMachine.TestCase):
     settings = hypothesis_settings(max_examples=3000, stateful_step_count=60, deadline=None)
