@@ -13,7 +13,7 @@ beginning, which is slow and right.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 from posix.unistd cimport pread
 
 from big_endian cimport load_i32, load_i64

@@ -70,7 +70,9 @@ cdef struct Header:
     int64_t max_timestamp
 
 
-cdef Py_ssize_t pread_whole(int fd, uint8_t* into, Py_ssize_t size, int64_t position) noexcept nogil:
+cdef Py_ssize_t pread_whole(
+    int fd, uint8_t* into, Py_ssize_t size, int64_t position
+) noexcept nogil:
     """The bytes read, fewer only at the file's end; -1 when reading failed."""
     cdef Py_ssize_t done = 0, got
     while done < size:
@@ -90,6 +92,7 @@ cdef int read_header(Window* window, int64_t position, Header* header) noexcept 
     cdef const uint8_t* at
     cdef int32_t length, delta
     cdef Py_ssize_t wanted
+    header.position = position
     if position == window.end:
         return AT_END_
     if window.end - position < HEADER_SIZE:
@@ -106,7 +109,6 @@ cdef int read_header(Window* window, int64_t position, Header* header) noexcept 
     at = window.bytes + (position - window.position)
     length = load_i32(at + BATCH_LENGTH)
     delta = load_i32(at + LAST_OFFSET_DELTA)
-    header.position = position
     header.size = <int64_t> length + PREFIX_SIZE
     header.base_offset = load_i64(at + BASE_OFFSET)
     header.max_timestamp = load_i64(at + MAX_TIMESTAMP)
@@ -131,7 +133,9 @@ cdef Window* new_window(int fd, int64_t end) except NULL:
     return window
 
 
-def find_offset(int fd, int64_t position, int64_t end, int64_t offset, int64_t expected=-1) -> tuple:
+def find_offset(
+    int fd, int64_t position, int64_t end, int64_t offset, int64_t expected=-1
+) -> tuple:
     """(code, position, size, base offset, last offset, max timestamp) of the batch that holds
     `offset`, or else of the first one after it.
 
@@ -154,7 +158,9 @@ def find_offset(int fd, int64_t position, int64_t end, int64_t offset, int64_t e
     )
 
 
-def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t offset) -> tuple:
+def find_timestamp(
+    int fd, int64_t position, int64_t end, int64_t timestamp, int64_t offset
+) -> tuple:
     """(code, position, size) of the first batch that reaches `timestamp`, at `offset` or later."""
     cdef Window* window = new_window(fd, end)
     cdef Header header = Header(position, 0, -1, -1, -1)
@@ -340,7 +346,9 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
     cdef const uint8_t* batch
     cdef int code
     cdef int64_t left = scan.end - scan.position
-    filled = pread_whole(scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, left), scan.position)
+    filled = pread_whole(
+        scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, left), scan.position
+    )
     if filled < 0:
         return STORAGE_ERROR_
     while used < filled:

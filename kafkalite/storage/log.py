@@ -289,8 +289,7 @@ class Log:
             segment.size + size > self._segment_size_max
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             or self._indexes_full(segment)
-            or segment.age_ms(max_timestamp, self._clock.wall_ms())
-            > self._segment_age_ms_max
+            or segment.age_ms(max_timestamp, self._clock.wall_ms()) > self._segment_age_ms_max
         )
 
     def _indexes_full(self, segment: LogSegment) -> bool:

@@ -1,7 +1,7 @@
 """LogManager: the logs in a data directory, from the start to a clean end.
 
     data/
-      .lock  meta.properties                        data_directory.py
+      .lock  meta.properties                        log_directory.py
       recovery-checkpoint  (.previous)              log → [recovery point, log start]
       clean-shutdown                                log → [end, size of its last segment]
       write-failed                                  a flush failed: pages may differ from the disk
@@ -35,7 +35,6 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.data_directory import DataDirectory, read_id, written_id
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
@@ -49,6 +48,7 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_directory import LogDirectory, read_id, written_id
 from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")
@@ -74,7 +74,7 @@ class LogManager:
         self.data = Path(data)
         self.flusher: Flusher | None = None
         """Given by the node: what is flushed in the background without anybody waiting."""
-        self._directory = DataDirectory(self.data, disk)
+        self._directory = LogDirectory(self.data, disk)
         self._settings = settings
         self._clock = clock
         self._disk = disk

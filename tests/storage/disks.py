@@ -19,10 +19,10 @@ CALLS = ("open", "pwritev", "pwrite", "ftruncate", "posix_fallocate", "fdatasync
 class QuickDisk(Disk):
     """Does not wait for the device: nothing here cuts the power."""
 
-    def fdatasync(self, descriptor: int) -> None:  # type: ignore[override]
+    def fdatasync(self, descriptor: int) -> None:
         pass
 
-    fsync = syncfs = fdatasync  # type: ignore[assignment]
+    fsync = syncfs = fdatasync
 
 
 class FaultyDisk(QuickDisk):
@@ -73,13 +73,13 @@ class FullDisk(QuickDisk):
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def pwritev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:  # type: ignore[override]
+    def pwritev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
         return self._write(descriptor, b"".join(map(bytes, buffers)), position)
 
-    def pwrite(self, descriptor: int, content: Any, position: int) -> int:  # type: ignore[override]
+    def pwrite(self, descriptor: int, content: Any, position: int) -> int:
         return self._write(descriptor, bytes(content), position)
 
-    def posix_fallocate(self, descriptor: int, position: int, size: int) -> None:  # type: ignore[override]
+    def posix_fallocate(self, descriptor: int, position: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _write(self, descriptor: int, content: bytes, position: int) -> int:
@@ -113,32 +113,32 @@ class RecordingDisk(Disk):
             self.journal.append(("truncate", str(path), 0))
         return file
 
-    def pwritev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:  # type: ignore[override]
+    def pwritev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
         return self.pwrite(descriptor, b"".join(map(bytes, buffers)), position)
 
-    def pwrite(self, descriptor: int, content: Any, position: int) -> int:  # type: ignore[override]
+    def pwrite(self, descriptor: int, content: Any, position: int) -> int:
         self.journal.append(("write", self._paths[descriptor], position, bytes(content)))
         return os.pwrite(descriptor, content, position)
 
-    def ftruncate(self, descriptor: int, size: int) -> None:  # type: ignore[override]
+    def ftruncate(self, descriptor: int, size: int) -> None:
         self.journal.append(("truncate", self._paths[descriptor], size))
         os.ftruncate(descriptor, size)
 
-    def posix_fallocate(self, descriptor: int, position: int, size: int) -> None:  # type: ignore[override]
+    def posix_fallocate(self, descriptor: int, position: int, size: int) -> None:
         self.journal.append(("extend", self._paths[descriptor], position + size))
         os.posix_fallocate(descriptor, position, size)
 
-    def fdatasync(self, descriptor: int) -> None:  # type: ignore[override]
+    def fdatasync(self, descriptor: int) -> None:
         self.journal.append(("sync", self._paths[descriptor]))
 
-    def fsync(self, descriptor: int) -> None:  # type: ignore[override]
+    def fsync(self, descriptor: int) -> None:
         self.journal.append(("sync", self._paths[descriptor]))
 
-    def rename(self, source: Any, target: Any) -> None:  # type: ignore[override]
+    def rename(self, source: Any, target: Any) -> None:
         os.rename(source, target)
         self.journal.append(("rename", str(source), str(target)))
 
-    def unlink(self, path: Any) -> None:  # type: ignore[override]
+    def unlink(self, path: Any) -> None:
         os.unlink(path)
         self.journal.append(("unlink", str(path)))
 

@@ -197,7 +197,7 @@ def test_appends_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_free_space_is_asked_for_once_in_a_quantum(tmp_path: Path) -> None:
-    class Counting(type(DISK)):  # type: ignore[misc]
+    class Counting(type(DISK)):
         asked = 0
 
         def fstatvfs(self, descriptor: int) -> os.statvfs_result:

@@ -10,9 +10,9 @@ import pytest
 from kafkalite._ext.record_batch import crc32c
 from kafkalite.config import topic as keys
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.data_directory import read_id, written_id
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.log_directory import read_id, written_id
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
 from tests.storage.making import NOW, batch, open_log, produced
@@ -24,7 +24,7 @@ def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_p
         log.append(batch(b"a", b"b"), 0)
     size = log.size // 6
     log.close()
-    assert 75 < size < 150          # so every third batch has an entry
+    assert 75 < size < 150  # so every third batch has an entry
     assert (tmp_path / "00000000000000000000.index").read_bytes() == struct.pack(
         ">iiii", 5, 2 * size, 9, 4 * size
     )

@@ -27,7 +27,7 @@ def files(directory: Path, suffix: str) -> list[str]:
 
 
 def filled(directory: Path, count: int = 30, **how: object) -> Log:
-    log = open_log(directory, **how)  # type: ignore[arg-type]
+    log = open_log(directory, **how)
     for number in range(count):
         log.append(batch(b"value %d" % number), 0)
     return log

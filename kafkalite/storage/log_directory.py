@@ -1,4 +1,4 @@
-"""The data directory: whose it is, and that nobody else writes to it.
+"""LogDirectory: the data directory, whose it is, and that nobody else writes to it.
 
     .lock                  held by flock while a broker runs, with its pid; children inherit it
     meta.properties        Kafka's: version, cluster.id, node.id, directory.id
@@ -48,7 +48,7 @@ def read_id(text: str) -> bytes:
     return found
 
 
-class DataDirectory:
+class LogDirectory:
     """One data directory, locked."""
 
     def __init__(self, path: Path, disk: Disk) -> None:

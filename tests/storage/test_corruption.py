@@ -1,0 +1,173 @@
+"""Damage at rest (F9, one replica): each kind of file, each kind of damage, then the log is opened.
+
+The log says what it lost or is not served; it never gives a record that was not written, never
+one under another's offset, and never fewer than it says.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkalite.errors import KafkaError, KafkaStorageError
+from kafkalite.records.batch import batches
+from kafkalite.storage import layout
+from kafkalite.storage.log import Log
+from kafkalite.storage.recovery import KnownEnd
+from tests.storage.making import NOW, batch, open_log, produced, values_of
+
+COUNT = 60
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    for _ in range(2):
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def truncate(path: Path, chance: random.Random) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: chance.randrange(len(content))])
+
+
+def zero(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    start = chance.randrange(len(content))
+    content[start : start + 100] = bytes(len(content[start : start + 100]))
+    path.write_bytes(content)
+
+
+def wrong_file(path: Path, chance: random.Random) -> None:
+    path.write_bytes(chance.randbytes(path.stat().st_size))
+
+
+def empty(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def delete(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+DAMAGES = [flip, truncate, zero, wrong_file, empty, delete]
+KINDS: dict[str, Callable[[Log], Path]] = {
+    "log tail": lambda log: log.active.path,
+    "log middle": lambda log: log.segments[2].path,
+    "index": lambda log: log.segments[2].offset_index.path,
+    "active index": lambda log: log.active.offset_index.path,
+    "timeindex": lambda log: log.segments[2].time_index.path,
+    "snapshot": lambda log: log.producers.snapshot_path(log.end_offset),
+    "epochs": lambda log: log.directory / layout.LEADER_EPOCHS,
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, KnownEnd]:
+    """A log that was closed cleanly."""
+    log = open_log(tmp_path_factory.mktemp("sound") / "t-0")
+    for number in range(COUNT):
+        value = b"value %d" % number
+        log.append(produced(number, value) if number % 2 == 0 else batch(value), number // 25)
+        if number % 2 == 0:
+            log.producers._producers.clear()
+    end = log.close()
+    assert end is not None
+    return log, end
+
+
+def read_as_a_consumer(log: Log) -> dict[int, bytes | None]:
+    """What clients see: slices whose batches they check by CRC."""
+    seen: dict[int, bytes | None] = {}
+    offset = log.log_start_offset
+    while (piece := log.read(offset, 400, log.end_offset)) is not None:
+        before = offset
+        for whole in batches(piece.read()):
+            for record in whole:
+                if record.offset >= offset:
+                    seen[record.offset] = record.value
+            offset = max(offset, whole.header.last_offset + 1)
+        if offset == before:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean end", "crash"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damage_makes_a_log_give_what_was_not_written(
+    tmp_path: Path, sound: tuple[Log, KnownEnd], kind: str, damage: Callable[..., None], clean: bool
+) -> None:
+    log, end = sound
+    for seed in range(4):
+        directory = tmp_path / str(seed)
+        shutil.copytree(log.directory, directory)
+        damage(directory / KINDS[kind](log).name, random.Random(seed))
+        again = open_log(directory, clean=end if clean else None, recovery_point=COUNT)
+        try:
+            seen = read_as_a_consumer(again)
+        except KafkaError:
+            assert kind.startswith("log"), "damage beside the log must not reach its readers"
+            continue
+        assert all(value == b"value %d" % offset for offset, value in seen.items())
+        assert sorted(seen) == list(range(again.log_start_offset, len(seen)))
+        if not kind.startswith("log"):
+            assert len(seen) == COUNT
+            assert again.fault is None
+            assert again.end_of_epoch(0) == (0, 25)
+            again.append(batch(b"next"), 2)
+            assert values_of(again, COUNT) == [(COUNT, b"next")]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean end", "crash"])
+def test_records_lost_below_the_recovery_point_quarantine_the_log(
+    tmp_path: Path, sound: tuple[Log, KnownEnd], clean: bool
+) -> None:
+    log, end = sound
+    for damaged in (log.active.path, log.segments[2].path):
+        directory = tmp_path / damaged.name
+        shutil.copytree(log.directory, directory)
+        with (directory / damaged.name).open("r+b") as file:
+            file.truncate(damaged.stat().st_size - 3)
+        before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+        again = open_log(directory, clean=end if clean else None, recovery_point=COUNT)
+        assert again.quarantined
+        for forbidden in (
+            lambda log=again: log.read(0, 100, COUNT),
+            lambda log=again: log.append(batch(b"v"), 0),
+            lambda log=again: log.delete_records(1),
+        ):
+            with pytest.raises(KafkaStorageError, match="nothing was cut"):
+                forbidden()
+        assert again.finish() is None
+        assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
+
+
+def test_an_index_found_wrong_is_made_again(tmp_path: Path, sound: tuple[Log, KnownEnd]) -> None:
+    log, end = sound
+    shutil.copytree(log.directory, tmp_path / "t-0")
+    path = tmp_path / "t-0" / log.segments[1].offset_index.path.name
+    true = path.read_bytes()
+    wrong = bytearray(true)
+    wrong[7] ^= 0x10  # the first entry's position, still in order
+    path.write_bytes(wrong)
+    again = open_log(tmp_path / "t-0", clean=end)
+    offset = again.segments[1].base_offset + int.from_bytes(true[:4], "big") + 1
+    assert values_of(again, offset)[0][0] == offset
+    assert path.read_bytes() == true
+
+
+def test_a_segment_truncated_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(COUNT):
+        log.append(batch(b"value %d" % number, timestamp=NOW), 0)
+    victim = log.segments[1]
+    with victim.path.open("r+b") as file:
+        file.truncate(victim.size // 2)
+    with pytest.raises(KafkaStorageError):
+        log.read(log.segments[2].base_offset - 1, 100, COUNT)
+    assert values_of(log, log.segments[2].base_offset)[0][0] == log.segments[2].base_offset

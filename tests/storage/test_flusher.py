@@ -1,0 +1,140 @@
+"""The Flusher: what it gives back is on the disk, and a failed flush is never tried again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import SystemClock
+from kafkalite.config import topic as keys
+from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed
+from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher
+from kafkalite.storage.log import Log
+from tests.storage.disks import QuickDisk
+from tests.storage.making import batch, open_log
+
+
+class CountingDisk(QuickDisk):
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.synced: list[int] = []
+        self.whole = 0
+
+    def fdatasync(self, descriptor: int) -> None:
+        self.synced.append(descriptor)
+        if self.code:
+            raise OSError(self.code, os.strerror(self.code))
+
+    def syncfs(self, descriptor: int) -> None:
+        self.whole += 1
+        if self.code:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+def begun(log: Log) -> Flush:
+    log.append(batch(b"v"), 0)
+    flush = log.flush_begin()
+    assert flush is not None
+    return flush
+
+
+def collected(flusher: Flusher, count: int) -> list[Flush]:
+    done: list[Flush] = []
+    while len(done) < count:
+        assert select.select([flusher], [], [], 30)[0], "no flush came back"
+        done += flusher.collect()
+    return done
+
+
+def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
+    flusher = Flusher(SystemClock())
+    log = open_log(tmp_path)
+    flush = begun(log)
+    log.append(batch(b"later"), 0)
+    flusher.submit([flush])
+    (done,) = collected(flusher, 1)
+    assert log.durable_offset == 0
+    log.flush_end(done)
+    assert (log.durable_offset, log.unflushed_size) == (1, log.size - flush.position)
+    assert log.flush_begin() is not None
+    flusher.close()
+
+
+def test_flushes_may_end_in_any_order(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first, second = begun(log), begun(log)
+    log.flush_end(second)
+    log.flush_end(first)
+    assert (log.durable_offset, log.unflushed_size) == (2, 0)
+    assert log.flush_begin() is None
+
+
+def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    log = open_log(tmp_path, disk=disk)
+    log.flush_end(begun(log))
+    while len(log.segments) < 3:
+        log.append(batch(b"x" * 200), 0)
+    flush = log.flush_begin()
+    assert flush is not None
+    paths = {Path(file.path).name for file in flush.files}
+    assert {segment.path.name for segment in log.segments} <= paths
+    assert sum(name.endswith("index") for name in paths) == 4
+    assert flush.directories
+    log.flush_end(flush)
+    assert begun(log).directories == []
+
+
+def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    flusher = Flusher(SystemClock(), disk=disk)
+    logs = [open_log(tmp_path / str(n), disk=disk) for n in range(SYNCFS_FROM)]
+    flushes = [begun(log) for log in logs]
+    disk.synced.clear()
+    flusher.submit(flushes)
+    assert set(collected(flusher, len(flushes))) == set(flushes)
+    assert (disk.whole, disk.synced) == (1, [])
+    flusher.close()
+
+
+@pytest.mark.parametrize("count", [1, SYNCFS_FROM])
+def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, count: int) -> None:
+    disk = CountingDisk()
+    flusher = Flusher(SystemClock(), threads=2, disk=disk)
+    flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(count)]
+    disk.synced.clear()
+    disk.code = errno.EIO
+    flusher.submit(flushes)
+    with pytest.raises(DiskFailed, match="the broker must end"):
+        collected(flusher, count)
+    assert len(disk.synced) + disk.whole == 1
+    assert (tmp_path / FAILURE_MARK).exists()
+    with pytest.raises(DiskFailed):
+        flusher.collect()
+    assert flushes[0].log.durable_offset == 0
+    flusher.close()
+
+
+def test_no_thread_is_made_before_there_is_something_to_flush() -> None:
+    before = threading.active_count()
+    flusher = Flusher(SystemClock())
+    assert threading.active_count() == before
+    flusher.submit([])
+    assert threading.active_count() == before
+    flusher.close()
+    flusher.close()
+
+
+def test_the_kernels_own_calls_flush(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.DURABILITY: "fsync"}, disk=Disk())
+    flush = begun(log)
+    flush.run(DISK)
+    assert flush.error is None
+    DISK.syncfs(log.active.descriptor)
+    with pytest.raises(OSError, match="Bad file"):
+        DISK.syncfs(-1)

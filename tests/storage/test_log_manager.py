@@ -1,0 +1,333 @@
+"""A data directory: who may have it, how its logs come and go, and what the next start is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.config.broker import STORAGE_MIN_FREE_BYTES
+from kafkalite.config.settings import Settings
+from kafkalite.errors import KafkaStorageError, Refusal
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.disk import FAILURE_MARK
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_manager import (
+    CLEAN_SHUTDOWN,
+    METADATA_ID,
+    NO_ID,
+    RECOVERY_CHECKPOINT,
+    LogManager,
+)
+from kafkalite.storage.recovery import Recovery
+from tests.storage.disks import QuickDisk
+from tests.storage.making import TOPIC_ID, batch, settings, values_of
+
+OTHER_ID = bytes(reversed(TOPIC_ID))
+
+
+def manager(data: Path, clock: ManualClock | None = None) -> LogManager:
+    found = LogManager(
+        data, Settings.broker({"storage.min.free.bytes": "0"}), clock or ManualClock(), QuickDisk()
+    )
+    found.lock()
+    return found
+
+
+def load(logs: LogManager) -> dict[tuple[str, int], Log]:
+    return logs.load(lambda topic: settings())
+
+
+def crash(logs: LogManager) -> None:
+    """End without a word, as SIGKILL does: only the lock goes."""
+    for log in logs.logs.values():
+        log.release()
+    logs._directory.close()
+
+
+def names(data: Path) -> set[str]:
+    return {path.name for path in data.iterdir() if path.is_dir()}
+
+
+def test_logs_are_found_again_after_a_clean_end_without_being_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = manager(tmp_path / "data")
+    for partition in range(3):
+        log = logs.create("flights", TOPIC_ID, partition, settings())
+        for number in range(20 * partition):
+            log.append(batch(b"%d" % number), 0)
+    cluster_id = logs.cluster_id
+    logs.open_metadata().append(batch(b"m"), 0, from_client=False)
+    logs.close()
+
+    monkeypatch.setattr(Recovery, "recover", lambda *_: pytest.fail("a clean log was scanned"))
+    logs = manager(tmp_path / "data")
+    assert logs.cluster_id == cluster_id
+    assert logs.open_metadata().end_offset == 1
+    loaded = load(logs)
+    assert {key: log.end_offset for key, log in loaded.items()} == {
+        ("flights", 0): 0, ("flights", 1): 20, ("flights", 2): 40,
+    }  # fmt: skip
+    assert {log.topic_id for log in loaded.values()} == {TOPIC_ID}
+    assert logs.open_metadata().topic_id == METADATA_ID
+    logs.close()
+
+
+def test_a_clean_end_is_believed_once(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"a"), 0)
+    logs.close()
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+    logs = manager(tmp_path)
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    log = load(logs)["t", 0]
+    log.append(batch(b"b"), 0)
+    with log.active.path.open("ab") as file:
+        file.write(b"torn")
+    crash(logs)
+    logs = manager(tmp_path)
+    assert values_of(load(logs)["t", 0]) == [(0, b"a"), (1, b"b")]
+    logs.close()
+
+
+def test_many_logs_are_recovered_side_by_side(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    for partition in range(20):
+        log = logs.create("t", TOPIC_ID, partition, settings())
+        for number in range(partition):
+            log.append(batch(b"%d" % number), 0)
+    crash(logs)
+    logs = manager(tmp_path)
+    assert {key[1]: log.end_offset for key, log in load(logs).items()} == {
+        number: number for number in range(20)
+    }
+    logs.close()
+
+
+def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    for partition in range(2):
+        log = logs.create("t", TOPIC_ID, partition, settings())
+        log.append(batch(b"v" * 100), 0)
+        flush = log.flush_begin()
+        assert flush is not None
+        log.flush_end(flush)
+    logs.checkpoint()
+    crash(logs)
+    os.truncate(tmp_path / "t-0" / "00000000000000000000.log", 50)
+    logs = manager(tmp_path)
+    loaded = load(logs)
+    with pytest.raises(KafkaStorageError, match="not served until its files are restored"):
+        loaded["t", 0].read(0, 100, 1)
+    assert values_of(loaded["t", 1]) == [(0, b"v" * 100)]
+    logs.close()
+    # What was known of it is still known: the next start does not take the rest for all.
+    logs = manager(tmp_path)
+    assert load(logs)["t", 0].quarantined
+    logs.close()
+
+
+def test_the_start_of_a_log_is_remembered(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    for number in range(5):
+        log.append(batch(b"%d" % number), 0)
+    log.delete_records(3)
+    logs.checkpoint()
+    crash(logs)
+    logs = manager(tmp_path)
+    assert load(logs)["t", 0].log_start_offset == 3
+    logs.close()
+
+
+def test_a_damaged_checkpoint_is_read_from_the_one_before(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    for number in range(5):
+        log.append(batch(b"%d" % number), 0)
+        log.delete_records(number)
+        logs.checkpoint()
+    crash(logs)
+    path = tmp_path / RECOVERY_CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-4])
+    logs = manager(tmp_path)
+    assert load(logs)["t", 0].log_start_offset == 3
+    logs.close()
+
+
+def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    log.append(batch(b"v"), 0)
+    held = log.read(0, 1000, 1)
+    assert held is not None
+    logs.delete(log)
+    (aside,) = names(tmp_path)
+    assert layout.is_set_aside(aside, layout.DELETE_DIRECTORY)
+    assert logs.tick(clock.monotonic_ms()) <= 1000
+    clock.advance(1000)
+    logs.tick(clock.monotonic_ms())
+    assert names(tmp_path) == set()
+    assert len(held.read()) == held.size
+    logs.delete(log)
+    logs.close()
+
+
+def test_a_log_deleted_before_a_crash_does_not_come_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    logs.delete(logs.create("t", TOPIC_ID, 0, settings()))
+    crash(logs)
+    logs = manager(tmp_path, clock)
+    assert load(logs) == {}
+    clock.advance(60_000)
+    logs.tick(clock.monotonic_ms())
+    assert names(tmp_path) == set()
+    logs.close()
+
+
+def test_a_stray_log_is_kept_under_another_name(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    log.append(batch(b"v"), 0)
+    logs.set_stray(log)
+    clock.advance(10**9)
+    logs.tick(clock.monotonic_ms())
+    (aside,) = names(tmp_path)
+    assert layout.is_set_aside(aside, layout.STRAY_DIRECTORY)
+    assert (tmp_path / aside / log.active.path.name).stat().st_size > 0
+    assert load(logs) == {}
+    logs.close()
+
+
+def test_a_new_topic_does_not_take_over_the_records_of_an_old_one(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    old = logs.create("t", TOPIC_ID, 0, settings())
+    old.append(batch(b"old"), 0)
+    new = logs.create("t", OTHER_ID, 0, settings())
+    assert (new.end_offset, new.topic_id) == (0, OTHER_ID)
+    assert any(layout.is_set_aside(name, layout.STRAY_DIRECTORY) for name in names(tmp_path))
+    logs.close()
+
+
+def test_a_log_whose_topic_id_was_lost_goes_to_the_topic_of_its_name(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"v"), 0)
+    logs.close()
+    (tmp_path / "t-0" / layout.PARTITION_METADATA).write_text("version: 0\ntopic_id: nonsense")
+    logs = manager(tmp_path)
+    assert load(logs)["t", 0].topic_id == NO_ID
+    again = logs.create("t", TOPIC_ID, 0, settings())
+    assert values_of(again) == [(0, b"v")]
+    logs.close()
+    logs = manager(tmp_path)
+    assert load(logs)["t", 0].topic_id == TOPIC_ID
+    logs.close()
+
+
+def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings({keys.RETENTION_MS: 1000}))
+    log.append(batch(b"v"), 0)
+    assert logs.tick(clock.monotonic_ms()) == 60_000
+    assert not (tmp_path / RECOVERY_CHECKPOINT).exists()
+    clock.advance(60_000)
+    logs.tick(clock.monotonic_ms())
+    assert checkpoint.read(tmp_path / RECOVERY_CHECKPOINT)["t-0"] == [0, 0]
+    assert log.log_start_offset == 0
+    clock.advance(240_000)
+    logs.tick(clock.monotonic_ms())
+    assert log.log_start_offset == 1
+    logs.close()
+
+
+def test_a_mark_of_a_failed_flush_is_taken_away_once_every_log_was_read_again(
+    tmp_path: Path,
+) -> None:
+    logs = manager(tmp_path)
+    logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"v"), 0)
+    crash(logs)
+    (tmp_path / FAILURE_MARK).touch()
+    logs = manager(tmp_path)
+    assert values_of(load(logs)["t", 0]) == [(0, b"v")]
+    assert not (tmp_path / FAILURE_MARK).exists()
+    logs.close()
+
+
+def test_closed_segments_of_an_os_log_are_flushed_in_the_background(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+
+    class Inline:
+        submitted = 0
+
+        def submit(self, flushes: list[object]) -> None:
+            self.submitted += len(flushes)
+            for flush in flushes:
+                flush.run(QuickDisk())
+                flush.done(flush)
+
+    logs.flusher = Inline()
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    while len(log.segments) < 3:
+        log.append(batch(b"x" * 100), 0)
+    logs.tick(0)
+    assert log.durable_offset == log.active.base_offset
+    logs.tick(0)
+    assert logs.flusher.submitted == 1
+    logs.close()
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def refused(data: Path) -> str:
+    with pytest.raises(Refusal) as refusal:
+        manager(data)
+    return str(refusal.value)
+
+
+def test_a_directory_in_use_names_its_process(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    assert f"already in use by process {os.getpid()}" in refused(tmp_path)
+    logs.close()
+    manager(tmp_path).close()
+
+
+def test_a_file_is_not_a_log_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a directory" in refused(tmp_path / "file")
+    assert "is not a directory" in refused(tmp_path / "file" / "below")
+
+
+def test_somebody_elses_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "is not a kafkalite data directory" in refused(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex"}
+
+
+@pytest.mark.parametrize("text", ["", "version=1\n", "version=7\ncluster.id=x\n", "\xff\xfe"])
+def test_damaged_meta_properties_are_not_guessed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "meta.properties").write_bytes(text.encode("latin-1"))
+    assert "meta.properties is damaged" in refused(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "is not writable" in refused(tmp_path)
+
+
+def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) -> None:
+    logs = LogManager(tmp_path, Settings.broker(), ManualClock())
+    logs.lock()
+    found = os.statvfs(tmp_path)
+    assert logs._settings[STORAGE_MIN_FREE_BYTES] == -1
+    assert logs._min_free() == min(1 << 30, found.f_blocks * found.f_frsize // 20)
+    logs.close()

@@ -1,0 +1,183 @@
+"""The compiled walks and searches against their twins: good files, and files with bytes changed."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext import offset_index, segment_walk
+from kafkalite.records.batch import Codec
+from tests.storage.making import NOW, batch
+from tests.twins import offset_index as index_twin
+from tests.twins import segment_walk as walk_twin
+
+
+class File:
+    """A file whose content is given."""
+
+    def __init__(self, content: bytes) -> None:
+        self.fd, path = tempfile.mkstemp()
+        os.unlink(path)
+        os.write(self.fd, content)
+
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> bytes:
+    """Batches one after the other, some of producers, some with a gap before them."""
+    content, offset = b"", 1000
+    for _ in range(draw(st.integers(0, 12))):
+        offset += draw(st.sampled_from([0, 0, 0, 3]))
+        values = draw(st.lists(st.binary(max_size=30), min_size=1, max_size=3))
+        how = {}
+        if draw(st.booleans()):
+            producer = draw(st.integers(0, 2))
+            how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": offset}
+            how["transactional"] = draw(st.integers(0, 9)) == 0
+        content += batch(
+            *values, base_offset=offset, timestamp=NOW + draw(st.integers(-50, 50)),
+            leader_epoch=draw(st.integers(0, 3)), **how,
+        )  # fmt: skip
+        offset += len(values)
+    return content
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    content = bytearray(draw(segments()))
+    how = draw(st.sampled_from(["whole", "flip", "cut", "zeros", "garbage"]))
+    if how == "flip" and content:
+        content[draw(st.integers(0, len(content) - 1))] ^= draw(st.integers(1, 255))
+    if how == "cut":
+        del content[draw(st.integers(0, len(content))) :]
+    if how == "zeros":
+        content += bytes(draw(st.integers(1, 100)))
+    if how == "garbage":
+        content += draw(st.binary(max_size=100))
+    return bytes(content)
+
+
+def scan(fd: int, size: int, interval: int) -> tuple[object, ...]:
+    return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(content=damaged(), offset=st.integers(995, 1040), late=st.integers(-60, 60))
+def test_walks_come_upon_what_their_twins_come_upon(content: bytes, offset: int, late: int) -> None:
+    size = len(content)
+    with File(content) as fd:
+        assert segment_walk.find_offset(fd, 0, size, offset)[:2] == walk_twin.find_offset(
+            content, 0, offset
+        )
+        assert segment_walk.find_offset(fd, 0, size, offset, 1001)[:2] == walk_twin.find_offset(
+            content, 0, offset, 1001
+        )
+        assert segment_walk.find_timestamp(fd, 0, size, NOW + late, offset)[
+            :2
+        ] == walk_twin.find_timestamp(content, 0, NOW + late, offset)
+        assert segment_walk.walk_to_end(fd, 0, size) == walk_twin.walk_to_end(content, 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(content=damaged(), interval=st.sampled_from([0, 100, 4096]))
+def test_a_scan_finds_what_its_twin_finds(content: bytes, interval: int) -> None:
+    with File(content) as fd:
+        assert scan(fd, len(content), interval) == walk_twin.scan(content, 1000, interval)
+
+
+def test_a_file_shorter_than_it_was_is_torn_and_a_closed_one_a_storage_error() -> None:
+    content = batch(b"v", base_offset=1000)
+    with File(content) as fd:
+        assert scan(fd, len(content) + 50, 0)[0] == segment_walk.TORN
+        assert segment_walk.walk_to_end(fd, 0, len(content) + 70)[0] == segment_walk.TORN
+    assert scan(fd, len(content), 0)[0] == segment_walk.STORAGE_ERROR
+    assert segment_walk.walk_to_end(fd, 0, 100)[0] == segment_walk.STORAGE_ERROR
+
+
+def test_a_batch_larger_than_one_read_is_scanned() -> None:
+    content = batch(b"a", base_offset=1000) + batch(os.urandom(3 << 20), base_offset=1001)
+    with File(content) as fd:
+        assert scan(fd, len(content), 4096)[:3] == (segment_walk.AT_END, len(content), 1002)
+        torn = len(content) - 1
+        assert scan(fd, torn, 4096)[0] == segment_walk.TORN
+
+
+def test_a_scan_of_more_than_it_does_at_once_goes_on_where_it_was() -> None:
+    piece = 3 << 20
+    content = b"".join(batch(bytes(piece), base_offset=1000 + i) for i in range(15))
+    with File(content) as fd:
+        found = scan(fd, len(content), 4096)
+        assert found[0] == segment_walk.WHOLE
+        assert 0 < found[1] < len(content)
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=segments(), garbage=st.binary(max_size=200))
+def test_the_next_whole_batch_behind_damage_is_found(content: bytes, garbage: bytes) -> None:
+    tail = batch(b"tail", base_offset=5000, codec=Codec.LZ4)
+    with File(garbage + tail) as fd:
+        end = len(garbage + tail)
+        assert segment_walk.next_whole(fd, 0, end, 1000) == len(garbage)
+        assert segment_walk.next_whole(fd, 0, end, 5001) == -1
+        assert segment_walk.next_whole(fd, 0, end - 1, 1000) == -1
+
+
+# -- indexes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("indexes")
+
+
+numbers = st.lists(st.integers(0, 200), unique=True, max_size=40).map(sorted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(keys=numbers, split=st.integers(0, 40), wanted=st.integers(-1, 201))
+def test_floors_are_found_in_the_file_and_in_the_tail(
+    keys: list[int], split: int, wanted: int
+) -> None:
+    for pack, floor, twin in (
+        (struct.Struct(">ii").pack, offset_index.floor_offset, index_twin.floor_offset),
+        (struct.Struct(">qi").pack, offset_index.floor_time, index_twin.floor_time),
+    ):
+        count = min(split, len(keys))
+        stored = b"".join(pack(key, 3 * key) for key in keys[:count])
+        tail = b"".join(pack(key, 3 * key) for key in keys[count:])
+        with File(stored) as fd:
+            assert floor(fd, count, tail, wanted) == twin(fd, count, tail, wanted)
+
+
+def test_an_index_that_cannot_be_read_has_no_floor() -> None:
+    assert offset_index.floor_offset(-1, 5, b"", 3) == (-1, 0)
+    with File(b"\0" * 8) as fd:
+        assert offset_index.floor_offset(fd, 9, b"", 3) == (-1, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    entries=st.lists(st.tuples(st.integers(-2, 30), st.integers(-2, 30)), max_size=12),
+    bound=st.integers(0, 30),
+    orderly=st.booleans(),
+)
+def test_soundness_is_judged_as_the_twin_judges_it(
+    entries: list[tuple[int, int]], bound: int, orderly: bool
+) -> None:
+    entries = sorted(entries) if orderly else entries
+    offsets = b"".join(struct.pack(">ii", *entry) for entry in entries)
+    assert offset_index.sound_offsets(offsets, bound) == index_twin.sound_offsets(offsets, bound)
+    times = b"".join(struct.pack(">qi", *entry) for entry in entries)
+    assert offset_index.sound_times(times, bound) == index_twin.sound_times(times, bound)

@@ -1,0 +1,110 @@
+"""The twin of ext/segment_walk.pyx: over the bytes of a file, not over the file."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+from tests.twins import record_batch
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+WHOLE, DAMAGED, AT_END, TORN, ZEROS = 0, 2, -1, -2, -3
+KEPT = 0x30  # transactional or control
+
+
+def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
+    """(code, size, base offset, last offset, max timestamp)"""
+    if position == len(file):
+        return AT_END, 0, -1, -1, -1
+    if len(file) - position < HEADER.size:
+        return TORN, 0, -1, -1, -1
+    base, length, _, magic, _, _, delta, _, newest, *_ = HEADER.unpack_from(file, position)
+    size = length + 12
+    if size < HEADER.size or magic != 2 or delta < 0 or not 0 <= base <= (1 << 63) - 1 - delta:
+        return DAMAGED, size, base, -1, newest
+    whole = position + size <= len(file)
+    return (WHOLE if whole else TORN), size, base, base + delta, newest
+
+
+def find_offset(file: bytes, position: int, offset: int, expected: int = -1) -> tuple[int, int]:
+    """(code, position)"""
+    code, size, _, last, _ = header_at(file, position)
+    if code == WHOLE and expected >= 0 and last != expected:
+        return DAMAGED, position
+    while code == WHOLE and last < offset:
+        position += size
+        code, size, _, last, _ = header_at(file, position)
+    return code, position
+
+
+def find_timestamp(file: bytes, position: int, timestamp: int, offset: int) -> tuple[int, int]:
+    code, size, _, last, newest = header_at(file, position)
+    while code == WHOLE and (newest < timestamp or last < offset):
+        position += size
+        code, size, _, last, newest = header_at(file, position)
+    return code, position
+
+
+def walk_to_end(file: bytes, position: int) -> tuple[int, int, int, int, int]:
+    next_offset, newest, of_newest = -1, -1, -1
+    code, size, _, last, timestamp = header_at(file, position)
+    while code == WHOLE:
+        if timestamp > newest:
+            newest, of_newest = timestamp, last
+        next_offset, position = last + 1, position + size
+        code, size, _, last, timestamp = header_at(file, position)
+    return code, position, next_offset, newest, of_newest
+
+
+def scan(file: bytes, base: int, interval: int) -> tuple[object, ...]:
+    """From the beginning of a segment, without state carried in."""
+    position, next_offset, since, newest, of_newest, entered, epoch = 0, base, 0, -1, base, -1, -1
+    offsets, times, produced, began, count = b"", b"", [], [], 0
+    code = AT_END
+    while position < len(file):
+        rest = file[position:]
+        if not any(rest):
+            code = ZEROS
+            break
+        if len(rest) < 12:
+            code = TORN
+            break
+        size = struct.unpack_from(">i", rest, 8)[0] + 12
+        if size < HEADER.size:
+            code = DAMAGED if size != 12 else TORN
+            break
+        if size > len(rest):
+            code = TORN
+            break
+        whole = rest[:size]
+        first, _, leader, _, _, bits, delta, _, when, producer, p_epoch, sequence, _ = (
+            HEADER.unpack_from(whole)
+        )
+        misplaced = first < next_offset or delta < 0 or first + delta - base > (1 << 31) - 1
+        code = DAMAGED if misplaced else record_batch.check(whole)
+        if code:
+            break
+        code = AT_END
+        if when > newest:
+            newest, of_newest = when, first + delta
+        if since > interval:
+            offsets += struct.pack(">ii", first + delta - base, position)
+            if newest > entered:
+                times += struct.pack(">qi", newest, of_newest - base)
+                entered = newest
+            since = 0
+        since += size
+        if leader > epoch:
+            began.append((leader, first))
+            epoch = leader
+        if producer >= 0:
+            produced.append((first, delta, bits, when, producer, p_epoch, sequence))
+        next_offset, position, count = first + delta + 1, position + size, count + 1
+    seen: Counter[int] = Counter()
+    kept = []
+    for batch in reversed(produced):
+        if seen[batch[4]] < 5 or batch[2] & KEPT:
+            kept.append(batch)
+        seen[batch[4]] += 1
+    return (code, position, next_offset, since, newest, of_newest, entered, epoch, count,
+            offsets, times, kept[::-1], began)  # fmt: skip
