@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kafkalite import errors
 from kafkalite.broker import machine_host
@@ -86,6 +89,16 @@ class Hosted:
         topic_id = self.topics.to_bytes(16, "big")
         new = NewTopic(name, partitions)
         return lambda controller: controller.create_topics([new], [topic_id], Defaults(1, 1))
+
+    def decision(self, kind: str) -> Any:
+        """A decision of that kind, which the state allows."""
+        if kind == "ids":
+            return lambda controller: controller.allocate_producer_ids(0)
+        topics = self.host.machine.image.topics
+        if kind == "create" or not topics:
+            return self.create(f"t{self.topics}", 3)
+        growth = [Growth(name, len(topic.partitions) + 2) for name, topic in topics.items()]
+        return lambda controller: controller.create_partitions(growth)
 
     @property
     def state(self) -> list[internal.Record]:
@@ -237,6 +250,32 @@ def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
     hosted.begin(hosted.create("a"))
     with pytest.raises(Refusal, match="newer kafkalite"):
         hosted.crash()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(["create", "grow", "ids", "flush"]), max_size=12),
+    kept=st.floats(0, 1),
+)
+def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, kept):
+    with TemporaryDirectory() as directory:
+        hosted = Hosted(Path(directory) / "__cluster_metadata-0")
+        hosted.ask(lambda controller: controller.register_node(NodeImage(0, "localhost", 9092)))
+        states = {hosted.log.active.size: hosted.state}
+        durable_size = hosted.log.active.size
+        for step in steps:
+            if step == "flush":
+                hosted.flusher.go()
+                durable_size = hosted.log.active.size
+            else:
+                hosted.begin(hosted.decision(step))
+            states[hosted.log.active.size] = hosted.state
+        cut = durable_size + int(kept * (hosted.log.active.size - durable_size))
+        hosted.log.release()
+        with hosted.log.active.path.open("r+b") as file:
+            file.truncate(cut)
+        hosted.open()
+        assert hosted.state == states[max(size for size in states if size <= cut)]
 
 
 # -- snapshots -----------------------------------------------------------------------------------
