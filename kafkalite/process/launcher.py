@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import NamedTuple
@@ -191,7 +192,8 @@ class Launcher:
         self.address = address
         self.reactor = Reactor(SystemClock(), limits_of(settings))
         self.files: list[Path] = []
-        self.told_to_end = False
+        self.ending = False
+        self.signals = 0
 
     def run(self, until: int | None = None) -> int:
         """Open, serve and end; see the module."""
@@ -203,7 +205,7 @@ class Launcher:
                 left_by_a_killed_one.unlink(missing_ok=True)
         listener = bind(self.address, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         log_to(self.data / LOG_FILE)
-        watch_signals(self.reactor, self.end)
+        watch_signals(self.reactor, self.signalled)
         if until is not None:
             self.reactor.watch(until, self.end)
         try:
@@ -225,7 +227,7 @@ class Launcher:
         gc.collect()
         gc.freeze()  # what is there now stays; collections need not look at it
         try:
-            if not self.told_to_end:
+            if not self.ending:
                 ask_itself(self.reactor, listener, lambda: self.ready(node.cluster_id, listener))
                 self.reactor.run()
         except Refusal:
@@ -239,11 +241,16 @@ class Launcher:
         node.close()
         log.info("ended")
 
-    def end(self) -> None:
+    def signalled(self) -> None:
         """Told to end; told twice, end at once."""
-        if self.told_to_end:
+        self.signals += 1
+        if self.signals > 1:
             os._exit(1)
-        self.told_to_end = True
+        self.end()
+
+    def end(self) -> None:
+        """End after this tick, or after opening."""
+        self.ending = True
         self.reactor.stop()
 
     def ready(self, cluster_id: str, listener: socket.socket) -> None:
@@ -272,7 +279,8 @@ class Launcher:
         if self.options.ready_file is not None:
             self.write(self.options.ready_file.absolute(), ready)
         log.info("ready: %s", ready)
-        print(banner(ready, self.settings, self.data / LOG_FILE), flush=True)
+        with suppress(OSError):  # that nobody reads it is no reason to end
+            print(banner(ready, self.settings, self.data / LOG_FILE), flush=True)
 
     def write(self, path: Path, ready: Ready) -> None:
         try:
@@ -303,14 +311,14 @@ def ask_itself(reactor: Reactor, listener: socket.socket, answered: Callable[[],
     reactor.watch(client.fileno(), read)
 
 
-def watch_signals(reactor: Reactor, end: Callable[[], None]) -> None:
-    """Have SIGTERM, SIGINT and SIGHUP end the broker, waking the loop if it waits."""
+def watch_signals(reactor: Reactor, signalled: Callable[[], None]) -> None:
+    """Hear SIGTERM, SIGINT and SIGHUP, and wake the loop for them if it waits."""
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     reactor.watch(woken, lambda: os.read(woken, 512))
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: end())
+            signal.signal(number, lambda *_: signalled())
 
 
 def log_to(path: Path) -> None:

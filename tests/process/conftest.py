@@ -20,9 +20,8 @@ class Started:
         command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
         command += ["--durability", "os", "--ready-file", str(self.ready_file)]
         command += ["--data", str(self.data), *flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        self.process = subprocess.Popen(command, text=True, **streams)
         until(self.ready_file.exists, self.process)
         self.ready = json.loads(self.ready_file.read_text())
 

@@ -90,6 +90,14 @@ def test_ctrl_c_and_a_closed_terminal_end_it_cleanly_too(start, number):
     assert start().end(number)[1] == 0
 
 
+def test_a_banner_that_nobody_reads_is_no_reason_to_end(start):
+    reading, writing = os.pipe()
+    os.close(reading)
+    broker = start(stdout=writing)
+    os.close(writing)
+    assert api_versions(broker.ready["nodes"][0]["port"]) == 0
+
+
 def test_started_with_nohup_it_survives_the_terminal(start):
     broker = start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     os.kill(broker.process.pid, signal.SIGHUP)
@@ -104,9 +112,9 @@ def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
     settings = launcher.settings_of(options)
     address = launcher.listen_address(settings, insecure=False)
     broker = launcher.Launcher(options, settings, default_data_directory(), address)
-    broker.end()
+    broker.signalled()
     assert codes == []
-    broker.end()
+    broker.signalled()
     assert codes == [1]
     broker.reactor.close()
 

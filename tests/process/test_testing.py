@@ -71,6 +71,16 @@ def test_nothing_is_left_when_the_test_process_is_killed(owner):
     until(lambda: is_gone(pid) and not directory.exists())
 
 
+def test_nothing_is_left_when_a_signal_and_the_starters_end_come_together(owner):
+    process, pid, directory = owner
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: is_gone(pid) and not directory.exists())
+
+
 def test_nothing_is_left_when_the_test_process_ends_and_forgets_it(owner):
     process, pid, directory = owner
     process.stdin.close()

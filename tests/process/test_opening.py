@@ -1,0 +1,61 @@
+"""While the logs are being opened: who comes early waits, and who wants it to end is heard."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from tests.process.waiting import WAIT_S_MAX
+
+SLOW_TO_OPEN = """
+import pathlib, sys
+from kafkalite.process import launcher
+
+opened = launcher.Node.open
+
+def slowly(node):
+    print(node.listener.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    opened(node)
+
+launcher.Node.open = slowly
+data = pathlib.Path(sys.argv[1])
+options = launcher.Options(listen="127.0.0.1:0", data=data, durability="os")
+sys.exit(launcher.start(options))
+"""
+
+
+@pytest.fixture
+def opening(tmp_path):
+    """A broker that has bound its port and opens its logs when it is sent a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_TO_OPEN, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    port = int(process.stdout.readline())
+    yield process, port
+    process.kill()
+    process.communicate()
+
+
+def test_a_client_that_comes_before_the_logs_are_open_is_not_refused(opening):
+    process, port = opening
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as early:
+        early.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        process.stdin.write("open\n")
+        process.stdin.flush()
+        assert early.recv(10)[4:] == struct.pack(">ih", 7, 0)
+
+
+def test_told_to_end_while_it_opens_it_opens_and_ends_cleanly(opening):
+    process, port = opening
+    os.kill(process.pid, signal.SIGTERM)
+    printed, _ = process.communicate("open\n", timeout=WAIT_S_MAX)
+    assert process.returncode == 0
+    assert "ready" not in printed
