@@ -4,21 +4,21 @@ Defaults that are not Kafka's:
     listeners                    loopback only, where Kafka listens on every address
     log.flush.interval.ms        1000, since `durability=interval` flushes by it
     queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
-Keys that are not Kafka's: `durability`, `flush.bytes`, `group.commit.max.wait.us`,
-`storage.min.free.bytes`.
+Keys that are not Kafka's: `durability`, `flush.bytes`, `storage.min.free.bytes`.
 
 A broker key that only gives topics their default is not written here again: it is declared from
 the topic's key that overrides it.
 
 Left out: keys of Kafka's without a counterpart here are refused, those that people set with the
-reason.  No key changes while the broker runs until the config APIs are served.
+reason.  No key changes while the broker runs until the config APIs are served.  A group commit has
+no waiting time to set: what is appended while one is under way joins the next.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.config.key import Check, Key, Scope, Type, at_least, between, only, quoted
+from kafkalite.config.key import Check, Key, Scope, Type, at_least, only, quoted
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import InvalidConfig
 
@@ -174,12 +174,6 @@ PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
 
 # The disk.
 
-GROUP_COMMIT_MAX_WAIT_US = BROKER.declare(
-    "group.commit.max.wait.us", Type.INT, 500,
-    """With durability=fsync, how long a flush waits for more appends to join it.  A lone
-    append is flushed at once.""",
-    check=between(0, 5_000),
-)
 STORAGE_MIN_FREE_BYTES = BROKER.declare(
     "storage.min.free.bytes", Type.LONG, -1,
     """The free space of the disk below which producers get a retriable error; reads go on.

@@ -162,13 +162,15 @@ DURABILITY = TOPIC.declare(
 )
 FLUSH_MS = TOPIC.declare(
     "flush.ms", Type.LONG, 1_000,
-    """With durability=interval, the longest that a record waits to be flushed.""",
+    """With durability=interval, the longest that a record waits to be flushed; with `os` as
+    well where it is set.""",
     check=at_least(0),
     overrides="log.flush.interval.ms",
 )
 FLUSH_MESSAGES = TOPIC.declare(
     "flush.messages", Type.LONG, LONG_MAX,
-    """With durability=interval, how many records may wait to be flushed.""",
+    """With durability=interval, how many records of a partition may wait to be flushed; with
+    `os` as well where it is set.""",
     check=at_least(1),
     overrides="log.flush.interval.messages",
 )
