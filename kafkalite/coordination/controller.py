@@ -115,7 +115,8 @@ class Controller:
         """Begin as this cluster, once; another cluster's log is refused."""
         if self.image.cluster_id not in ("", cluster_id):
             raise InconsistentClusterId(
-                f"It is that of cluster {self.image.cluster_id}, and this is cluster {cluster_id}."
+                f"it belongs to cluster {self.image.cluster_id} and the rest of the directory to"
+                f" {cluster_id}; bring together what is of one cluster, or start with another one."
             )
         return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
 

@@ -189,7 +189,9 @@ def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
 
 
 def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
-    with pytest.raises(Refusal, match="cluster a-cluster, and this is cluster another"):
+    with pytest.raises(
+        Refusal, match="belongs to cluster a-cluster and the rest of the directory to another"
+    ):
         hosted.host.ask_at_start(lambda controller: controller.found("another"))
     hosted.log.release()
     hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
