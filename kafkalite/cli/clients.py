@@ -27,7 +27,7 @@ CONNECTION = (
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        default=os.environ.get("KAFKALITE_BOOTSTRAP", BOOTSTRAP_DEFAULT),
+        default=os.environ.get("KAFKALITE_BOOTSTRAP") or BOOTSTRAP_DEFAULT,
         help="a broker of the cluster (default: %(default)s, or $KAFKALITE_BOOTSTRAP)",
     ),
     argument(
@@ -80,6 +80,9 @@ class Cluster:
 
     def producer(self, settings: dict[str, Any]) -> Producer:
         """Nothing is lost, doubled or reordered by a retry; keys land where Java's land."""
+        acks = self.properties.get("acks", self.properties.get("request.required.acks", "all"))
+        if acks not in ("all", "-1"):
+            settings = settings | {"enable.idempotence": False}
         return Producer(self.settings(PRODUCER | settings))
 
     def consumer(self, settings: dict[str, Any]) -> Consumer:

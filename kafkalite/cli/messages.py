@@ -9,13 +9,15 @@ Left out: transactions, groups, Avro; kcat's -L and -Q are `kafkalite topic desc
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
 import sys
+import termios
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -51,6 +53,10 @@ WAITING_SIZE_MAX = 256 << 20
 RECORD_SIZE_MAX = 100 << 20
 BATCH_COUNT_MAX = 5_000
 POLL_S = 0.2
+
+SHORT_SIZE_MAX = 512 << 10
+AT_ONCE = {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
+"""For an input that is known to be short: librdkafka takes half a second to become idempotent."""
 
 
 @command(
@@ -104,10 +110,13 @@ def produce(
     if by_line and not files:
         raise Usage("-l wants the files to read (stdin is always read by line)")
     cluster = Cluster(bootstrap, properties)
+    total_size = whole_size(files)
+    short = total_size is not None and total_size <= SHORT_SIZE_MAX
+    settings = {"compression.type": codec, **(AT_ONCE if short else {})}
     with sentences():
-        sender = Sender(cluster, topic, {"compression.type": codec}, partition, headers)
+        sender = Sender(cluster, topic, settings, partition, headers)
     drawn = not quiet and not sys.stdin.isatty()
-    progress = Progress(f"to {topic}", total_size=whole_size(files), drawn=drawn)
+    progress = Progress(f"to {topic}", total_size=total_size, drawn=drawn)
     try:
         with sentences(), progress, sender:
             for lines in inputs(files, by_line, delimiter, sender.wait):
@@ -135,7 +144,7 @@ class Sender:
         self,
         cluster: Cluster,
         topic: str,
-        settings: dict[str, str],
+        settings: Mapping[str, object],
         partition: int = -1,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -258,7 +267,17 @@ def whole_size(files: Sequence[str]) -> int | None:
     sizes = [os.stat(name) for name in files] or [os.fstat(sys.stdin.fileno())]
     if all(stat.S_ISREG(status.st_mode) for status in sizes):
         return sum(status.st_size for status in sizes)
-    return None
+    return None if files else rest_of_ended_pipe(sys.stdin.fileno())
+
+
+def rest_of_ended_pipe(fd: int) -> int | None:
+    """What lies in a pipe that nobody writes to any more."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    ended = any(events & select.POLLHUP for _, events in poll.poll(0))
+    if not ended:
+        return None
+    return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @command(
