@@ -135,9 +135,6 @@ class Flusher:
         while not self._done.empty():
             self._under_way -= 1
             done += self._done.get()
-        for flush in done:
-            if flush.error is not None and self._failed is None:
-                self._failed = self._mark(flush, flush.error)
         if self._failed is not None:
             raise self._failed
         return done
@@ -163,6 +160,9 @@ class Flusher:
     def _work(self) -> None:
         while (flushes := self._jobs.get()) is not None:
             flush_all(flushes, self._disk)
+            for flush in flushes:
+                if flush.error is not None and self._failed is None:
+                    self._failed = self._mark(flush, flush.error)
             self._done.put(flushes)
             os.eventfd_write(self._event, 1)
 

@@ -353,24 +353,15 @@ class LogManager:
     # -- ending ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End cleanly: everything flushed, and the next start told so."""
-        ends: dict[str, KnownEnd] = {}
-        flushes = []
+        """End cleanly: everything flushed, and the next start told so.
+
+        After a failed flush nothing is flushed again and the next start reads every log.
+        """
         try:
-            for found in self._logs.values():
-                end = found.finish()
-                if end is not None:
-                    ends[found.directory.name] = end
-                    flush = found.flush_begin()
-                    if flush is not None:
-                        flushes.append(flush)
-            flush_all(flushes, self._disk)
-            for flush in flushes:
-                if flush.error is not None:
-                    raise DiskFailed(f"{flush.log.directory} could not be flushed: {flush.error}")
-                flush.log.flush_end(flush)
-            self.checkpoint()
-            put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+            if (self.data / FAILURE_MARK).exists():
+                log.error("the end is not a clean one: a flush has failed")
+            else:
+                self._end_cleanly()
         except OSError as error:
             log.error("the end is not a clean one: %s", error)
         finally:
@@ -378,6 +369,25 @@ class LogManager:
                 found.release()
             self._logs.clear()
             self._directory.close()
+
+    def _end_cleanly(self) -> None:
+        ends: dict[str, KnownEnd] = {}
+        flushes = []
+        for found in self._logs.values():
+            end = found.finish()
+            if end is None:
+                continue
+            ends[found.directory.name] = end
+            flush = found.flush_begin()
+            if flush is not None:
+                flushes.append(flush)
+        flush_all(flushes, self._disk)
+        for flush in flushes:
+            if flush.error is not None:
+                raise DiskFailed(f"{flush.log.directory} could not be flushed: {flush.error}")
+            flush.log.flush_end(flush)
+        self.checkpoint()
+        put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
 
 
 def metadata_text(topic_id: bytes) -> bytes:

@@ -284,6 +284,17 @@ def test_closed_segments_of_an_os_log_are_flushed_in_the_background(tmp_path: Pa
     logs.close()
 
 
+def test_after_a_failed_flush_nothing_is_flushed_again_and_the_end_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = manager(tmp_path)
+    logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"v"), 0)
+    (tmp_path / FAILURE_MARK).touch()
+    monkeypatch.setattr(QuickDisk, "fdatasync", lambda *_: pytest.fail("flushed again"))
+    logs.close()
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 

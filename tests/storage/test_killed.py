@@ -1,0 +1,66 @@
+"""A process that appends is killed again and again: what it said it wrote is there, once.
+
+The next life begins where the last one's word ended, so its first batches are retries of what the
+dead one wrote without having said so.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import SystemClock
+from kafkalite.config.settings import Settings
+from kafkalite.storage.log_manager import LogManager
+from tests.storage.making import settings, values_of
+
+
+def life(data: Path, first: int, batches: int) -> dict[int, int]:
+    """Append at least so many batches, be killed, and answer sequence → offset as acknowledged."""
+    command = [sys.executable, "-m", "tests.storage.appending", str(data), str(first)]
+    acked = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            for _ in range(batches):
+                sequence, offset = process.stdout.readline().split()
+                acked[int(sequence)] = int(offset)
+        finally:
+            process.kill()
+        rest = process.stdout.read()
+    for line in rest.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            sequence, offset = line.split()
+            acked[int(sequence)] = int(offset)
+    return acked
+
+
+def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
+    chance = random.Random(seed)
+    acked: dict[int, int] = {}
+    for _ in range(lives):
+        # The last five may be sent again: that many a producer is remembered by.
+        first = max(0, len(acked) - chance.randrange(5))
+        for sequence, offset in life(data, first, chance.randrange(1, 800)).items():
+            assert acked.setdefault(sequence, offset) == offset, "a retry was written again"
+    logs = LogManager(data, Settings.broker(), SystemClock())
+    logs.lock()
+    log = logs.load(lambda topic: settings())["t", 0]
+    values = values_of(log)
+    assert [value for _, value in values] == [b"%d" % number for number in range(len(values))]
+    assert all(values[offset] == (offset, b"%d" % number) for number, offset in acked.items())
+    logs.close()
+
+
+def test_what_a_killed_process_acknowledged_is_there_once(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, lives=4, seed=1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(10))
+def test_a_hundred_killed_processes_lose_nothing(tmp_path: Path, seed: int) -> None:
+    kill_again_and_again(tmp_path, lives=10, seed=seed)
