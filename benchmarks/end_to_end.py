@@ -1,0 +1,39 @@
+"""The round trip: from produce() to the moment the record is in a consumer's hands, one at a time.
+
+The sketch: two round trips over loopback (produce; the fetch that waits), each some 20 us of
+kernel, and librdkafka's threads waking each other four times on the way, 10 to 50 us each.  What
+is ours is the time between: judging, appending, waking the fetch that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.harness import Bench, run_client, topic
+from benchmarks.report import Budget
+from benchmarks.subjects import Subject
+
+# Where there is another to compare with, it is half of its time; the design names our own besides.
+RATIOS = {"p50, us": Budget(at_most=1 / 2), "p99, us": Budget(at_most=1 / 2)}
+VALUES = {
+    "p50, us": Budget(at_most=250, of_value=True),
+    "p99, us": Budget(at_most=1000, of_value=True),
+}
+
+
+def run(bench: Bench) -> None:
+    records = bench.scale(10_000, at_least=20)
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        with topic(subject) as name:
+            run = run_client(
+                subject, "roundtrip", topic=name, records=records, warm_up=records // 10, acks=1
+            )
+        return {
+            "p50, us": run.client["p50_us"],
+            "p99, us": run.client["p99_us"],
+            "broker's user time, us/record": run.user_us_per(records * 1.1),
+        }
+
+    bench.compare("round trip, acks 1, linger 0", measure, RATIOS)
+    bench.compare("round trip, ours alone", measure, VALUES, subjects=[bench.ours])

@@ -1,0 +1,105 @@
+"""Request frames for `client frames`, and the integers in them that it draws anew each time.
+
+One old version of each, which every broker takes: Produce 7, Fetch 11, ListOffsets 4.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks.harness import Run, run_client
+from benchmarks.subjects import Subject
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schema import Api
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.records.batch import Record, build
+
+PRODUCE_VERSION, FETCH_VERSION = 7, 11
+PARTITION_MARK, OFFSET_MARK = 0x5EEDBEEF, 0x5EEDBEEF5EEDBEEF
+RECORD_SIZE = 100
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A request without its size prefix; `varied` is what the client's --vary takes."""
+
+    api: Api
+    version: int
+    request: bytes
+    varied: tuple[str, ...] = ()
+
+    def run(self, subject: Subject, scratch: Path, requests: int, connections: int = 1) -> Run:
+        """Send it so many times; first once alone, to see that it is answered without error."""
+        path = scratch / "frame"
+        path.write_bytes(self.request)
+        answer = scratch / "answer"
+        options = {"frame": path, "vary": list(self.varied)}
+        run_client(subject, "frames", records=1, answer=answer, **options)
+        if subject.name not in ("receive_and_write", "sendfile"):
+            self.check(answer.read_bytes())
+        requests = max(requests, connections)
+        return run_client(subject, "frames", records=requests, connections=connections, **options)
+
+    def check(self, answer: bytes) -> None:
+        found = self.api.response.read(self.version, answer, 4)
+        for topic in found["responses"]:
+            for partition in topic.get("partition_responses") or topic["partitions"]:
+                if partition["error_code"]:
+                    raise RuntimeError(f"{self.api.name} is answered with {partition}")
+
+
+def produce_frame(topic: str, batch: bytes, *, partitions: int = 1, acks: int = 1) -> Frame:
+    """One batch for one partition; a partition drawn for each request where there are several."""
+    index = PARTITION_MARK if partitions > 1 else 0
+    body: dict[str, object] = {
+        "acks": acks,
+        "timeout_ms": 30_000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch}]}],
+    }
+    request = frame(PRODUCE, PRODUCE_VERSION, body)
+    if partitions == 1:
+        return Frame(PRODUCE, PRODUCE_VERSION, request)
+    position = request.index(struct.pack(">i", PARTITION_MARK))
+    return Frame(PRODUCE, PRODUCE_VERSION, request, (f"{position}:4:0:{partitions}",))
+
+
+def fetch_frame(topic: str, *, end_offset: int, size_max: int) -> Frame:
+    """What lies at an offset below the end, drawn for each request, and so much of it."""
+    wanted = {"partition": 0, "fetch_offset": OFFSET_MARK, "partition_max_bytes": size_max}
+    body: dict[str, object] = {
+        "max_wait_ms": 100,
+        "min_bytes": 1,
+        "max_bytes": size_max,
+        "topics": [{"topic": topic, "partitions": [wanted]}],
+    }
+    request = frame(FETCH, FETCH_VERSION, body)
+    position = request.index(struct.pack(">q", OFFSET_MARK))
+    return Frame(FETCH, FETCH_VERSION, request, (f"{position}:8:0:{end_offset}",))
+
+
+def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
+    header = write_header(api.key, version, 1, "bench", api.request_header_flexible(version))
+    return header + api.request.write(version, dict(body))
+
+
+@cache
+def batch_of(size: int) -> bytes:
+    """A batch of records of 100 bytes, about so large; the same bytes whenever it is asked for."""
+    now_ms = int(time.time() * 1000)
+    count = max(1, (size - 61) // (RECORD_SIZE + 8))
+    values = os.urandom(RECORD_SIZE * count)
+    return build(
+        Record(timestamp=now_ms, value=values[place : place + RECORD_SIZE])
+        for place in range(0, len(values), RECORD_SIZE)
+    )
+
+
+def count_in(batch: bytes) -> int:
+    return int.from_bytes(batch[57:61], "big")
