@@ -1,0 +1,374 @@
+"""kafkalite log: look into segment files and indexes, and check them, with no broker.
+
+Both commands read the files as they are, of a log of ours or of Apache Kafka's, and change
+nothing.  Given a directory they take every file in it that belongs to a log.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafkalite._ext import segment_walk
+from kafkalite._ext.offset_index import sound_offsets, sound_times
+from kafkalite._ext.record_batch import HEADER_SIZE, header
+from kafkalite.cli.command import argument, command
+from kafkalite.errors import KafkaError, Refusal
+from kafkalite.records.batch import BatchHeader, Record, RecordBatch
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage import layout
+from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.producer_state import decoded
+from kafkalite.storage.segment import LEADER_EPOCHS_KNOWN, RELATIVE_OFFSET_MAX, Scanned
+
+KINDS = (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.SNAPSHOT)
+PROGRESS_S = 0.2
+JSON_FLAG = argument("--json", action="store_true", help="one JSON object a line")
+
+
+class Damage(NamedTuple):
+    """Something wrong in a file: where, what, and whether a crash explains it."""
+
+    path: Path
+    sentence: str
+    torn_tail: bool = False
+
+
+@command(
+    argument("file", nargs="+", type=Path, help="segment, index, snapshot, or a log's directory"),
+    argument("--records", action="store_true", help="show the records of each batch too"),
+    JSON_FLAG,
+)
+def dump(file: list[Path], records: bool, json: bool) -> int:
+    """Show what stands in the files of a log.
+
+    Of a segment its batches, of an index its entries, of a snapshot its producers.  It ends with
+    exit code 1 where a file cannot be read on, and a sentence that says where.
+
+    Examples:
+      kafkalite log dump data/flights-0
+      kafkalite log dump --records --json data/flights-0/00000000000000000000.log
+    """
+    code = 0
+    for path in files_of(file):
+        show = as_json if json else as_text
+        if not json:
+            print(f"{path}")
+        try:
+            for entry in entries_of(path, with_records=records):
+                print(show(path, entry))
+        except (ValueError, KafkaError) as fault:
+            print(f"kafkalite: {path}: {fault}", file=sys.stderr)
+            code = 1
+    return code
+
+
+@command(
+    argument("file", nargs="+", type=Path, help="segments, indexes, snapshots, or directories"),
+    JSON_FLAG,
+)
+def verify(file: list[Path], json: bool) -> int:
+    """Check every batch by its CRC, and every index against its segment.
+
+    A segment may end in a torn batch after a crash, which the next start cuts off: that is told
+    apart from damage with whole batches behind it, which nothing repairs.  The exit code is 0
+    only when nothing at all is wrong.
+
+    Examples:
+      kafkalite log verify data/flights-0
+      kafkalite log verify data/*/00000000000000000000.log && echo sound
+    """
+    paths = files_of(file)
+    damages = []
+    for path in paths:
+        for damage in damages_of(path):
+            damages.append(damage)
+            print(damage_as_json(damage) if json else f"{damage.path}: {damage.sentence}")
+    if not json:
+        print(f"{len(paths)} files checked, {len(damages) or 'nothing'} wrong")
+    return 1 if damages else 0
+
+
+# -- which files -----------------------------------------------------------------------------------
+
+
+def files_of(given: list[Path]) -> list[Path]:
+    """The files meant: those named, and those of a log in directories named."""
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(entry for entry in path.rglob("*") if kind_of(entry) is not None)
+            if not inside:
+                raise Refusal(f"{path} holds no file of a log")
+            found += inside
+        elif not path.exists():
+            raise Refusal(f"{path} does not exist")
+        elif kind_of(path) is None:
+            raise Refusal(
+                f"{path} is not named like a file of a log"
+                f" (twenty digits and {', '.join(KINDS)}; or {layout.LEADER_EPOCHS})"
+            )
+        else:
+            found.append(path)
+    return found
+
+
+def kind_of(path: Path) -> str | None:
+    if path.name == layout.LEADER_EPOCHS:
+        return layout.LEADER_EPOCHS
+    suffix = path.suffix
+    known = suffix in KINDS and layout.offset_of(path.name, suffix) is not None
+    return suffix if known and path.is_file() else None
+
+
+def base_offset_of(path: Path) -> int:
+    found = layout.offset_of(path.name, path.suffix)
+    assert found is not None
+    return found
+
+
+# -- dump ------------------------------------------------------------------------------------------
+
+
+def entries_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
+    """What stands in a file, entry by entry; ValueError or KafkaError where it cannot go on."""
+    kind = kind_of(path)
+    if kind == layout.LOG:
+        yield from batches_of(path, with_records)
+    elif kind == layout.OFFSET_INDEX:
+        base = base_offset_of(path)
+        for relative, position in struct.iter_unpack(">ii", whole_entries(path, 8)):
+            yield {"offset": base + relative, "position": position}
+    elif kind == layout.TIME_INDEX:
+        base = base_offset_of(path)
+        for timestamp, relative in struct.iter_unpack(">qi", whole_entries(path, 12)):
+            yield {"timestamp": timestamp, "offset": base + relative}
+    elif kind == layout.SNAPSHOT:
+        for producer in decoded(path.read_bytes()):
+            last = producer.batches[-1] if producer.batches else None
+            yield {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.epoch,
+                "last_sequence": last.last_sequence if last else -1,
+                "last_offset": last.last_offset if last else -1,
+                "last_timestamp": producer.last_timestamp,
+                "coordinator_epoch": producer.coordinator_epoch,
+                "txn_first_offset": producer.txn_first_offset,
+            }
+    else:
+        cache = LeaderEpochCache.load(path)
+        if cache is None:
+            raise ValueError("it does not read as leader epochs")
+        for epoch, start_offset in zip(cache.epochs, cache.starts, strict=True):
+            yield {"leader_epoch": epoch, "start_offset": start_offset}
+
+
+def whole_entries(path: Path, size: int) -> bytes:
+    content = path.read_bytes()
+    if len(content) % size:
+        raise ValueError(f"its {len(content)} bytes are no whole number of entries")
+    return content
+
+
+def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
+    """A segment's batches by their headers, each opened when its records are wanted."""
+    file = OpenFile(path, os.O_RDONLY)
+    end = path.stat().st_size
+    position = 0
+    while position < end:
+        code, position, size, *_ = segment_walk.find_offset(file.fileno(), position, end, -1)
+        if code != segment_walk.WHOLE:
+            if rest_is_zeros(file, position, end):
+                return
+            raise ValueError(f"no whole batch stands at byte {position}")
+        fields = BatchHeader(*header(os.pread(file.fileno(), HEADER_SIZE, position)))
+        entry = {"position": position, "size": size, **described(fields)}
+        if with_records:
+            batch = RecordBatch(os.pread(file.fileno(), size, position))
+            entry["records"] = [described_record(record) for record in batch.records()]
+        yield entry
+        position += size
+
+
+def rest_is_zeros(file: OpenFile, position: int, end: int) -> bool:
+    """Space set aside for a log that is open, or was when its broker died."""
+    code = segment_walk.scan(
+        file.fileno(), position, end, 0, 0, 0, 0, -1, 0, -1, LEADER_EPOCHS_KNOWN
+    )[0]
+    return code == segment_walk.ZEROS
+
+
+def described(fields: BatchHeader) -> dict[str, Any]:
+    return {
+        "base_offset": fields.base_offset,
+        "last_offset": fields.last_offset,
+        "count": fields.count,
+        "leader_epoch": fields.leader_epoch,
+        "codec": fields.codec.name.lower(),
+        "timestamp_type": fields.timestamp_type.name.lower(),
+        "max_timestamp": fields.max_timestamp,
+        "producer_id": fields.producer_id,
+        "producer_epoch": fields.producer_epoch,
+        "base_sequence": fields.base_sequence,
+        "transactional": fields.is_transactional,
+        "control": fields.is_control,
+        "crc": fields.crc,
+    }
+
+
+def described_record(record: Record) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": written(record.key),
+        "value": written(record.value),
+        "headers": {name: written(value) for name, value in record.headers},
+    }
+
+
+def written(content: bytes | None) -> Any:
+    """Bytes as text where they are; as base64, said to be that, where they are not."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def as_json(path: Path, entry: dict[str, Any]) -> str:
+    return json.dumps({"file": str(path), **entry})
+
+
+def as_text(path: Path, entry: dict[str, Any]) -> str:
+    lines = ["  " + "  ".join(f"{key}={value}" for key, value in entry.items() if key != "records")]
+    lines += ["    " + json.dumps(record) for record in entry.get("records", ())]
+    return "\n".join(lines)
+
+
+# -- verify ----------------------------------------------------------------------------------------
+
+
+def damages_of(path: Path) -> Iterator[Damage]:
+    """What is wrong with a file, by itself and beside its segment."""
+    kind = kind_of(path)
+    if kind == layout.LOG:
+        yield from segment_damages(path)
+    elif kind in (layout.OFFSET_INDEX, layout.TIME_INDEX):
+        yield from index_damages(path)
+    else:
+        try:
+            for _ in entries_of(path, with_records=False):
+                pass
+        except ValueError as fault:
+            yield Damage(path, str(fault))
+
+
+def segment_damages(path: Path) -> Iterator[Damage]:
+    base = base_offset_of(path)
+    file = OpenFile(path, os.O_RDONLY)
+    end = path.stat().st_size
+    position, next_offset = 0, base
+    progress = Progress(path, end)
+    while True:
+        step = Scanned(
+            *segment_walk.scan(
+                file.fileno(), position, end, base, next_offset, 1 << 62, 0, -1, base, -1,
+                LEADER_EPOCHS_KNOWN,
+            )
+        )  # fmt: skip
+        position, next_offset = step.position, step.next_offset
+        progress.at(position)
+        if step.code == segment_walk.WHOLE:
+            continue
+        if step.code in (segment_walk.AT_END, segment_walk.ZEROS):
+            break
+        if step.code == segment_walk.STORAGE_ERROR:
+            yield Damage(path, f"it cannot be read at byte {position}")
+            break
+        behind = segment_walk.next_whole(file.fileno(), position + 1, end, next_offset)
+        if behind < 0:
+            yield Damage(
+                path,
+                f"it ends in {end - position} bytes from byte {position} that are no whole batch"
+                f" (offset {next_offset}); the next start of its broker cuts them off, if they"
+                " were never flushed",
+                torn_tail=True,
+            )
+            break
+        yield Damage(
+            path,
+            f"damaged at byte {position}, offset {next_offset}: whole batches go on at byte"
+            f" {behind}",
+        )
+        position = behind
+    progress.done()
+
+
+def index_damages(path: Path) -> Iterator[Damage]:
+    segment = path.with_suffix(layout.LOG)
+    is_offsets = path.suffix == layout.OFFSET_INDEX
+    size = 8 if is_offsets else 12
+    content = path.read_bytes()
+    if len(content) % size:
+        yield Damage(path, f"its {len(content)} bytes are no whole number of entries")
+    content = content[: len(content) // size * size]
+    # Kafka fills an index it has open with zeros up to the size it may reach.
+    while content.endswith(bytes(size)):
+        content = content[:-size]
+    if not segment.exists():
+        yield Damage(path, f"its segment {segment.name} is missing")
+        return
+    end = segment.stat().st_size
+    sound = sound_offsets(content, end) if is_offsets else sound_times(content, RELATIVE_OFFSET_MAX)
+    if sound < len(content) // size:
+        yield Damage(path, f"entry {sound} does not come after the one before it in the segment")
+    elif is_offsets:
+        yield from wrong_entries(path, segment, content, end)
+
+
+def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterator[Damage]:
+    """Each entry points to a batch that ends with its offset."""
+    file = OpenFile(segment, os.O_RDONLY)
+    base = base_offset_of(path)
+    for number, (relative, position) in enumerate(struct.iter_unpack(">ii", content)):
+        code, *_ = segment_walk.find_offset(
+            file.fileno(), position, end, base + relative, base + relative
+        )
+        if code != segment_walk.WHOLE:
+            yield Damage(path, f"entry {number} points to byte {position}, where its batch is not")
+            return
+
+
+def damage_as_json(damage: Damage) -> str:
+    return json.dumps(
+        {"file": str(damage.path), "fault": damage.sentence, "torn_tail": damage.torn_tail}
+    )
+
+
+class Progress:
+    """How far a large file is read, on one line of a terminal."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        self._shown_s = time.monotonic()
+        self._shown = False
+        self._wanted = sys.stderr.isatty()
+
+    def at(self, position: int) -> None:
+        now_s = time.monotonic()
+        if self._wanted and now_s - self._shown_s >= PROGRESS_S:
+            self._shown_s, self._shown = now_s, True
+            print(f"\r{self._path.name} {position * 100 // self._size} %", end="", file=sys.stderr)
+
+    def done(self) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr)
