@@ -155,12 +155,11 @@ cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
 
 def read(
     Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UNITS_MAX,
-    Py_ssize_t stray_size=0,
 ):
-    """The Fields these bytes hold from `position` to their end, or an error code.
+    """The Fields these bytes hold from `position` on, or an error code.
 
-    Records are views of `buffer`; everything else is of its own.  Nothing may follow the last
-    field, or else exactly `stray_size` bytes.
+    Records are views of `buffer`; everything else is of its own.  What stands behind the last
+    field is not looked at, as in Kafka: librdkafka, for one, leaves bytes behind some requests.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -176,7 +175,7 @@ def read(
         cursor.flexible = plan.flexible
         cursor.fault = False
         fields = read_struct(plan, &cursor, buffer, <const uint8_t*> view.buf)
-        if cursor.fault or remaining(&cursor) not in (0, stray_size):
+        if cursor.fault:
             return INVALID_REQUEST
         return fields
     finally:

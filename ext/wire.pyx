@@ -184,7 +184,7 @@ def decode_produce(int version, frame, Py_ssize_t position):
             &cursor, version >= PRODUCE_TOPIC_IDS, frame, <const uint8_t*> view.buf
         )
         skip_tags(&cursor)
-        if cursor.fault or remaining(&cursor):
+        if cursor.fault:
             return INVALID_REQUEST
         return (transactional_id, acks, timeout_ms, topics)
     finally:
@@ -354,7 +354,7 @@ def decode_fetch(int version, frame, Py_ssize_t position):
         forgotten = forgotten_topics(&cursor, by_id) if version >= FETCH_SESSIONS else []
         rack_id = take_name(&cursor) if version >= FETCH_RACK else ""
         take_fetch_tags(&cursor, version, &replica_id)
-        if cursor.fault or remaining(&cursor):
+        if cursor.fault:
             return INVALID_REQUEST
         return (
             replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,

@@ -34,6 +34,5 @@ def read(
     buffer: bytes | memoryview,
     position: int = 0,
     units_max: int = ...,
-    stray_size: int = 0,
 ) -> Fields | int: ...
 def write(plan: Plan, values: dict[str, Any]) -> bytes: ...

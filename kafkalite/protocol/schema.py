@@ -33,8 +33,7 @@ class Message:
     """One message in all of its versions.
 
     `may_drop`: whether a field may be left out, whatever its value, in a version that lacks it.
-    `units_max`: what reading may unfold into (_ext/codec).  `stray_size`: how many bytes some
-    client is known to leave behind the message; any other number of them is refused.
+    `units_max`: what reading may unfold into (_ext/codec).
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class Message:
         flexible: str = "none",
         may_drop: bool = True,
         units_max: int = codec.UNITS_MAX,
-        stray_size: int = 0,
     ) -> None:
         self.name = name
         self.struct = struct
@@ -54,13 +52,11 @@ class Message:
         self.flexible = versions_of(flexible)
         self.may_drop = may_drop
         self.units_max = units_max
-        self.stray_size = stray_size
         self.plans: dict[int, Plan] = {}
 
     def read(self, version: int, buffer: bytes | memoryview, position: int = 0) -> Fields:
-        """What the bytes say from `position` to their end; InvalidRequest when they do not read."""
-        plan = self.plan(version)
-        fields = codec.read(plan, buffer, position, self.units_max, self.stray_size)
+        """What the bytes say from `position` on; InvalidRequest when they do not read."""
+        fields = codec.read(self.plan(version), buffer, position, self.units_max)
         if isinstance(fields, int):
             raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
         return fields
@@ -98,7 +94,6 @@ class Api:
         request: Struct,
         response: Struct,
         flexible: str = "none",
-        stray_size: int = 0,
     ) -> None:
         assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
         BY_KEY[key] = self
@@ -109,12 +104,7 @@ class Api:
         self.versions = (run.low, run.high)
         self.flexible = versions_of(flexible)
         self.request = Message(
-            f"{name} request",
-            request,
-            versions=versions,
-            flexible=flexible,
-            may_drop=False,
-            stray_size=stray_size,
+            f"{name} request", request, versions=versions, flexible=flexible, may_drop=False
         )
         self.response = Message(
             f"{name} response",

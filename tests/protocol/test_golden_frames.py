@@ -15,6 +15,8 @@ from kafkalite.protocol.schema import BY_KEY
 from tests.protocol.annotated import bytes_of, request_lines, response_lines
 
 FRAMES = sorted((Path(__file__).parents[1] / "golden" / "frames").glob("*.txt"))
+LEFT_BEHIND = {"03_metadata_v13": 3, "51_alter_user_scram_credentials_v0": 1}
+"""Bytes that librdkafka leaves behind a request; neither Kafka nor we look there."""
 
 
 def exchange(path: Path) -> tuple[list[str], list[str]]:
@@ -33,7 +35,7 @@ def test_a_request_says_what_stands_beside_it(path):
     flexible = api.request_header_flexible(header.version)
     again = write_header(*header[:4], flexible) + api.request.write(header.version, fields)
     left_behind = frame.removeprefix(again)
-    assert len(left_behind) in (0, api.request.stray_size)
+    assert len(left_behind) == LEFT_BEHIND.get(path.stem, 0)
     assert request_lines(api, header, fields, left_behind) == lines
 
 

@@ -55,9 +55,6 @@ API_VERSIONS = Api(
 
 METADATA = Api(
     3, "Metadata", versions="0-13", flexible="9+",
-    # librdkafka (2.16.0 for one) reserves four bytes for the count of topics, and leaves three of
-    # them behind the request when it asks for all topics.  Kafka does not look there.
-    stray_size=3,
     request=Struct(
         topics=Array(Struct(topic_id=Uuid("10+"), name=String(nullable="10+")), nullable="1+"),
         allow_auto_topic_creation=Bool("4+", default=True, ignorable=False),

@@ -119,8 +119,6 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = Api(
 
 ALTER_USER_SCRAM_CREDENTIALS = Api(
     51, "AlterUserScramCredentials", versions="0", flexible="0+",
-    # librdkafka (2.16.1 for one) ends the tags of the request twice.  Kafka does not look there.
-    stray_size=1,
     request=Struct(
         deletions=Array(Struct(name=String(), mechanism=Int8())),
         upsertions=Array(Struct(
