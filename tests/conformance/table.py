@@ -1,0 +1,184 @@
+"""The table: scenarios, the clients that can run them, and the Kafka they run against.
+
+A scenario is a function of a client and a Kafka; its name is a sentence that could be false, and
+`needs` says what not every client can do.  It knows nothing of whose Kafka it is: the bootstrap
+address of Apache Kafka serves as well.  Modules that hold scenarios are producing, consuming,
+topics and restarts; `cases()` pairs each with every client that can run it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+HEADERS = "headers of each record"
+TIMESTAMPS = "timestamps of the sender's choice"
+NULLS_AND_EMPTIES = "nulls and empty bytes in one run"
+ADMIN = "the admin APIs"
+LONG_LIVED = "one producer over a restart"
+COMMAND = "a command line"
+
+Answer = TypeVar("Answer")
+
+
+class Sent(NamedTuple):
+    """A record on its way in."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+
+
+class Record(NamedTuple):
+    """A record that came out."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+
+class Refused(Exception):
+    """The client was told that something cannot be; the text is librdkafka's name for it."""
+
+
+class Client(Protocol):
+    """What a scenario may ask of a client; settings are librdkafka's."""
+
+    name: str
+    can: frozenset[str]
+
+    def produce(
+        self,
+        kafka: Kafka,
+        topic: str,
+        records: Sequence[Sent],
+        partition: int = -1,
+        settings: Mapping[str, str] = ...,
+    ) -> None:
+        """Send in order and wait for the answers; Refused if one says no."""
+
+    def consume(
+        self,
+        kafka: Kafka,
+        topic: str,
+        partition: int = 0,
+        start: int | str = "beginning",
+        count: int | None = None,
+        settings: Mapping[str, str] = ...,
+    ) -> list[Record]:
+        """Read `count` records, waiting for them, or all up to the end.
+
+        `start` is an offset, a negative distance from the end, "beginning", "end" or
+        "s@MILLISECONDS".
+        """
+
+
+class Lifetime(Protocol):
+    """What restarts a broker: kafkalite.testing.Broker, or the oracle's."""
+
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+    def restart(self) -> None: ...
+
+
+class Kafka:
+    """The Kafka under test: an address, and its broker's lifetime where that is ours."""
+
+    def __init__(self, bootstrap: str, lifetime: Lifetime | None = None) -> None:
+        self.bootstrap = bootstrap
+        self.lifetime = lifetime
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self.topics = itertools.count(1)
+
+    def name(self) -> str:
+        """A topic name that nobody used."""
+        return f"conformance-{os.getpid()}-{time.time_ns():x}-{next(self.topics)}"
+
+    def topic(self, partitions: int = 1, **config: str) -> str:
+        """A new topic whose leaders answer; `segment_bytes="…"` sets `segment.bytes`."""
+        name = self.name()
+        keys = {key.replace("_", "."): value for key, value in config.items()}
+        done(self.admin.create_topics([NewTopic(name, partitions, 1, config=keys)]))
+        until(lambda: self.led(name) == partitions)
+        return name
+
+    def led(self, name: str) -> int:
+        """How many of a topic's partitions have a leader."""
+        topic = self.admin.list_topics(name, timeout=10).topics[name]
+        return sum(partition.leader >= 0 for partition in topic.partitions.values())
+
+
+class Scenario(NamedTuple):
+    name: str
+    run: Callable[[Client, Kafka], None]
+    needs: frozenset[str]
+    restarts: bool
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    *needs: str, restarts: bool = False, **variants: Sequence[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Enter a function into the table, once for each of the one variant's values if it has one."""
+    assert len(variants) < 2
+
+    def enter(function: Callable[..., None]) -> Callable[..., None]:
+        words = function.__name__
+        for variant, values in variants.items():
+            for value in values:
+                run = bound(function, variant, value)
+                name = f"{words}[{value}]"
+                SCENARIOS[name] = Scenario(name, run, frozenset(needs), restarts)
+        if not variants:
+            assert words not in SCENARIOS
+            SCENARIOS[words] = Scenario(words, function, frozenset(needs), restarts)
+        return function
+
+    return enter
+
+
+def bound(
+    function: Callable[..., None], variant: str, value: object
+) -> Callable[[Client, Kafka], None]:
+    return lambda client, kafka: function(client, kafka, **{variant: value})
+
+
+def cases(clients: Sequence[Client]) -> Iterator[tuple[Client, Scenario]]:
+    """Each scenario with every client that can run it."""
+    for client in clients:
+        for entry in SCENARIOS.values():
+            if entry.needs <= client.can:
+                yield client, entry
+
+
+def done(futures: Mapping[Any, Any]) -> list[Any]:
+    """The admin's answers, all of them; its fault as Refused."""
+    try:
+        return [future.result(30) for future in futures.values()]
+    except KafkaException as fault:
+        raise Refused(said(fault.args[0])) from fault
+
+
+def said(fault: KafkaError) -> str:
+    """librdkafka's name for a fault, before whatever else it says."""
+    return f"{KafkaError(fault.code()).str()}: {fault.str()}"
+
+
+def until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)

@@ -1,0 +1,50 @@
+"""The table through every client, against a broker of ours, or of CONFORMANCE_BOOTSTRAP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from kafkalite.testing import Broker
+from tests.conformance import consuming, producing, restarts, topics
+from tests.conformance.clients import CLIENTS, missing
+from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
+
+assert SCENARIOS, (consuming, producing, restarts, topics)
+
+ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """One Kafka for all scenarios that leave it running."""
+    if ELSEWHERE:
+        yield Kafka(ELSEWHERE)
+        return
+    with Broker() as broker:
+        yield Kafka(broker.bootstrap)
+
+
+@pytest.fixture
+def restarted() -> Iterator[Kafka]:
+    """A Kafka of its own, that may be ended."""
+    if ELSEWHERE:
+        pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
+    with Broker() as broker:
+        yield Kafka(broker.bootstrap, broker)
+
+
+@pytest.mark.parametrize(
+    ("client", "scenario"),
+    [pytest.param(c, s, id=f"{c.name}-{s.name}") for c, s in cases(CLIENTS)],
+)
+def test_scenario(client: Client, scenario: Scenario, request: pytest.FixtureRequest) -> None:
+    if missing(client):
+        pytest.skip(f"{client.name} is not on this machine")
+    scenario.run(client, request.getfixturevalue("restarted" if scenario.restarts else "kafka"))
+
+
+def test_every_scenario_has_a_client() -> None:
+    assert {scenario.name for _, scenario in cases(CLIENTS)} == set(SCENARIOS)
