@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from benchmarks.report import Budget, Figure
 from benchmarks.subjects import ROOT, Subject
 
@@ -182,10 +184,7 @@ def topic(
     subject: Subject, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """A new topic, led everywhere, and gone afterwards so that disks do not fill."""
-    # The clients of the project import nothing heavy; the harness may.
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": subject.bootstrap})
+    admin = AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 4})
     name = f"bench-{os.getpid()}-{next(_topic_numbers)}"
     wanted = NewTopic(name, partitions, 1, config=dict(configs or {}))
     for created in admin.create_topics([wanted]).values():
@@ -201,8 +200,8 @@ def topic(
             deleted.result()
 
 
-def _is_led(admin: object, name: str, partitions: int) -> bool:
-    listed = admin.list_topics(name, timeout=10).topics[name].partitions  # type: ignore[attr-defined]
+def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
+    listed = admin.list_topics(name, timeout=10).topics[name].partitions
     return len(listed) == partitions and all(each.leader >= 0 for each in listed.values())
 
 

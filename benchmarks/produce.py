@@ -107,7 +107,7 @@ def against_a_receiver(bench: Bench) -> None:
             if subject is receiver:
                 run = produce_frame("none", batch).run(subject, bench.scratch, requests)
             else:
-                with topic(subject, configs=CONFIGS) as name:
+                with topic(subject) as name:
                     run = produce_frame(name, batch).run(subject, bench.scratch, requests)
             megabytes = requests * len(batch) / 1e6
             return {
