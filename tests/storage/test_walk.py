@@ -161,6 +161,20 @@ def test_floors_are_found_in_the_file_and_in_the_tail(
             assert floor(fd, count, tail, wanted) == twin(fd, count, tail, wanted)
 
 
+@pytest.mark.parametrize("count", [340, 341, 342, 511, 512, 513, 5000])
+def test_floors_are_found_in_files_of_many_blocks(count: int) -> None:
+    for pack, floor in (
+        (struct.Struct(">ii").pack, offset_index.floor_offset),
+        (struct.Struct(">qi").pack, offset_index.floor_time),
+    ):
+        with File(b"".join(pack(10 + 2 * slot, slot) for slot in range(count))) as fd:
+            for slot in range(0, count, 7):
+                assert floor(fd, count, b"", 10 + 2 * slot) == (10 + 2 * slot, slot)
+                assert floor(fd, count, b"", 11 + 2 * slot) == (10 + 2 * slot, slot)
+            assert floor(fd, count, b"", 9) == (-1, 0)
+            assert floor(fd, count, b"", 1 << 30) == (8 + 2 * count, count - 1)
+
+
 def test_an_index_that_cannot_be_read_has_no_floor() -> None:
     assert offset_index.floor_offset(-1, 5, b"", 3) == (-1, 0)
     with File(b"\0" * 8) as fd:
