@@ -12,6 +12,7 @@ deletes logs until they match the ClusterImage, after a restart as after a chang
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from socket import socket
 
@@ -43,6 +44,9 @@ log = logging.getLogger("kafkalite.broker")
 
 SUPERVISOR_ID = 0
 
+MADE_AT_ONCE_MAX = 64
+"""How many logs are made before the loop goes on: each is a handful of new files."""
+
 
 class Node:
     """One node of the cluster; see the module."""
@@ -69,6 +73,7 @@ class Node:
         self.fetch_sessions = FetchSessions(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher, clock)
         self.producer_ids = ProducerIdBlocks(self.controller, node_id)
+        self._to_make: deque[tuple[bytes, int]] = deque()
 
     @property
     def image(self) -> ClusterImage:
@@ -133,8 +138,11 @@ class Node:
             for record in records
             if (topic_id := self._topic_of(record)) is not None
         )
+        idle = not self._to_make
         for topic_id in touched:
             self.reconcile(topic_id)
+        if idle and self._to_make:
+            self._make_some()
 
     def reconcile(self, topic_id: bytes) -> None:
         """Bring this topic's logs to what the image says of it."""
@@ -147,9 +155,21 @@ class Node:
         for partition in present.values():
             partition.log.reconfigure(settings)
             self.replicas.reconfigure(partition, settings)
-        for index in topic.partitions:
-            if index not in present:
-                self._create(topic, index, settings)
+        self._to_make += [(topic_id, index) for index in topic.partitions if index not in present]
+
+    def _make_some(self) -> None:
+        """Make the logs that are missing, some now and the rest in later ticks.
+
+        A topic of ordinary size is there when its creation is answered; of a large one the last
+        partitions come a little later, and a client that is quicker hears that it should retry.
+        """
+        for _ in range(min(MADE_AT_ONCE_MAX, len(self._to_make))):
+            topic_id, index = self._to_make.popleft()
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is not None and index not in self.replicas.of_topic(topic_id):
+                self._create(topic, index, self.settings.for_topic(topic.config))
+        if self._to_make:
+            self.reactor.call_later(1, self._make_some)
 
     def _open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
         settings = self.settings.for_topic(topic.config)

@@ -29,7 +29,16 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite._ext.record_batch import HEADER_SIZE, TRANSACTIONAL, check, header, judge, place
+from kafkalite._ext.record_batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    check,
+    header,
+    judge,
+    place,
+)
+from kafkalite._ext.records import validate
 from kafkalite.clock import Clock
 from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.config.settings import Settings
@@ -206,10 +215,15 @@ class Log:
         if code:
             raise_for(code)
         (_, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
-         producer_id, producer_epoch, base_sequence, _) = header(batch)  # fmt: skip
+         producer_id, producer_epoch, base_sequence, count) = header(batch)  # fmt: skip
         size = len(batch)
         append_time_ms = -1
         if from_client:
+            # Garbage under a true CRC would stop every reader here for good.
+            if not attributes & CODEC_MASK:
+                code = validate(memoryview(batch)[HEADER_SIZE:], count, last_offset_delta)
+                if code:
+                    raise_for(code)
             intake = self._intake
             now_ms = self._clock.wall_ms()
             if size > intake.size_max:

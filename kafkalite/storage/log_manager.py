@@ -127,11 +127,12 @@ class LogManager:
         key = (METADATA_TOPIC, 0)
         if key not in self._logs:
             directory = self.data / layout.directory_name(*key)
-            new = not directory.exists()
-            if new:
-                self._make(directory, METADATA_ID)
+            new_id = None
+            if not directory.exists():
+                new_id = METADATA_ID
+                self._make(directory, new_id)
             self._logs[key] = self._open(
-                directory, key, self._settings, flushes_always=True, new=new
+                directory, key, self._settings, flushes_always=True, new_id=new_id
             )
         return self._logs[key]
 
@@ -192,7 +193,7 @@ class LogManager:
         settings: Settings,
         *,
         flushes_always: bool = False,
-        new: bool = False,
+        new_id: bytes | None = None,
     ) -> Log:
         topic, partition = key
         recovery_point, log_start_offset = self._points.get(directory.name, (0, 0))
@@ -201,7 +202,7 @@ class LogManager:
             directory,
             topic=topic,
             partition=partition,
-            topic_id=read_partition_metadata(directory),
+            topic_id=new_id or read_partition_metadata(directory),
             config=settings,
             clock=self._clock,
             recovery_point=recovery_point,
@@ -212,7 +213,7 @@ class LogManager:
             space=None if flushes_always else self._space,
             disk=self._disk,
             flushes_always=flushes_always,
-            new=new,
+            new=new_id is not None,
         )
 
     # -- making and removing -----------------------------------------------------------------
@@ -237,7 +238,7 @@ class LogManager:
             elif directory.exists():
                 self._rename_aside(directory, key, layout.STRAY_DIRECTORY)
             self._make(directory, topic_id)
-            made = self._open(directory, key, config, new=True)
+            made = self._open(directory, key, config, new_id=topic_id)
         except OSError as error:
             failed(error, f"{directory} cannot be made")
         self._logs[key] = made

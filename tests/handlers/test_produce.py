@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite._ext.record_batch import crc32c
 from kafkalite.broker.security import WRITE
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
@@ -64,7 +65,7 @@ def test_versions_that_are_advertised_for_librdkafka_only_end_the_connection(top
 
 
 def test_what_the_leader_writes_is_offset_and_epoch_and_nothing_else(topic):
-    batch = batch_of(b"x", codec=0)
+    batch = batch_of(b"x")
     produce(topic, batch_of(b"before"))
     produce(topic, batch)
     log = topic.node.replicas.leader("a", 0).log
@@ -139,6 +140,32 @@ def test_a_batch_that_is_not_one_is_refused_and_the_next_is_taken(topic, batch, 
     assert produce(topic, batch).error_code == fault.code
     assert values_in(topic) == []
     assert produce(topic, batch_of(b"good")).base_offset == 0
+
+
+def resealed(batch: bytes) -> bytes:
+    """The batch under a CRC that holds again."""
+    return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+
+
+def with_count(batch: bytes, count: int) -> bytes:
+    return batch[:23] + (count - 1).to_bytes(4, "big") + batch[27:57] + count.to_bytes(4, "big") + (
+        batch[61:]
+    )
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        resealed(with_count(batch_of(b"x", b"y"), 1)),
+        resealed(with_count(batch_of(b"x", b"y"), 3)),
+        resealed(batch_of(b"xx")[:61] + bytes(9)),
+        resealed(batch_of(b"xx")[:61] + b"\xff" * 9),
+    ],
+    ids=["more records than counted", "fewer", "empty records", "garbage"],
+)
+def test_well_sealed_records_that_would_choke_every_reader_are_refused(topic, batch):
+    assert produce(topic, batch).error_code == errors.InvalidRecord.code
+    assert values_in(topic) == []
 
 
 def test_a_control_batch_from_a_client_is_refused(topic):
