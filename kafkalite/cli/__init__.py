@@ -32,6 +32,8 @@ MODULES = {
 }
 """The module that holds each word, in the order the help shows them."""
 
+PAGES = (*MODULES, "--help", "--version")
+
 INTERRUPTED = 130
 NOBODY_READS = 141
 
@@ -72,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if word not in MODULES:
         kind = "flag" if word.startswith("-") else "command"
-        raise Usage(f"unknown {kind} {word}{nearest(word, MODULES)} (try: kafkalite --help)")
+        raise Usage(f"unknown {kind} {word}{nearest(word, PAGES)} (try: kafkalite --help)")
     verbs = commands_of(word)
     if word in verbs:
         return verbs[word].run(f"kafkalite {word}", rest)

@@ -60,9 +60,10 @@ class Command(NamedTuple):
     def run(self, prog: str, argv: Sequence[str]) -> int:
         """Read the arguments and call the function with them."""
         parser = self.parser(prog)
-        given, unknown = parser.parse_known_args(joined(argv, parser))
-        if unknown:
-            raise Usage(unknown_argument(unknown[0], prog, parser))
+        given, unknown = parser.parse_known_args(permuted(argv, parser))
+        for word in unknown:
+            if word != "--":
+                raise Usage(unknown_argument(word, prog, parser))
         return self.function(**vars(given)) or 0
 
     def parser(self, prog: str) -> Parser:
@@ -137,30 +138,34 @@ def described(docstring: str | None) -> tuple[str, str]:
     return opening.rstrip(), mark + examples
 
 
-def joined(argv: Sequence[str], parser: Parser) -> list[str]:
-    """The same arguments, `-f -%s` written as `-f-%s`.
+def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
+    """The same arguments as getopt, and so kcat, reads them, in an order argparse reads well.
 
-    argparse takes any word that begins with a dash for a flag; getopt, and so kcat, takes what
-    follows a flag that wants a value for its value.  A word that *is* one of the command's flags
-    stays a flag, so that a forgotten value is still noticed.
+    Flags go first, so that they may stand among the others; `-f -%s` becomes `-f-%s`, since
+    argparse takes any word that begins with a dash for a flag, and getopt takes what follows a
+    flag that wants a value for its value.  A word that *is* one of the command's flags stays one,
+    so that a forgotten value is noticed.
     """
-    flags = parser._option_string_actions
-    words: list[str] = []
+    known = parser._option_string_actions
+    flags: list[str] = []
+    others: list[str] = []
     rest = iter(argv)
     for word in rest:
         if word == "--":
-            return [*words, word, *rest]
-        if word in flags and flags[word].nargs is None:
+            others += rest
+        elif word == "-" or not word.startswith("-"):
+            others.append(word)
+        elif word not in known or known[word].nargs is not None:
+            flags.append(word)
+        else:
             value = next(rest, None)
             if value is None:
-                words.append(word)
-            elif not value.startswith("-") or value in ("-", *flags):
-                words += [word, value]
+                flags.append(word)
+            elif not value.startswith("-") or value in ("-", *known):
+                flags += [word, value]
             else:
-                words.append(f"{word}={value}" if word.startswith("--") else word + value)
-        else:
-            words.append(word)
-    return words
+                flags.append(f"{word}={value}" if word.startswith("--") else word + value)
+    return [*flags, "--", *others] if others else flags
 
 
 def unknown_argument(word: str, prog: str, parser: Parser) -> str:

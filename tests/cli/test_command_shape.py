@@ -1,0 +1,187 @@
+"""What a command is: found by its words, helped by its docstring, refused in one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kafkalite.cli import COMMANDS, MODULES, commands_of, main
+from kafkalite.cli.command import Command, Usage, argument, columns, command, described, key_value
+from kafkalite.errors import InvalidConfig, Refusal
+
+WORDS = [
+    [word] if word in verbs else [word, verb]
+    for word in MODULES
+    for verbs in [commands_of(word)]
+    for verb in ([word] if word in verbs else verbs)
+]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_every_command_has_a_help_page_with_an_example(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"usage: kafkalite {' '.join(words)}")
+    assert f"  kafkalite {' '.join(words)}" in page.partition("Examples:")[2]
+
+
+def test_the_overview_names_every_command(capsys):
+    assert main([]) == main(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(f"  {' '.join(words)} " in page for words in WORDS)
+
+
+def test_a_noun_names_its_verbs(capsys):
+    assert main(["topic", "--help"]) == 0
+    assert "describe" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["strat"], "unknown command strat; did you mean start?"),
+        (["--versoin"], "unknown flag --versoin; did you mean --version?"),
+        (["topic"], "say what to do"),
+        (["topic", "crate"], "unknown command topic crate; did you mean create?"),
+        (["topic", "list", "--jsno"], "unknown flag --jsno; did you mean --json?"),
+        (["topic", "list", "a", "b"], "one argument too many: 'b'"),
+        (["status", "a"], "one argument too many: 'a'"),
+        (["topic", "create"], "arguments are required: TOPIC"),
+        (["topic", "create", "t", "-p", "many"], "invalid int value: 'many'"),
+        (["topic", "create", "t", "-c", "retention"], "'retention' is not of the form KEY=VALUE"),
+        (["produce", "-t"], "-t/--topic: expected one argument"),
+        (["produce", "-t", "-k", "x"], "-t/--topic: expected one argument"),
+        (["produce", "-t", "t", "-l"], "-l wants the files to read"),
+        (["produce", "-t", "t", "-K", ""], "a delimiter is at least one byte"),
+        (["produce", "-t", "t", "-D", r"\q"], r"no such escape: \q"),
+        (["consume", "-t", "t", "-o", "soon"], "'soon' is no place to start"),
+        (["consume", "-t", "t", "-f", "%y"], "no such token: %y"),
+        (["consume", "-t", "t", "-c", "-3"], "-c wants a number of records"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("kafkalite: ")
+    assert said.err.count("\n") == 1
+    assert sentence in said.err
+
+
+def entered(function, *arguments):
+    """A command out of its table again."""
+    command(*arguments)(function)
+    return COMMANDS[function.__module__].pop(function.__name__)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "sentence"),
+    [
+        (Refusal("no."), 1, "no."),
+        (Usage("not so."), 2, "not so."),
+        (InvalidConfig("retention.ms is a number."), 1, "retention.ms is a number."),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
+        (ZeroDivisionError("division by zero"), 1, "a fault of kafkalite: ZeroDivisionError"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_fault_is_a_sentence_and_an_exit_code(fault, code, sentence, monkeypatch, capsys):
+    def fail(argv):
+        raise fault
+
+    monkeypatch.setattr("kafkalite.cli.run", fail)
+    assert main(["whatever"]) == code
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_the_trace_is_shown_when_asked_for(monkeypatch, capsys):
+    monkeypatch.setenv("KAFKALITE_TRACE", "1")
+    monkeypatch.setattr("kafkalite.cli.run", lambda argv: 1 // 0)
+    assert main(["whatever"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_function_becomes_a_command_and_stays_a_function():
+    def greet(name: str, loud: bool) -> int:
+        """Say hello.
+
+        Examples:
+          greet me
+        """
+        return len(name) + loud
+
+    made = entered(greet, argument("name"), argument("--loud", action="store_true"))
+    assert greet("x", False) == 1
+    assert made.summary == "Say hello."
+    assert made.run("kafkalite greet", ["you", "--loud"]) == 4
+
+
+def test_two_commands_of_one_name_are_a_mistake():
+    def start() -> None:
+        """Start."""
+
+    start.__module__ = "kafkalite.cli.broker"
+    with pytest.raises(AssertionError, match="two commands 'start'"):
+        command()(start)
+
+
+def values(given: list[str]) -> dict[str, object]:
+    """What a function gets that has flags with values and without."""
+    got: dict[str, object] = {}
+    flags = [
+        argument("-f", "--form", default=""),
+        argument("-o", default=""),
+        argument("-e", action="store_true"),
+        argument("rest", nargs="*"),
+    ]
+    Command("c", lambda **words: got.update(words), tuple(flags)).run("c", given)
+    return got
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        (["-f", "-%s"], "form", "-%s"),
+        (["-f-%s"], "form", "-%s"),
+        (["--form", "-%s x"], "form", "-%s x"),
+        (["-o", "-5", "-e"], "o", "-5"),
+        (["-o-5"], "o", "-5"),
+        (["-f", "="], "form", "="),
+        (["-f", "-"], "form", "-"),
+        (["-e", "a", "-o", "x", "b"], "rest", ["a", "b"]),
+        (["--", "-f", "-5"], "rest", ["-f", "-5"]),
+    ],
+)
+def test_what_follows_a_flag_is_its_value_as_getopt_reads_it(given, name, value):
+    assert values(given)[name] == value
+
+
+def test_key_and_value_part_at_the_first_equals_sign():
+    assert key_value("a=b=c") == ("a", "b=c")
+    assert key_value("a=") == ("a", "")
+
+
+def test_a_docstring_opens_and_closes_a_page():
+    opening, examples = described("One.\n\n    Two.\n\n    Examples:\n      three\n    ")
+    assert opening == "One.\n\nTwo."
+    assert examples == "Examples:\n  three"
+
+
+def test_a_table_is_as_wide_as_its_widest_cells_and_shows_what_is_missing():
+    assert columns(["A", "B"], [["long", None], ["x", 1]]) == "A     B\nlong  -\nx     1"
+
+
+def test_starting_a_broker_loads_no_client_and_nothing_for_terminals():
+    code = (
+        "import sys, kafkalite.cli as c; c.commands_of('start'); "
+        "print([m for m in ('confluent_kafka', 'rich', 'asyncio', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"

@@ -1,0 +1,49 @@
+"""Where reading starts, as people write it."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+import pytest
+
+from kafkalite.cli.offset_words import BEGINNING, END, Ago, At, Last, Since, start
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("beginning", Since(BEGINNING)),
+        ("end", Since(END)),
+        ("0", At(0)),
+        ("123456789012", At(123456789012)),
+        ("-5", Last(5)),
+        ("@-10m", Ago(600_000)),
+        ("@-250ms", Ago(250)),
+        ("@-90s", Ago(90_000)),
+        ("@-2h", Ago(7_200_000)),
+        ("@-1d", Ago(86_400_000)),
+        ("@-1w", Ago(604_800_000)),
+        ("s@1357032600000", Since(1357032600000)),
+        ("@1357032600000", Since(1357032600000)),
+        ("@2013-01-01T09:30:00Z", Since(1357032600000)),
+        ("@2013-01-01T10:30+01:00", Since(1357032600000)),
+    ],
+)
+def test_a_word_means_a_place(word, meaning):
+    assert start(word) == meaning
+
+
+def test_a_date_without_a_zone_is_in_local_time():
+    local = datetime(2013, 7, 1, 9, 30).astimezone()
+    assert start("@2013-07-01T09:30") == Since(int(local.astimezone(UTC).timestamp()) * 1000)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "now", "stored", "5.0", "--5", "@", "@-10", "@-10y", "@10m", "@2013-13-01", "s@", "٥"]
+    + ["9" * 30, "-" + "9" * 30, "@-" + "9" * 30 + "w", "e@5"],
+)
+def test_any_other_word_is_refused_with_what_may_be_written(word):
+    with pytest.raises(argparse.ArgumentTypeError, match="beginning, end, an offset"):
+        start(word)

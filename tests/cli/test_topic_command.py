@@ -1,0 +1,90 @@
+"""kafkalite topic, from a shell's point of view."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.cli.conftest import Run
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{os.getpid()}"
+
+
+def as_json(run: Run, *words: str) -> list[dict]:
+    ended = run("topic", *words, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_topics_are_made_listed_described_and_deleted(run):
+    first, second = fresh("walk-a"), fresh("walk-b")
+    words = ("-p", "3", "-c", "retention.ms=60000")
+    assert run("topic", "create", first, second, *words).stdout.decode() == (
+        f"{first} created\n{second} created\n"
+    )
+    assert as_json(run, "list", first) == [
+        {"name": first, "partitions": 3, "replication_factor": 1}
+    ]
+    assert run("topic", "list", first, "--names").stdout.decode() == f"{first}\n"
+    (table, row) = run("topic", "list", second).stdout.decode().splitlines()
+    assert table.split() == ["TOPIC", "PARTITIONS", "REPLICAS"]
+    assert row.split() == [second, "3", "1"]
+
+    run("produce", "-t", first, "-p", "2", given=b"1\n2\n")
+    (described,) = as_json(run, "describe", first)
+    assert described["name"] == first
+    assert not described["internal"]
+    ends = [(p["partition"], p["start_offset"], p["end_offset"]) for p in described["partitions"]]
+    assert ends == [(0, 0, 0), (1, 0, 0), (2, 0, 2)]
+    assert described["configs"] in (None, {"retention.ms": "60000"})
+    page = run("topic", "describe", first, second).stdout.decode()
+    assert f"topic {first}\nid {described['topic_id']}\n" in page
+    assert f"\n\ntopic {second}\n" in page
+
+    assert run("topic", "delete", first, second).returncode == 0
+    assert as_json(run, "list", first) == []
+
+
+def test_what_exists_or_not_is_a_fault_unless_pardoned(run):
+    name = fresh("again")
+    assert as_json(run, "create", name) == [{"name": name, "created": True}]
+    ended = run("topic", "create", name)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"already exists" in ended.stderr
+    assert run("topic", "create", name, "--if-not-exists").stdout.decode() == (
+        f"{name} existed already\n"
+    )
+    assert run("topic", "delete", name).returncode == 0
+    ended = run("topic", "delete", name)
+    assert ended.returncode == 1
+    assert b"Unknown topic or partition" in ended.stderr
+    assert as_json(run, "delete", name, "--if-exists") == [{"name": name, "deleted": False}]
+
+
+def test_one_topics_fault_does_not_keep_the_others_from_being_done(run):
+    name = fresh("good")
+    ended = run("topic", "create", "not/legal", name)
+    assert ended.returncode == 1
+    assert ended.stdout.decode() == f"{name} created\n"
+    assert b"not/legal" in ended.stderr
+
+
+def test_a_topic_asked_for_wrongly_is_one_sentence(run):
+    for words, sentence in [
+        (("-p", "0"), "at least one partition, not 0"),
+        (("-r", "5"), "eplication factor"),
+        (("-c", "no.such.key=1"), "no.such.key"),
+        (("-c", "retention.ms=soon"), "retention.ms"),
+    ]:
+        ended = run("topic", "create", fresh("wrong"), *words)
+        assert ended.returncode == 1
+        assert sentence in ended.stderr.decode()
+        assert ended.stderr.count(b"\n") == 1
+
+
+def test_a_topic_that_does_not_exist_cannot_be_described(run):
+    ended = run("topic", "describe", fresh("nobody"))
+    assert ended.returncode == 1
+    assert b"Unknown topic or partition" in ended.stderr
