@@ -99,9 +99,13 @@ def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(worl
     here.connected(200)
     before = resident_bytes()
     for client in clients:
-        client.send(struct.pack(">i", 100 * MIB) + bytes(1000))
+        client.send(struct.pack(">i", 100 * MIB) + bytes(500))
+    here.quiet()
+    for client in clients:
+        client.send(bytes(500))
     here.quiet()
     assert resident_bytes() - before < 200 * 64 * 1024
+    assert here.reactor.counters["bytes_held"] <= 200 * 64 * 1024
 
 
 def test_an_idle_connection_keeps_no_buffer_after_a_large_frame(world):

@@ -327,6 +327,15 @@ def test_a_peer_that_stops_sending_still_gets_its_answers(world):
     here.until(client.is_closed)
 
 
+def test_a_peer_that_stops_sending_may_read_a_long_answer_slowly(world):
+    here = world(lambda connection, frame: [bytes(20_000_000)])
+    client = here.client(SO_RCVBUF=10_000).ask(b"x")
+    client.socket.shutdown(socket.SHUT_WR)
+    here.quiet()
+    assert client.answer() == bytes(20_000_000)
+    here.until(client.is_closed)
+
+
 def test_a_connection_knows_both_its_addresses(world):
     here = world()
     client = here.client()
