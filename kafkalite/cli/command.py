@@ -155,6 +155,9 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
             others += rest
         elif word == "-" or not word.startswith("-"):
             others.append(word)
+        elif word[:2] in known and word[2:3] == "=" and known[word[:2]].nargs is None:
+            # getopt takes the sign for the value's first byte: `-K=` parts at equals signs.
+            flags += [word[:2], word[2:]]
         elif word not in known or known[word].nargs is not None:
             flags.append(word)
         else:
@@ -186,6 +189,11 @@ def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
+def say(sentence: str) -> None:
+    """Tell a person something beside the output."""
+    print(sentence, file=sys.stderr)
+
+
 def warn(sentence: str) -> None:
-    """Say something beside the output."""
-    print(f"kafkalite: {sentence}", file=sys.stderr)
+    """Tell a person that something is not as it should be, and who says so."""
+    say(f"kafkalite: {sentence}")

@@ -34,7 +34,7 @@ from confluent_kafka.admin import NewTopic
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, sentences
-from kafkalite.cli.command import argument, command, warn
+from kafkalite.cli.command import argument, command, say
 from kafkalite.cli.messages import Sender, batches
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.topic import refuse, settled
@@ -128,11 +128,11 @@ def demo(
         before = ends(cluster, topic)
         told_of_earlier_runs(cluster, topic)
         sent, produced = produced_flights(cluster, topic, flights_file)
-        warn(f"produced {produced.summary()}")
+        say(f"produced {produced.summary()}")
         arrived, delays, consumed = consumed_flights(cluster, before)
-        warn(f"consumed {consumed.summary()}")
+        say(f"consumed {consumed.summary()}")
     check(sent, arrived)
-    warn("every flight arrived once, and each carrier's in the order they were sent")
+    say("every flight arrived once, and each carrier's in the order they were sent")
     names = airline_names(airlines_file)
     rows = [
         {"carrier": carrier, "name": names.get(carrier, carrier), **delays[carrier].described()}
@@ -259,7 +259,7 @@ def told_of_earlier_runs(cluster: Cluster, topic: str) -> None:
     starts = places(cluster, topic, offset_words.Since(offset_words.BEGINNING))
     held = sum(end.offset for end in ends(cluster, topic)) - sum(start.offset for start in starts)
     if held:
-        warn(f"topic {topic} holds {held:,} records already; this run adds its own")
+        say(f"topic {topic} holds {held:,} records already; this run adds its own")
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def broker_at(bootstrap: str) -> Iterator[str]:
         yield bootstrap
         return
     with own_broker(bootstrap) as ready:
-        warn(f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}")
+        say(f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}")
         yield str(ready["bootstrap"])
 
 
@@ -322,13 +322,15 @@ def result(
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Delays of 2013's flights out of New York, in minutes")
-    table.add_column("carrier")
-    for title in "flights", "cancelled", "departure", "arrival", "over 15 late":
-        table.add_column(title, justify="right")
+    title = "2013's flights out of New York, delays in minutes"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("carrier", no_wrap=True)
+    for column in "flights", "cancelled", "departure", "arrival", "over 15":
+        table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
             row["name"],

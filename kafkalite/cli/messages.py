@@ -32,7 +32,7 @@ from confluent_kafka import (
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import CONNECTION, Cluster, plain, sentences
-from kafkalite.cli.command import Usage, argument, command, key_value, warn
+from kafkalite.cli.command import Usage, argument, command, key_value, say, warn
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
@@ -131,7 +131,7 @@ def produce(
         warn(f"interrupted after {progress.summary()}, {waiting or 'none'} of them undelivered")
         raise
     if sys.stderr.isatty() and not quiet:
-        print(progress.summary(), file=sys.stderr)
+        say(progress.summary())
 
 
 class Sender:
@@ -354,7 +354,7 @@ def consume(
         finally:
             consumer.close()
     if sys.stderr.isatty() and not quiet:
-        print(progress.summary(), file=sys.stderr)
+        say(progress.summary())
 
 
 def assigned(

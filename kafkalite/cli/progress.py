@@ -105,6 +105,7 @@ def new_bar(whole_known: bool) -> Bar:
         TextColumn("{task.fields[numbers]}"),
         console=Console(stderr=True),
         auto_refresh=False,
+        transient=True,
     )
 
 
