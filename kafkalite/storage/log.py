@@ -52,14 +52,17 @@ from kafkalite.config.topic import (
     SEGMENT_MS,
 )
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
-from kafkalite.records.batch import RecordBatch
 from kafkalite.records.file_slice import FileSlice
-from kafkalite.storage import layout, retention
+from kafkalite.storage import layout, retention, timestamps
 from kafkalite.storage.disk import DISK, Disk, DiskFailed, FreeSpace, failed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.timestamps import TimestampOffset
+
+SNAPSHOT_EVERY = 64 << 20
+"""So many bytes a recovery reads in a few hundredths of a second."""
 
 
 class Appended(NamedTuple):
@@ -70,14 +73,6 @@ class Appended(NamedTuple):
     append_time_ms: int
     log_start_offset: int
     duplicate: bool
-
-
-class TimestampOffset(NamedTuple):
-    """A record, by its time."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class Log:
@@ -116,6 +111,7 @@ class Log:
         self.active = self.segments[-1]
         self._durable_position = self.active.size
         self._flushed_size = 0
+        self._noted_size = 0
         self._directory_flushed = 0
         self._closed_under_way = False
         self._clock = clock
@@ -337,6 +333,18 @@ class Log:
         self._segment_age_ms_max = self._drawn_age()
         return made
 
+    def leave_snapshot(self) -> None:
+        """Once much was written since the last, note what producers did, so that after a crash
+        the log need not be read again from its segment's beginning."""
+        if self.fault is not None or self.written_size - self._noted_size < SNAPSHOT_EVERY:
+            return
+        self._noted_size = self.written_size
+        between = [offset for offset in self.producers.snapshots() if offset not in self._bases]
+        # One of the last two stands before any recovery point to come.
+        for offset in between[:-1]:
+            self._disk.unlink(self.producers.snapshot_path(offset))
+        self.producers.take_snapshot(self.end_offset)
+
     def settle(self) -> None:
         """Write index entries that have gathered; what does not fit on a full disk waits."""
         try:
@@ -467,32 +475,11 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at this time or later."""
-        for segment in self.segments:
-            if segment.largest_timestamp < timestamp:
-                continue
-            found = segment.find_timestamp(timestamp, self.log_start_offset)
-            if found is None:
-                continue
-            batch = RecordBatch(segment.read(found))
-            for record in batch.records():
-                if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                    epoch = batch.header.leader_epoch
-                    return TimestampOffset(record.timestamp, record.offset, epoch)
-        return None
+        return timestamps.first_since(self.segments, timestamp, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record of those with the greatest timestamp."""
-        for segment in self.segments:
-            segment.load_timestamps()
-        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        found = newest.find(newest.offset_of_max) if newest.max_timestamp >= 0 else None
-        if found is None:
-            return None
-        batch = RecordBatch(newest.read(found))
-        for record in batch.records():
-            if record.timestamp == newest.max_timestamp:
-                return TimestampOffset(record.timestamp, record.offset, batch.header.leader_epoch)
-        return None
+        return timestamps.newest(self.segments)
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest leader epoch at or below; see LeaderEpochCache."""

@@ -102,9 +102,12 @@ class LogDirectory:
             raise Refusal(
                 f"{self.path} is already in use{who}; stop that broker, or {NOT_OURS}"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            pass  # A full disk: who comes second is refused, only not told by whom.
 
     def _read_meta(self) -> str:
         path = self.path / META_PROPERTIES

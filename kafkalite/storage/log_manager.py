@@ -335,14 +335,14 @@ class LogManager:
             self._clock.monotonic_ms() + self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         )
         points = dict(self._points)
-        for found in self._logs.values():
-            if found.quarantined:
-                continue  # what was known of it stays known
-            points[found.directory.name] = [found.durable_offset, found.log_start_offset]
-        if points == self._points and (self.data / RECOVERY_CHECKPOINT).exists():
-            return
         try:
-            checkpoint.write(self._disk, self.data / RECOVERY_CHECKPOINT, points)
+            for found in self._logs.values():
+                if found.quarantined:
+                    continue  # what was known of it stays known
+                found.leave_snapshot()
+                points[found.directory.name] = [found.durable_offset, found.log_start_offset]
+            if points != self._points or not (self.data / RECOVERY_CHECKPOINT).exists():
+                checkpoint.write(self._disk, self.data / RECOVERY_CHECKPOINT, points)
         except OSError as error:
             try:
                 failed(error, f"{self.data / RECOVERY_CHECKPOINT} cannot be written")

@@ -22,7 +22,7 @@ from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, WHOLE, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.disk import Disk, failed, pwritev_all
+from kafkalite.storage.disk import NO_ROOM, Disk, failed, pwritev_all
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 
 AHEAD = 4 << 20
@@ -393,17 +393,20 @@ class LogSegment:
         return step
 
     def rebuild(self) -> None:
-        """Make both indexes again from the batches."""
+        """Make both indexes again from the batches; on a full disk they stay in memory."""
         self.offset_index.cut(0)
         self.time_index.cut(0)
         self.scan(0, self.base_offset)
-        self.write_indexes()
+        try:
+            self.write_indexes()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def cut(self, position: int) -> None:
         """Drop every byte from here on; the indexes hold nothing of it."""
         self._disk.ftruncate(self.descriptor, position)
         self.size = self.allocated = position
-        self.write_indexes()
 
     # -- leaving -----------------------------------------------------------------------------
 

@@ -184,6 +184,22 @@ def test_a_full_disk_refuses_writes_and_takes_them_again_when_there_is_room(
     assert log.fault is None
 
 
+def test_a_log_is_recovered_and_read_on_a_full_disk(tmp_path: Path) -> None:
+    history = History()
+    log = open_log(tmp_path, VALUES)
+    for _ in range(10):
+        history.append(log)
+    log.release()
+    with log.active.path.open("ab") as file:
+        file.write(b"torn")
+    disk = FullDisk(room=0)
+    again = open_log(tmp_path, VALUES, disk=disk)
+    history.check(again, 10)
+    disk.room = 1 << 20
+    history.append(again)
+    history.check(again, 11)
+
+
 def test_appends_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     found = os.statvfs(tmp_path)
     space = FreeSpace(tmp_path, kept_free=found.f_blocks * found.f_frsize)

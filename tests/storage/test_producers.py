@@ -14,6 +14,7 @@ from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
+from tests.storage.disks import QuickDisk
 from tests.storage.making import NOW, batch, open_log, produced, values_of
 
 
@@ -122,6 +123,30 @@ def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> 
     log = open_log(tmp_path)
     for sequence in range(25, 30):
         assert log.append(produced(sequence, b"%d" % sequence), 0).base_offset == sequence
+
+
+def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1000)
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    for first in range(0, 200, 10):
+        write(log, 10, first)
+        log.leave_snapshot()
+    flush = log.flush_begin()
+    assert flush is not None
+    flush.run(QuickDisk())  # which writes down the leader epochs
+    between = log.producers.snapshots()[1:]
+    assert len(between) == 2
+    # Damage before both is not looked at; behind the first, it is.
+    content = bytearray(log.active.path.read_bytes())
+    content[100] ^= 1
+    log.active.path.write_bytes(content)
+    log.release()
+    again = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20}, recovery_point=between[1] - 1)
+    assert (again.fault, again.end_offset) == (None, 200)
+    for sequence in range(195, 200):
+        assert again.append(produced(sequence, b"%d" % sequence), 0).duplicate
 
 
 def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
