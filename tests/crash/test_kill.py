@@ -2,7 +2,7 @@
 
 A run is void, and fails as such, when fewer than 500 records a second were acknowledged, the
 restarts included: an idle broker loses nothing.  A seed names a run; `-m faults` makes a hundred.
-KAFKALITE_CRASH_RECORD=FILE appends a line for each to FILE.
+KAFKALITE_CRASH_RECORD=FILE appends a line for each to FILE; record.jsonl holds those of a release.
 """
 
 import json
@@ -31,6 +31,7 @@ def check(seed, kills, durability, directory):
         "read": len(done.history.final),
         "violations": len(found),
         "faults": len(done.faults),
+        "void": done.acked_per_second < ACKED_PER_SECOND_MIN,
     }
     print(json.dumps(line))
     if record := os.environ.get("KAFKALITE_CRASH_RECORD"):
@@ -40,7 +41,7 @@ def check(seed, kills, durability, directory):
         done.history.write(directory / "history.jsonl")
     assert not found, (found[:10], f"seed {seed}, see {directory}/history.jsonl")
     assert not done.faults, (done.faults[:10], f"seed {seed}, see {directory}/history.jsonl")
-    assert done.acked_per_second >= ACKED_PER_SECOND_MIN, f"void: too little load in seed {seed}"
+    assert not line["void"], f"void: too little load in seed {seed}, run it again"
 
 
 def test_three_kills_lose_repeat_and_disorder_nothing(tmp_path):
