@@ -64,7 +64,7 @@ class Progress:
 
     def numbers(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
-        return f"{self.count:,} records  {mebibytes(self.size)}  {rate:,.0f} records/s"
+        return f"{self.count:,} records  {size_words(self.size)}  {rate:,.0f} records/s"
 
     @property
     def elapsed_s(self) -> float:
@@ -77,7 +77,7 @@ class Progress:
     def summary(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
         return (
-            f"{self.count:,} records, {mebibytes(self.size)} in {self.elapsed_s:.1f} s "
+            f"{self.count:,} records, {size_words(self.size)} in {self.elapsed_s:.1f} s "
             f"({rate:,.0f} records/s)"
         )
 
@@ -109,5 +109,11 @@ def new_bar(whole_known: bool) -> Bar:
     )
 
 
-def mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+def size_words(size: float) -> str:
+    """A size as people read it."""
+    if size < 1024:
+        return f"{size:,.0f} B"
+    units = ["KiB", "MiB", "GiB"]
+    while (size := size / 1024) >= 1024 and len(units) > 1:
+        units.pop(0)
+    return f"{size:,.1f} {units[0]}"

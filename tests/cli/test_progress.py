@@ -1,0 +1,65 @@
+"""What a long command says of itself."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from kafkalite.cli.progress import Progress, size_words
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (1536 << 10, "1.5 MiB"),
+        (5 << 30, "5.0 GiB"),
+        (5000 << 30, "5,000.0 GiB"),
+    ],
+)
+def test_a_size_is_said_in_the_unit_that_fits(size, words):
+    assert size_words(size) == words
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, as a list whose only element may be set."""
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+def test_the_summary_counts_until_the_work_ended(clock):
+    with Progress("to t") as progress:
+        progress.add(10, 100)
+        clock[0] += 2
+        progress.add(10, 100)
+    clock[0] += 100
+    assert progress.summary() == "20 records, 200 B in 2.0 s (10 records/s)"
+
+
+@pytest.mark.parametrize(
+    ("stream", "drawn", "seconds", "appears"),
+    [
+        (Terminal, True, 2, True),
+        (Terminal, True, 0.5, False),
+        (Terminal, False, 2, False),
+        (io.StringIO, True, 2, False),
+    ],
+)
+def test_a_bar_is_for_long_work_on_a_terminal(stream, drawn, seconds, appears, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream())
+    with Progress("to t", total_count=2, drawn=drawn) as progress:
+        clock[0] += seconds
+        progress.add(1, 5)
+        assert (progress.bar is not None) == appears
+    assert ("to t" in sys.stderr.getvalue()) == appears
