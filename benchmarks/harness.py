@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.report import Budget, Figure
 from benchmarks.subjects import ROOT, Subject
@@ -190,9 +191,9 @@ def topic(
     for created in admin.create_topics([wanted]).values():
         created.result()
     begun = time.monotonic()
-    while not _is_led(admin, name, partitions):
+    while not _serves(admin, name, partitions):
         if time.monotonic() - begun > LEADER_S_MAX:
-            raise RuntimeError(f"{subject.name}: topic {name} has no leaders")
+            raise RuntimeError(f"{subject.name}: topic {name} does not serve")
     try:
         yield name
     finally:
@@ -200,9 +201,13 @@ def topic(
             deleted.result()
 
 
-def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
-    listed = admin.list_topics(name, timeout=10).topics[name].partitions
-    return len(listed) == partitions and all(each.leader >= 0 for each in listed.values())
+def _serves(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Whether every partition answers; what Metadata says may run ahead of that."""
+    ends = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
+    try:
+        return all(found.result().offset >= 0 for found in admin.list_offsets(ends).values())
+    except KafkaException:
+        return False
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
 OURS = "kafkalite"
 
@@ -22,14 +23,19 @@ class Budget:
     at_least: float | None = None
     of_value: bool = False
 
+    def __post_init__(self) -> None:
+        assert (self.at_most is None) != (self.at_least is None), "a budget has one bound"
+
+    @property
+    def bound(self) -> float:
+        return self.at_most or self.at_least or 0.0
+
     def holds(self, number: float) -> bool:
-        if self.at_most is not None and number > self.at_most:
-            return False
-        return self.at_least is None or number >= self.at_least
+        return number <= self.bound if self.at_most is not None else number >= self.bound
 
     def __str__(self) -> str:
-        sign, bound = ("≤", self.at_most) if self.at_most is not None else ("≥", self.at_least)
-        return f"{sign} {bound:g}" + (" (value)" if self.of_value else "")
+        sign = "≤" if self.at_most is not None else "≥"
+        return f"{sign} {self.bound:.3g}" + (" (value)" if self.of_value else "")
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def number(value: float) -> str:
 
 
 def write(figures: Sequence[Figure], directory: Path, command: str) -> None:
-    """Leave table.md, figures.json and plot.png in the directory."""
+    """Leave table.md, figures.json, ratios.png and curves.png in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "table.md").write_text(table(figures))
     entries = [
@@ -108,7 +114,8 @@ def write(figures: Sequence[Figure], directory: Path, command: str) -> None:
         "cores": os.cpu_count(), "cpu": cpu_model(), "figures": entries,
     }  # fmt: skip
     (directory / "figures.json").write_text(json.dumps(run, indent=1) + "\n")
-    plot(figures, directory / "plot.png")
+    plot_ratios(figures, directory / "ratios.png")
+    plot_curves(figures, directory / "curves.png")
 
 
 def cpu_model() -> str:
@@ -118,43 +125,61 @@ def cpu_model() -> str:
     return platform.machine()
 
 
-def plot(figures: Sequence[Figure], path: Path) -> None:
-    """On the left every ratio with its budget; on the right how the curves grow."""
+def plot_ratios(figures: Sequence[Figure], path: Path) -> None:
+    """Every ratio as a bar, its budget as a stroke across."""
+    shown = [figure for figure in figures if figure.ratio and figure.at is None]
+    if not shown:
+        return
+    pyplot = drawing()
+    picture, axes = pyplot.subplots(figsize=(11, 1.5 + 0.3 * len(shown)))
+    colours = {True: "#4a8f5a", False: "#b5493d", None: "#8899aa"}
+    for place, figure in enumerate(shown):
+        axes.barh(place, figure.ratio, color=colours[figure.kept])
+        if figure.budget and not figure.budget.of_value:
+            bound = figure.budget.bound
+            axes.plot([bound, bound], [place - 0.45, place + 0.45], color="black")
+    names = [f"{figure.name} ({figure.other})" for figure in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize=8)
+    axes.set_xscale("log")
+    axes.axvline(1.0, color="#cccccc", zorder=0)
+    axes.invert_yaxis()
+    axes.set_xlabel("kafkalite divided by the other; the stroke is the budget, green is kept")
+    picture.tight_layout()
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)
+
+
+def plot_curves(figures: Sequence[Figure], path: Path) -> None:
+    """One panel for each thing that was measured at several sizes."""
+    curves: dict[str, list[Figure]] = {}
+    for figure in figures:
+        if figure.at is not None:
+            what = f"{figure.name.partition(': ')[2]}, {figure.unit}"
+            curves.setdefault(what, []).append(figure)
+    if not curves:
+        return
+    pyplot = drawing()
+    picture, panels = pyplot.subplots(
+        len(curves), 1, figsize=(8, 2.6 * len(curves)), squeeze=False, sharex=True
+    )
+    for axes, (what, points) in zip(panels[:, 0], curves.items(), strict=True):
+        for who in points[0].values:
+            at = [point.at for point in points if who in point.values]
+            axes.plot(at, [p.median(who) for p in points if who in p.values], "o-", label=who)
+        axes.set_title(what, fontsize=9)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.legend(fontsize=8)
+    picture.tight_layout()
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)
+
+
+def drawing() -> ModuleType:
+    """pyplot, without a screen; imported when there is something to draw."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    compared = [figure for figure in figures if figure.ratio is not None and figure.at is None]
-    curves: dict[str, list[Figure]] = {}
-    for figure in figures:
-        if figure.at is not None:
-            curves.setdefault(f"{figure.name.partition(': ')[2]}, {figure.unit}", []).append(figure)
-    picture, (left, right) = pyplot.subplots(
-        1, 2, figsize=(15, 1.5 + 0.32 * max(len(compared), 8)), width_ratios=(3, 2)
-    )
-    places = range(len(compared))
-    ratios = [figure.ratio or 0.0 for figure in compared]
-    colours = [{True: "#4a8f5a", False: "#b5493d", None: "#8899aa"}[f.kept] for f in compared]
-    left.barh(places, ratios, color=colours)
-    for place, figure in zip(places, compared, strict=True):
-        if figure.budget and not figure.budget.of_value:
-            bound = figure.budget.at_most or figure.budget.at_least
-            left.plot([bound, bound], [place - 0.45, place + 0.45], color="black")
-    left.set_yticks(places, [f"{figure.name} ({figure.other})" for figure in compared], fontsize=8)
-    left.set_xscale("log")
-    left.axvline(1.0, color="#cccccc", zorder=0)
-    left.invert_yaxis()
-    left.set_xlabel("kafkalite / other; the stroke is the budget")
-    for label, points in curves.items():
-        for who in points[0].values:
-            medians = [point.median(who) for point in points if who in point.values]
-            at = [point.at for point in points if who in point.values]
-            right.plot(at, medians, marker="o", label=f"{label} ({who})")
-    if curves:
-        right.set_xscale("log")
-        right.set_yscale("log")
-        right.legend(fontsize=7)
-    picture.tight_layout()
-    picture.savefig(path, dpi=110)
-    pyplot.close(picture)
+    return pyplot

@@ -22,10 +22,20 @@ def test_a_benchmark_runs_to_its_figures(name, tmp_path):
     assert all(value >= 0 for figure in bench.figures for who in figure.values.values()
                for value in who)  # fmt: skip
     write(bench.figures, tmp_path / "results", "tiny")
-    assert len(json.loads((tmp_path / "results/figures.json").read_text())["figures"]) == len(
-        bench.figures
-    )
-    assert (tmp_path / "results/plot.png").stat().st_size > 0
+    written = json.loads((tmp_path / "results" / "figures.json").read_text())
+    assert [figure["name"] for figure in written["figures"]] == [f.name for f in bench.figures]
+
+
+def test_the_table_and_the_plots_show_what_was_measured(tmp_path):
+    values = {"kafkalite": [1.0], "Apache Kafka": [4.0]}
+    figures = [Figure("start: time", "s", values, Budget(at_most=0.2))]
+    figures += [Figure(f"x, {at}: cost", "us", values, at=at) for at in (1, 10)]
+    write(figures, tmp_path, "tiny")
+    assert "| start: time | 1 s | 4 (Apache Kafka) | 0.25 | ≤ 0.2 | **missed** |" in (
+        tmp_path / "table.md"
+    ).read_text(encoding="utf-8")
+    for picture in ("ratios.png", "curves.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_budget_is_held_against_the_ratio_of_the_medians():
