@@ -23,16 +23,22 @@ RESTARTS = 2
 
 @scenario(LONG_LIVED, restarts=True)
 def a_clean_restart_under_load_loses_and_doubles_nothing(client: Client, kafka: Kafka) -> None:
-    under_load(client, kafka, lambda lifetime: lifetime.restart())
+    under_load(client, kafka, restarted)
 
 
 @scenario(LONG_LIVED, restarts=True)
 def a_killed_broker_under_load_loses_and_doubles_nothing(client: Client, kafka: Kafka) -> None:
-    def killed(lifetime: Lifetime) -> None:
-        lifetime.kill()
-        lifetime.start()
-
     under_load(client, kafka, killed)
+
+
+def restarted(lifetime: Lifetime) -> None:
+    lifetime.stop()
+    lifetime.start()
+
+
+def killed(lifetime: Lifetime) -> None:
+    lifetime.kill()
+    lifetime.start()
 
 
 def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime], None]) -> None:
@@ -93,7 +99,7 @@ def what_was_in_before_a_restart_is_there_after_it(client: Client, kafka: Kafka)
     topic = kafka.topic()
     sent = [Sent(b"%d" % i, b"k") for i in range(1_000)]
     client.produce(kafka, topic, sent)
-    kafka.lifetime.restart()
+    restarted(kafka.lifetime)
     client.produce(kafka, topic, [Sent(b"after", b"k")])
     got = client.consume(kafka, topic)
     assert [record.offset for record in got] == [*range(1_001)]

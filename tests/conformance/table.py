@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 HEADERS = "headers of each record"
 TIMESTAMPS = "timestamps of the sender's choice"
@@ -84,11 +84,11 @@ class Client(Protocol):
 
 
 class Lifetime(Protocol):
-    """What restarts a broker: kafkalite.testing.Broker, or the oracle's."""
+    """What ends a broker and starts it again: kafkalite.testing.Broker, tools' ApacheKafka."""
 
     def kill(self) -> None: ...
+    def stop(self) -> None: ...
     def start(self) -> None: ...
-    def restart(self) -> None: ...
 
 
 class Kafka:
@@ -113,9 +113,13 @@ class Kafka:
         return name
 
     def led(self, name: str) -> int:
-        """How many of a topic's partitions have a leader."""
-        topic = self.admin.list_topics(name, timeout=10).topics[name]
-        return sum(partition.leader >= 0 for partition in topic.partitions.values())
+        """How many of a topic's partitions have a leader that answers as such."""
+        count = len(self.admin.list_topics(name, timeout=10).topics[name].partitions)
+        asked = {TopicPartition(name, index): OffsetSpec.latest() for index in range(count)}
+        if not asked:
+            return 0
+        answers = self.admin.list_offsets(asked).values()
+        return sum(answer.exception(30) is None for answer in answers)
 
 
 class Scenario(NamedTuple):

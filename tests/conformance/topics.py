@@ -59,6 +59,7 @@ def two_topics_of_one_name_never_share_an_id(client: Client, kafka: Kafka) -> No
     (first,) = done(kafka.admin.describe_topics(TopicCollection([topic])))
     done(kafka.admin.delete_topics([topic]))
     until(lambda: made(kafka, topic))
+    until(lambda: kafka.led(topic) == 1)
     (second,) = done(kafka.admin.describe_topics(TopicCollection([topic])))
     assert str(first.topic_id) != str(second.topic_id)
 
