@@ -75,13 +75,13 @@ def read(value: bytes | memoryview) -> Record:
             f"A newer kafkalite wrote record kind {value[0]} version {value[1]}."
         )
     try:
-        record = Record(kind, kind.message.read(value[1], value, 2))
+        fields = kind.message.read(value[1], value, 2)
     except InvalidRequest as fault:
         raise CorruptMessage(str(fault)) from None
     # Behind a request clients leave bytes; behind a record of ours nobody does.
-    if value[1] == kind.version and write(record) != value:
+    if kind.message.write(value[1], fields) != value[2:]:
         raise CorruptMessage(f"A record of kind {kind} has more than its fields.")
-    return record
+    return Record(kind, fields)
 
 
 CLUSTER = RecordKind(
