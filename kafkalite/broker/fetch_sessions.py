@@ -104,7 +104,8 @@ class FetchSessions:
     def enter(
         self, session_id: int, epoch: int, topics: list[Any], forgotten: list[Any]
     ) -> FetchSession | None:
-        """The session of this request, brought up to date; None for a request without one.
+        """The session of this request, brought up to date; None for a request without one, or
+        that took the last partition out of its own.
 
         Raises FetchSessionIdNotFound and InvalidFetchSessionEpoch.
         """
@@ -124,6 +125,10 @@ class FetchSessions:
         if len(session.wanted) > PARTITIONS_MAX:
             del self._sessions[session_id]
             raise FetchSessionIdNotFound()
+        if not session.wanted:
+            # Nothing is left to remember: it is over, and the answer bears no session's id.
+            del self._sessions[session_id]
+            return None
         self._sessions.move_to_end(session_id)
         return session
 

@@ -109,13 +109,13 @@ class Partition:
             raise OffsetOutOfRange()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client whose metadata is older or newer than this leader; -1 is not checked.
+        """Refuse a client whose metadata is older or newer than this leader (KIP-320).
 
-        KIP-320.
+        A negative epoch is none, and not checked.
         """
         if self.fault is not None:
             raise self.fault
-        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
+        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
             raise FencedLeaderEpoch()

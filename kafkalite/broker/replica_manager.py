@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafkalite.broker.partition import Partition
+from kafkalite.broker.partition import READ_COMMITTED, Partition
 from kafkalite.broker.purgatory import Purgatory, Timers
 from kafkalite.config.settings import Settings, Source
 from kafkalite.config.topic import (
@@ -182,6 +182,7 @@ class ReplicaManager:
         topics: list[Any] = []
         found = 0
         any_fault = False
+        aborted = () if isolation_level == READ_COMMITTED else None
         topic: Topic | None = None
         entries: list[Any] = []
         for item in items:
@@ -213,7 +214,7 @@ class ReplicaManager:
                     partition.high_watermark,
                     partition.last_stable_offset,
                     partition.log.log_start_offset,
-                    None,
+                    aborted,
                     -1,
                     records,
                     None,
@@ -298,4 +299,6 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
 
 
 def _refused(item: FetchItem, fault: KafkaError) -> tuple[Any, ...]:
-    return (item.index, fault.code, -1, -1, -1, None, -1, None, None, None)
+    # What is not here has an empty list of aborted transactions, what is here none: as in Kafka.
+    aborted = () if item.partition is None else None
+    return (item.index, fault.code, -1, -1, -1, aborted, -1, None, None, None)

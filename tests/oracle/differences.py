@@ -12,28 +12,35 @@ from typing import NamedTuple
 
 from tests.oracle.recording import Difference
 
+ANYTHING = "(anything)"
+
 
 class Listed(NamedTuple):
-    """Where an answer may differ, and why."""
+    """Where an answer may differ, and why; `ours` narrows it to one answer of ours."""
 
     scenes: str
     asked: str
     path: str
     why: str
+    ours: object = ANYTHING
 
     def covers(self, found: Difference) -> bool:
         return (
             fnmatchcase(found.scene, self.scenes)
             and fnmatchcase(found.asked, self.asked)
             and fnmatchcase(found.path, self.path)
+            and self.ours in (ANYTHING, found.ours)
         )
 
 
 LATER = "comes with a later part; until then it is refused, never silently accepted"
 SAYS_WHY = "Kafka refuses without a word; a sentence costs nothing and helps whoever reads the log"
 UNOPENED = (
-    "a batch is judged by its header and its checksum, and is not opened on the way through "
-    "(ARCHITECTURE.md); Kafka reads every record of it"
+    "compressed records are not opened on the way through, and times are not compared with the "
+    "header's (ARCHITECTURE.md); Kafka unfolds every batch and corrects its header"
+)
+OUT_OF_TURN = (
+    "records whose offsets contradict their batch are refused; Kafka takes or renumbers them"
 )
 ACCIDENT = "Kafka stumbles here and answers with its unknown server error, or nothing at all"
 ONCE = "who says a thing twice is answered twice; Kafka keeps one of the two and drops the other"
@@ -89,13 +96,6 @@ DIFFERENCES = (
         Listed(f"produce.a_{kind}*", f"*{what}", "*", UNOPENED)
         for kind, what in (
             ("damaged_batch", "bytes that are not"),
-            ("damaged_batch", " record longer than the batch"),
-            ("damaged_batch", " record shorter than its fields"),
-            ("damaged_batch", " record of negative length"),
-            ("damaged_batch", " value of negative length"),
-            ("damaged_batch", " trailing bytes inside"),
-            ("damaged_batch", " headers of negative count"),
-            ("damaged_batch", " header without a key"),
             ("damaged_batch", " max timestamp is not the greatest"),
             ("damaged_batch", " max timestamp unsaid"),
             ("damaged_batch", " timestamp negative"),
@@ -110,12 +110,23 @@ DIFFERENCES = (
         )
         for what in (" delete horizon bit", " append time bit")
     ),
+    Listed("produce.a_damaged_batch*", "* offset delta *", "*", OUT_OF_TURN),
+    Listed("produce.a_compressed_topic*", "* offset delta *", "*", OUT_OF_TURN),
+    Listed(
+        "produce.a_damaged_batch*", "* base offset *", "*",
+        "the leader writes the base offset, so what the client wrote there does no harm",
+    ),
+    Listed(
+        "produce.*", "Produce *", "*.log_start_offset",
+        "a refused batch tells nothing of the log; in Kafka it depends on who refused it",
+        ours=-1,
+    ),
     *(
-        Listed(
-            "produce.a_compressed_topic*", f"*{what}", "*",
-            "records whose offsets contradict their batch are refused; Kafka renumbers them",
+        Listed("produce.*", asked, "*.error_code", "transactions: " + LATER)
+        for asked in (
+            "* control batch of a producer", "* transactional without a producer",
+            "* transactional without a transaction",
         )
-        for what in (" offset delta out of turn", " offset delta twice")
     ),
     Listed("produce.a_compacted_topic_wants_keys*", "*", "*", LATER),
     Listed(
@@ -129,6 +140,10 @@ DIFFERENCES = (
     ),
     Listed("fetch.entries_may_come_twice*", "*", "responses*", ONCE),
     Listed("fetch.sizes_bound_what_comes*", "* -1 *", "*", ACCIDENT),
+    Listed(
+        "fetch.replicas_are_nobody*", "* as replica 5", "*",
+        "there are no followers yet: whoever says he is one is served as any reader",
+    ),
     # Offsets
     Listed("offsets.what_does_not_exist*", "* twice", "topics*", ONCE),
     Listed("offsets.cuts_of_nothing_or_twice*", "* twice", "topics.0.partitions", ONCE),
@@ -139,12 +154,9 @@ DIFFERENCES = (
     ),
     # Topics
     Listed("topics.topics_are_made*", "* patience", "*", IN_TIME),
-    Listed(
-        "topics.topics_are_made*", "* tried", "topics.0.topic_id",
-        "a topic that was not made has no id",
-    ),
     Listed("topics.topics_are_deleted*", "* without patience", "*.error_code", IN_TIME),
     Listed("topics.*", "Produce *", "*.error_message", SAYS_WHY),
+    Listed("topics.topics_are_widened*", "*", "*.error_message", SAYS_WHY),
     Listed("topics.*", "*", "*.configs.durability", DURABILITY),
     Listed("topics.*", "*", "*.configs.flush.bytes", DURABILITY),
     Listed("topics.*", "*", "*.configs.flush.ms.value", DURABILITY),
@@ -164,11 +176,6 @@ DIFFERENCES = (
     ),
     Listed("topics.policies_may_be_both*", "*", "*", LATER),
     # The wire
-    Listed(
-        "wire.bodies_cut_short*", "*, a byte more", "",
-        "a request ends where its frame ends; what follows was not understood, and is not ignored",
-    ),
-    Listed("wire.bodies_cut_short*", "*, other header", "", "the same: one byte is left over"),
     Listed("wire.headers_may_be_odd", "*client id that is no UTF-8", "", TEXT),
     Listed("wire.headers_may_be_odd", "*client id of negative length", "", ONE_NULL),
     Listed("wire.counts_that_lie*", "-2* topics said, one sent", "", ONE_NULL),
