@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,14 +148,22 @@ def test_records_lost_below_the_recovery_point_quarantine_the_log(
         assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
 
 
-def test_an_index_found_wrong_is_made_again(tmp_path: Path, sound: tuple[Log, KnownEnd]) -> None:
+def next_batch(position: int, log: Log) -> int:
+    path = log.segments[1].path
+    (length,) = struct.unpack_from(">i", path.read_bytes(), position + 8)
+    return int(position + 12 + length)
+
+
+@pytest.mark.parametrize("beside", [lambda position, log: position + 16, next_batch])
+def test_an_index_found_wrong_is_made_again(
+    tmp_path: Path, sound: tuple[Log, KnownEnd], beside: Callable[[int, Log], int]
+) -> None:
     log, end = sound
     shutil.copytree(log.directory, tmp_path / "t-0")
     path = tmp_path / "t-0" / log.segments[1].offset_index.path.name
     true = path.read_bytes()
-    wrong = bytearray(true)
-    wrong[7] ^= 0x10  # the first entry's position, still in order
-    path.write_bytes(wrong)
+    (position,) = struct.unpack_from(">i", true, 4)
+    path.write_bytes(true[:4] + struct.pack(">i", beside(position, log)) + true[8:])
     again = open_log(tmp_path / "t-0", clean=end)
     offset = again.segments[1].base_offset + int.from_bytes(true[:4], "big") + 1
     assert values_of(again, offset)[0][0] == offset

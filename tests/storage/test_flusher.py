@@ -12,6 +12,7 @@ import pytest
 
 from kafkalite.clock import SystemClock
 from kafkalite.config import topic as keys
+from kafkalite.records.batch import batches
 from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed
 from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher
 from kafkalite.storage.log import Log
@@ -63,6 +64,20 @@ def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
     assert (log.durable_offset, log.unflushed_size) == (1, log.size - flush.position)
     assert log.flush_begin() is not None
     flusher.close()
+
+
+def test_a_reader_bound_by_what_is_durable_sees_nothing_behind_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    for _ in range(5):
+        log.append(batch(b"flushed"), 0)
+    size = log.size
+    flush = begun(log)
+    log.append(batch(b"later"), 0)
+    log.flush_end(flush)
+    found = log.read(0, 1 << 20, log.durable_offset)
+    assert found is not None
+    assert size < found.size < log.size
+    assert [whole.header.base_offset for whole in batches(found.read())] == [0, 1, 2, 3, 4, 5]
 
 
 def test_flushes_may_end_in_any_order(tmp_path: Path) -> None:

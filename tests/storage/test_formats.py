@@ -10,11 +10,12 @@ import pytest
 from kafkalite._ext.record_batch import crc32c
 from kafkalite.config import topic as keys
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import DISK
+from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log_directory import read_id, written_id
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
+from tests.storage.disks import RecordingDisk
 from tests.storage.making import NOW, batch, open_log, produced
 
 
@@ -41,6 +42,17 @@ def test_a_time_index_holds_greatest_timestamps_and_ends_with_the_segments_own(
     assert (tmp_path / "00000000000000000000.timeindex").read_bytes() == struct.pack(
         ">qiqi", NOW + 5, 1, NOW + 9, 3
     )
+
+
+def test_a_closed_segments_last_time_entry_is_its_greatest_timestamp(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for late in range(30):
+        log.append(batch(b"v", timestamp=NOW + late), 0)
+    log.close()
+    ends = [segment.base_offset - 1 for segment in log.segments[1:]] + [29]
+    for segment, end in zip(log.segments, ends, strict=True):
+        entry = struct.pack(">qi", NOW + end, end - segment.base_offset)
+        assert segment.time_index.path.read_bytes()[-12:] == entry
 
 
 def test_a_snapshot_holds_each_producers_last_batch(tmp_path: Path) -> None:
@@ -128,6 +140,17 @@ def test_a_directory_is_named_by_topic_and_partition() -> None:
     assert len(aside) == layout.DIRECTORY_NAME_MAX
     assert layout.is_set_aside(aside, layout.DELETE_DIRECTORY)
     assert layout.partition_of(aside) is None
+
+
+def test_a_small_file_is_flushed_before_it_takes_its_name_and_its_name_after(
+    tmp_path: Path,
+) -> None:
+    disk = RecordingDisk()
+    put_file(disk, tmp_path / "f", b"x")
+    assert [(call, Path(path).name) for call, path, *_ in disk.journal] == [
+        ("create", "f.tmp"), ("write", "f.tmp"), ("sync", "f.tmp"),
+        ("rename", "f.tmp"), ("sync", tmp_path.name),
+    ]  # fmt: skip
 
 
 def test_our_small_files_are_read_from_the_generation_that_checks(tmp_path: Path) -> None:

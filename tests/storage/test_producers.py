@@ -3,6 +3,7 @@ is rolled, closed, crashed and opened again."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None
     log.append(produced(0, epoch=1), 0)
     with pytest.raises(InvalidProducerEpoch):
         log.append(produced(3, epoch=0), 0)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(2, epoch=1), 0)  # which the old epoch had, and the new one has not
     assert not log.append(produced(1, epoch=1), 0).duplicate
 
 
@@ -147,6 +150,23 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
     assert (again.fault, again.end_offset) == (None, 200)
     for sequence in range(195, 200):
         assert again.append(produced(sequence, b"%d" % sequence), 0).duplicate
+
+
+def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    write(log, 20)
+    end = log.active.boundary(log.active.base_offset + 1)
+    log.append(produced(20, b"20"), 9)
+    path, kept = log.active.path, log.active.base_offset + 1
+    log.close()
+    os.truncate(path, end or 0)
+    log = open_log(tmp_path)
+    assert log.end_offset == kept < 20
+    assert max(log.producers.snapshots()) == kept
+    assert log.end_of_epoch(9) == (-1, -1)
+    assert not log.append(produced(kept, b"another"), 0).duplicate
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(19), 0)
 
 
 def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
