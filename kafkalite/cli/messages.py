@@ -10,6 +10,7 @@ Left out: transactions, groups, Avro; kcat's -L and -Q are `kafkalite topic desc
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
 import stat
@@ -110,6 +111,7 @@ def produce(
     if by_line and not files:
         raise Usage("-l wants the files to read (stdin is always read by line)")
     cluster = Cluster(bootstrap, properties)
+    gc.disable()  # no cycles are made here, and it would walk every batch again and again
     total_size = whole_size(files)
     short = total_size is not None and total_size <= SHORT_SIZE_MAX
     settings = {"compression.type": codec, **(AT_ONCE if short else {})}
@@ -328,6 +330,7 @@ def consume(
     """
     if count is not None and count < 0:
         raise Usage(f"-c wants a number of records, not {count}")
+    gc.disable()  # as above
     cluster = Cluster(bootstrap, properties)
     write: Writer = json_lines
     if not as_json:
