@@ -9,6 +9,7 @@ over what the commands set themselves.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -104,7 +105,7 @@ class Cluster:
             self.complaint = error.str()
         elif self.answered:
             self.answered = False
-            warn(f"{self.bootstrap} does not answer any more, waiting: {plain(self.complaint)}")
+            warn(f"{self.bootstrap} does not answer any more; waiting for it (Ctrl-C gives up)")
 
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
@@ -153,8 +154,7 @@ class Cluster:
 
 def plain(text: str) -> str:
     """librdkafka's words without where inside it they were said."""
-    text = text.removeprefix("Broker: ").removeprefix("Local: ")
-    return text.partition("/bootstrap: ")[2] or text
+    return re.sub(r"^(Broker|Local): |^\S+/(bootstrap|\d+): ", "", text)
 
 
 @contextmanager

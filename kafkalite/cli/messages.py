@@ -119,10 +119,11 @@ def produce(
         sender = Sender(cluster, topic, settings, partition, headers)
     drawn = not quiet and not sys.stdin.isatty()
     progress = Progress(f"to {topic}", total_size=total_size, drawn=drawn)
+    beside = 0 if files and not by_line else len(delimiter)
     try:
         with sentences(), progress, sender:
             for lines in inputs(files, by_line, delimiter, sender.wait):
-                size = sum(map(len, lines))
+                size = sum(map(len, lines)) + beside * len(lines)
                 keys, values = parted(lines, key_delimiter, key)
                 if empty_is_null:
                     keys, values = without_empty(keys), without_empty(values)
@@ -387,7 +388,11 @@ def batches(
     unended = {place.partition for place in places}
     while left and (unended or not to_end):
         # The first record is waited for, and only what is there already goes along with it.
-        batch = consumer.consume(1, POLL_S)
+        try:
+            batch = consumer.consume(1, POLL_S)
+        except SystemError:
+            # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
+            raise KeyboardInterrupt from None
         if batch and left > 1:
             batch += consumer.consume(min(BATCH_COUNT_MAX, left - 1), 0)
         good = [message for message in batch if message.error() is None]

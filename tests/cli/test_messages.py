@@ -172,6 +172,31 @@ def test_ctrl_c_delivers_what_was_read_and_says_how_much(run, kafka_broker, kafk
     assert "none of them undelivered" in said
 
 
+def test_a_pipe_through_a_broker_that_is_killed_arrives_once_and_in_order():
+    with Broker() as broker:
+        topic = broker.topic()
+        lines = [b"%d\n" % i for i in range(40_000)]
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+        follows = started(broker, "consume", "-t", topic, stdout=subprocess.PIPE)
+        with follows as consume, started(broker, "produce", "-t", topic, **pipes) as produce:
+            assert produce.stdin is not None
+            assert produce.stderr is not None
+            assert consume.stdout is not None
+            produce.stdin.write(b"".join(lines[:20_000]))
+            produce.stdin.flush()
+            seen = [consume.stdout.readline()]
+            broker.kill()
+            produce.stdin.write(b"".join(lines[20_000:]))
+            produce.stdin.close()
+            broker.start()
+            assert produce.wait(TIMEOUT_S) == 0
+            assert b"Traceback" not in produce.stderr.read()
+            seen += [consume.stdout.readline() for _ in lines[1:]]
+            assert seen == lines
+            consume.send_signal(signal.SIGINT)
+            assert consume.wait(TIMEOUT_S) == 130
+
+
 def test_on_a_terminal_a_summary_says_what_was_sent(kafka_broker, kafka_topic, tmp_path: Path):
     (tmp_path / "lines").write_bytes(b"a\nb\n")
     ours, theirs = pty.openpty()
