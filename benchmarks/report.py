@@ -35,7 +35,7 @@ class Budget:
 
     def __str__(self) -> str:
         sign = "≤" if self.at_most is not None else "≥"
-        return f"{sign} {self.bound:.3g}" + (" (value)" if self.of_value else "")
+        return f"{sign} {number(self.bound)}" + (" (value)" if self.of_value else "")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.oracle import recording
-from tools.apache_kafka import Unavailable
+from tools.apache_kafka import ApacheKafka, Unavailable, answers
 
 pytestmark = pytest.mark.oracle
 
@@ -18,3 +20,24 @@ def test_apache_kafka_still_says_what_was_recorded():
         pytest.skip(str(missing))
     changed = [str(found) for found in recording.differences(before, now)]
     assert not changed, "renewed; look at what changed:\n" + "\n".join(changed)
+
+
+def test_nothing_of_it_runs_on_when_the_with_ends(tmp_path):
+    kafka = ApacheKafka(tmp_path)
+    try:
+        with kafka:
+            assert answers(kafka.host, kafka.port)
+            (pid,) = kafka.pids
+            assert Path(f"/proc/{pid}").exists()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    assert not Path(f"/proc/{pid}").exists()
+    assert not answers(kafka.host, kafka.port)
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path):
+    try:
+        with pytest.raises(RuntimeError, match=r"num\.partitions"):
+            ApacheKafka(tmp_path, {"num.partitions": "many"}).start()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
