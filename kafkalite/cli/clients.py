@@ -154,7 +154,8 @@ class Cluster:
 
 def plain(text: str) -> str:
     """librdkafka's words without where inside it they were said."""
-    return re.sub(r"^(Broker|Local): |^\S+/(bootstrap|\d+): ", "", text)
+    inside = r"^(Broker|Local): |^\S+/(bootstrap|\d+): | \(after \d+ms in state [^)]*\)$"
+    return re.sub(inside, "", text)
 
 
 @contextmanager

@@ -322,11 +322,11 @@ def consume(
     """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
 
     -f is kcat's: %t topic, %p partition, %o offset, %k key, %K its size, %s value, %S its size,
-    %T timestamp in ms, %h headers, \\\\n \\\\t \\\\xNN bytes.  -J is kcat's as well.
+    %T timestamp in ms, %h headers, \\n \\t \\xNN bytes.  -J is kcat's as well.
 
     Examples:
       kafkalite consume -t numbers -o -5 -e
-      kafkalite consume -t people -o @-10m -f '%T %k: %s\\\\n'
+      kafkalite consume -t people -o @-10m -f '%T %k: %s\\n'
       kafkalite consume -t flights -J -c 10 | jq .key
     """
     if count is not None and count < 0:
