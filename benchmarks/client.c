@@ -3,6 +3,8 @@
  *   client produce    librdkafka; records as fast as they are taken; ends when all are acknowledged
  *   client consume    librdkafka; from offset 0 of every partition until the records are there
  *   client roundtrip  librdkafka; one record at a time, from produce() until consume() returns it
+ *   client rawtrip    plain sockets; a Fetch frame that waits, then a Produce frame, then its answer:
+ *                     what roundtrip does without librdkafka's threads
  *   client frames     plain sockets; one request frame from a file, over and over, on N
  *                     connections with one request in flight on each; answers are counted and
  *                     dropped in the kernel, so that the client costs next to nothing
@@ -34,9 +36,10 @@
 
 static struct {
     const char *broker, *topic, *acks, *linger_ms, *batch_bytes, *batch_records, *frame, *answer;
+    const char *fetch_frame;
     const char *vary[VARIED_MAX];
     int partitions, connections, vary_count;
-    int64_t records, warm_up, size;
+    int64_t records, warm_up, size, offset_at;
 } asked = {
     .broker = "127.0.0.1:9092", .topic = "bench", .acks = "1", .linger_ms = "5",
     .batch_bytes = "1000000", .batch_records = "1000000", .partitions = 1, .connections = 1,
@@ -283,19 +286,19 @@ static void vary(unsigned char *frame) {
     }
 }
 
-static unsigned char *read_frame(void) {
-    FILE *file = fopen(asked.frame, "rb");
+static unsigned char *read_frame(const char *path, uint32_t *size_with_prefix) {
+    FILE *file = fopen(path, "rb");
     if (file == NULL)
-        die("%s: %s", asked.frame, strerror(errno));
+        die("%s: %s", path, strerror(errno));
     fseek(file, 0, SEEK_END);
     long size = ftell(file);
     rewind(file);
     unsigned char *frame = malloc(size + 4);
     if (fread(frame + 4, 1, size, file) != (size_t)size)
-        die("%s could not be read", asked.frame);
+        die("%s could not be read", path);
     fclose(file);
     *(uint32_t *)frame = htobe32(size);
-    frame_size = size + 4;
+    *size_with_prefix = size + 4;
     return frame;
 }
 
@@ -309,7 +312,6 @@ static int connect_to_broker(void) {
     if (connect(file, (struct sockaddr *)&address, sizeof address) != 0)
         die("connect: %s", strerror(errno));
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    fcntl(file, F_SETFL, O_NONBLOCK);
     return file;
 }
 
@@ -403,7 +405,7 @@ static void read_varied(void) {
 }
 
 static void frames(void) {
-    unsigned char *frame = read_frame();
+    unsigned char *frame = read_frame(asked.frame, &frame_size);
     read_varied();
     struct connection *all = calloc(asked.connections, sizeof *all);
     struct epoll_event events[256];
@@ -411,6 +413,7 @@ static void frames(void) {
     latencies = calloc(asked.records, sizeof *latencies);
     for (int i = 0; i < asked.connections; i++) {
         all[i].file = connect_to_broker();
+        fcntl(all[i].file, F_SETFL, O_NONBLOCK);
         all[i].frame = memcpy(malloc(frame_size), frame, frame_size);
         struct epoll_event want = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = &all[i]};
         epoll_ctl(poller, EPOLL_CTL_ADD, all[i].file, &want);
@@ -429,6 +432,43 @@ static void frames(void) {
     report(answer_count, answer_bytes, now_ns() - begun, latencies);
 }
 
+/* One whole answer on a blocking socket; its size. */
+static int64_t await_answer(int file) {
+    static unsigned char bytes[1 << 16];
+    if (recv(file, bytes, 4, MSG_WAITALL) != 4)
+        die("the broker closed the connection");
+    ssize_t size = be32toh(*(uint32_t *)bytes);
+    if (size > (ssize_t)sizeof bytes || recv(file, bytes, size, MSG_WAITALL) != size)
+        die("an answer of %lld bytes could not be read", (long long)size);
+    return size;
+}
+
+static void rawtrip(void) {
+    uint32_t produce_size, fetch_size;
+    unsigned char *produced = read_frame(asked.frame, &produce_size);
+    unsigned char *fetched = read_frame(asked.fetch_frame, &fetch_size);
+    int producer = connect_to_broker(), consumer = connect_to_broker();
+    int64_t total = asked.warm_up + asked.records, began = 0;
+    latencies = calloc(total, sizeof *latencies);
+    for (int64_t number = 0; number < total; number++) {
+        if (number == asked.warm_up)
+            began = now_ns();
+        *(uint64_t *)(fetched + 4 + asked.offset_at) = htobe64(number);
+        if (send(consumer, fetched, fetch_size, 0) != (ssize_t)fetch_size)
+            die("send: %s", strerror(errno));
+        int64_t sent = now_ns();
+        if (send(producer, produced, produce_size, 0) != (ssize_t)produce_size)
+            die("send: %s", strerror(errno));
+        int64_t size = await_answer(consumer);
+        latencies[number] = now_ns() - sent;
+        await_answer(producer);
+        if (size < produce_size / 2) /* an answer without the record is only headers */
+            die("fetch %lld brought no record", (long long)number);
+    }
+    int64_t took = now_ns() - began;
+    report(asked.records, asked.records * produce_size, took, latencies + asked.warm_up);
+}
+
 /* ---- options ---- */
 
 static void read_option(const char *name, const char *value) {
@@ -439,6 +479,8 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--batch-bytes")) asked.batch_bytes = value;
     else if (!strcmp(name, "--batch-records")) asked.batch_records = value;
     else if (!strcmp(name, "--frame")) asked.frame = value;
+    else if (!strcmp(name, "--fetch-frame")) asked.fetch_frame = value;
+    else if (!strcmp(name, "--offset-at")) asked.offset_at = atoll(value);
     else if (!strcmp(name, "--answer")) asked.answer = value;
     else if (!strcmp(name, "--partitions")) asked.partitions = atoi(value);
     else if (!strcmp(name, "--connections")) asked.connections = atoi(value);
@@ -461,6 +503,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "produce")) produce();
     else if (!strcmp(words[1], "consume")) consume();
     else if (!strcmp(words[1], "roundtrip")) roundtrip();
+    else if (!strcmp(words[1], "rawtrip")) rawtrip();
     else if (!strcmp(words[1], "frames")) frames();
     else die("unknown mode %s", words[1]);
     fflush(stdout);

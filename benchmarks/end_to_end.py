@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from benchmarks.frames import RECORD_SIZE, batch_of, produce_frame, waiting_fetch
 from benchmarks.harness import Bench, run_client, topic
 from benchmarks.report import Budget
 from benchmarks.subjects import Subject
@@ -37,3 +38,24 @@ def run(bench: Bench) -> None:
 
     bench.compare("round trip, acks 1, linger 0", measure, RATIOS)
     bench.compare("round trip, ours alone", measure, VALUES, subjects=[bench.ours])
+    plain_sockets(bench, records)
+
+
+def plain_sockets(bench: Bench, records: int) -> None:
+    """The same without librdkafka: what of a round trip is the broker and the kernel."""
+    produced, waiting = bench.scratch / "produced", bench.scratch / "waiting"
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        with topic(subject) as name:
+            produced.write_bytes(produce_frame(name, batch_of(RECORD_SIZE)).request)
+            request, offset_at = waiting_fetch(name)
+            waiting.write_bytes(request)
+            run = run_client(
+                subject, "rawtrip", frame=produced, fetch_frame=waiting, offset_at=offset_at,
+                records=records, warm_up=records // 10,
+            )  # fmt: skip
+        return {"p50, us": run.client["p50_us"], "p99, us": run.client["p99_us"]}
+
+    bench.compare("round trip, plain sockets", measure, RATIOS)
+    ours = {"p50, us": Budget(at_most=120, of_value=True)}
+    bench.compare("round trip, plain sockets, ours alone", measure, ours, subjects=[bench.ours])

@@ -84,6 +84,19 @@ def fetch_frame(topic: str, *, end_offset: int, size_max: int) -> Frame:
     return Frame(FETCH, FETCH_VERSION, request, (f"{position}:8:0:{end_offset}",))
 
 
+def waiting_fetch(topic: str) -> tuple[bytes, int]:
+    """A fetch that waits for one record, and where its offset stands in the request."""
+    wanted = {"partition": 0, "fetch_offset": OFFSET_MARK, "partition_max_bytes": 1 << 16}
+    body: dict[str, object] = {
+        "max_wait_ms": 10_000,
+        "min_bytes": 1,
+        "max_bytes": 1 << 16,
+        "topics": [{"topic": topic, "partitions": [wanted]}],
+    }
+    request = frame(FETCH, FETCH_VERSION, body)
+    return request, request.index(struct.pack(">q", OFFSET_MARK))
+
+
 def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
     header = write_header(api.key, version, 1, "bench", api.request_header_flexible(version))
     return header + api.request.write(version, dict(body))

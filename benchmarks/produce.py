@@ -70,7 +70,10 @@ def one_record_a_request(bench: Bench) -> None:
 
 
 def as_they_come(bench: Bench) -> None:
-    """Linger 0 as programs use it: a batch is what gathered while the last one was under way."""
+    """Linger 0 as programs use it: a batch is what gathered while the last one was under way.
+
+    So a faster answer makes smaller batches, and more work for the client: no budget is set.
+    """
     records = bench.scale(1_000_000, at_least=100)
 
     def measure(subject: Subject) -> Mapping[str, float]:
@@ -78,7 +81,7 @@ def as_they_come(bench: Bench) -> None:
             run = run_client(subject, "produce", topic=name, records=records, linger_ms=0, acks=1)
         return figures(run, records)
 
-    bench.compare("produce, linger 0", measure, {"throughput, records/s": Budget(at_least=1.0)})
+    bench.compare("produce, linger 0", measure)
 
 
 def batches_of_16_kib(bench: Bench) -> None:
