@@ -184,7 +184,8 @@ class Recovery:
             self.leader_epochs = epochs
             for offset in reversed(self.producers.snapshots()):
                 number = sum(segment.base_offset <= offset for segment in self.segments) - 1
-                if number < 0 or offset > recovery_point:
+                # Before the first segment nothing is left to read: its snapshot is all there is.
+                if number < 0 or offset > max(recovery_point, self.segments[0].base_offset):
                     continue
                 try:
                     position = self.segments[number].boundary(offset)
@@ -192,8 +193,10 @@ class Recovery:
                     continue
                 if position is not None and self.producers.load_snapshot(offset):
                     return Beginning(number, position, offset)
-        self.producers.clear()
-        return Beginning(0, 0, self.segments[0].base_offset)
+        first_offset = self.segments[0].base_offset
+        if not self.producers.load_snapshot(first_offset):
+            self.producers.clear()
+        return Beginning(0, 0, first_offset)
 
     def _flush(self, number: int, drop_cache: bool = False) -> None:
         """Take these segments to the disk itself; after a failed write-back, read them there."""

@@ -390,6 +390,8 @@ class LogSegment:
         self.since_entry = step.since_entry
         self.max_timestamp, self.offset_of_max = step.max_timestamp, step.offset_of_max
         self.timestamp_entered = step.timestamp_entered
+        # The last entry is believed to be the segment's greatest, once it is closed.
+        self._enter_time()
         return step
 
     def rebuild(self) -> None:

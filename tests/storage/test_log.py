@@ -236,6 +236,23 @@ def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> N
     assert log.offset_of_max_timestamp() == TimestampOffset(NOW + 60, 8, 0)
 
 
+def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path, {keys.INDEX_INTERVAL_BYTES: 1 << 20})
+    for late in range(30):
+        log.append(batch(b"v" * 50, timestamp=NOW + late), 0)
+    log.release()
+    log = open_log(tmp_path)
+    log.close()
+    log = open_log(tmp_path)
+    assert len(log.segments) > 2
+    for late in range(30):
+        found = log.offset_for_timestamp(NOW + late)
+        assert found is not None
+        assert found.offset == late
+
+
 def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     log.delete_records(7)

@@ -22,6 +22,7 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
 from kafkalite.storage.segment import LogSegment
+from tests.storage.disks import QuickDisk
 from tests.storage.making import NOW, batch, open_log, produced, records_of
 
 PRODUCER = 7
@@ -106,6 +107,7 @@ class LogMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         flush = self.log.flush_begin()
         if flush is not None:
+            flush.run(QuickDisk())
             self.log.flush_end(flush)
         self.flushed = self.end
 
@@ -153,6 +155,8 @@ class LogMachine(RuleBasedStateMachine):
         assert self.flushed <= self.log.end_offset <= self.end
         del self.records[self.log.end_offset :]
         self.sent = [entry for entry in self.sent if entry[0] < self.end]
+        if self.start > self.flushed and self.log.size == 0 and not self.log.producers:
+            self.sent.clear()  # deleted and then lost before any snapshot told of it
         self.start = min(self.start, self.end)
         self.flushed = self.end
         self.reopened = True
@@ -199,4 +203,4 @@ TestLogAgainstAList = LogMachine.TestCase
 
 @pytest.mark.faults
 class TestLogAgainstALongList(LogMachine.TestCase):
-    settings = hypothesis_settings(max_examples=3000, stateful_step_count=60, deadline=None)
+    settings = hypothesis_settings(max_examples=2000, stateful_step_count=60, deadline=None)

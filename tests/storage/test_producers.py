@@ -152,6 +152,15 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
         assert again.append(produced(sequence, b"%d" % sequence), 0).duplicate
 
 
+def test_a_producer_whose_records_retention_removed_is_known_after_a_crash(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.RETENTION_BYTES: 0})
+    write(log, 1)
+    log.retain()
+    assert (log.log_start_offset, log.size) == (1, 0)
+    log.release()
+    assert open_log(tmp_path).append(produced(0, b"0"), 0).duplicate
+
+
 def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 20)
