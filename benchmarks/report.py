@@ -168,7 +168,9 @@ def plot_curves(figures: Sequence[Figure], path: Path) -> None:
             axes.plot(at, [p.median(who) for p in points if who in p.values], "o-", label=who)
         axes.set_title(what, fontsize=9)
         axes.set_xscale("log")
-        axes.set_yscale("log")
+        # Of a tiny run the clock may say 0, and 0 has no logarithm.
+        positive = all(value > 0 for p in points for who in p.values for value in p.values[who])
+        axes.set_yscale("log" if positive else "linear")
         axes.legend(fontsize=8)
     picture.tight_layout()
     picture.savefig(path, dpi=110)
