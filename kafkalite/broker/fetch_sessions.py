@@ -11,7 +11,8 @@ inside it names what changed, and so does the answer.
     session id n, epoch -1   the full list, and close n
 
 Sessions are a cache: when all slots are taken, the one least recently used goes, and its client
-hears FETCH_SESSION_ID_NOT_FOUND and begins anew.
+hears FETCH_SESSION_ID_NOT_FOUND and begins anew.  A session names its topics as its first request
+did, all by name or all by id; a request of the other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ import secrets
 from collections import OrderedDict
 from typing import Any
 
-from kafkalite.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from kafkalite.errors import (
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
+)
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -41,10 +46,11 @@ Key = tuple[str | bytes, int]
 class FetchSession:
     """What one client asked for, and what it was last told."""
 
-    __slots__ = ("epoch", "session_id", "told", "wanted")
+    __slots__ = ("by_id", "epoch", "session_id", "told", "wanted")
 
-    def __init__(self, session_id: int) -> None:
+    def __init__(self, session_id: int, by_id: bool) -> None:
         self.session_id = session_id
+        self.by_id = by_id
         self.epoch = INITIAL_EPOCH + 1
         self.wanted: OrderedDict[Key, Wanted] = OrderedDict()
         self.told: dict[Key, tuple[int, int, int]] = {}
@@ -102,24 +108,32 @@ class FetchSessions:
         return len(self._sessions)
 
     def enter(
-        self, session_id: int, epoch: int, topics: list[Any], forgotten: list[Any]
+        self,
+        session_id: int,
+        epoch: int,
+        topics: list[Any],
+        forgotten: list[Any],
+        *,
+        by_id: bool = False,
     ) -> FetchSession | None:
         """The session of this request, brought up to date; None for a request without one, or
-        that took the last partition out of its own.
+        that took the last partition out of its own.  `by_id`: how it names its topics.
 
-        Raises FetchSessionIdNotFound and InvalidFetchSessionEpoch.
+        Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch and FetchSessionTopicIdError.
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id != NO_SESSION:
                 self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH or not self._slots:
                 return None
-            return self._begin(topics)
+            return self._begin(topics, by_id)
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionIdNotFound()
         if epoch != session.epoch:
             raise InvalidFetchSessionEpoch()
+        if by_id is not session.by_id:
+            raise FetchSessionTopicIdError()
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         session.change(topics, forgotten)
         if len(session.wanted) > PARTITIONS_MAX:
@@ -132,11 +146,11 @@ class FetchSessions:
         self._sessions.move_to_end(session_id)
         return session
 
-    def _begin(self, topics: list[Any]) -> FetchSession:
+    def _begin(self, topics: list[Any], by_id: bool) -> FetchSession:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
-        session = self._sessions[session_id] = FetchSession(session_id)
+        session = self._sessions[session_id] = FetchSession(session_id, by_id)
         session.change(topics, [])
         if len(self._sessions) > self._slots:
             self._sessions.popitem(last=False)

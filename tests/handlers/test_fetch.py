@@ -264,3 +264,16 @@ def test_a_session_forgets_what_it_is_told_to_forget(filled):
     in_session(filled, session_id, 1, forgotten_topics_data=forgotten)
     append(filled, b"new", partition=1)
     assert told(in_session(filled, session_id, 2)) == []
+
+
+@pytest.mark.parametrize(("made_in", "used_in"), [(12, 13), (13, 12)])
+def test_a_session_does_not_change_how_topics_are_named(filled, made_in, used_in):
+    topics = wanted(filled, made_in, (0, 0))
+    session_id = filled.ask(
+        FETCH, made_in, **request(filled, made_in, topics, session_epoch=0)
+    ).session_id
+    again = request(filled, used_in, session_id=session_id, session_epoch=1)
+    answer = filled.ask(FETCH, used_in, **again)
+    assert answer.error_code == errors.FetchSessionTopicIdError.code
+    again = request(filled, made_in, session_id=session_id, session_epoch=1)
+    assert filled.ask(FETCH, made_in, **again).error_code == 0

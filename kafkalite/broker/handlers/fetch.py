@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kafkalite.broker.fetch_sessions import FetchSession
     from kafkalite.broker.node import Node
 
+TOPIC_IDS_SINCE = 13
+
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
     return wire.encode_fetch(
@@ -43,7 +45,9 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     (_, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
     try:
-        session = node.fetch_sessions.enter(session_id, session_epoch, topics, forgotten)
+        session = node.fetch_sessions.enter(
+            session_id, session_epoch, topics, forgotten, by_id=caller.version >= TOPIC_IDS_SINCE
+        )
     except KafkaError as fault:
         return {"error_code": fault.code}
     everything = session is None or session_epoch <= 0
