@@ -2,7 +2,7 @@
 
     data/
       .lock  meta.properties                        log_directory.py
-      recovery-checkpoint  (.previous)              log → [recovery point, log start]
+      recovery-checkpoint  (.previous)              log → [recovery point, log start, topic id]
       clean-shutdown                                log → [end, size of its last segment]
       write-failed                                  a flush failed: pages may differ from the disk
       __cluster_metadata-0/  flights-0/  …          a directory a log (layout.py)
@@ -10,7 +10,8 @@
 
 A clean-shutdown file is believed once: it is removed before the first log is opened.  Without it
 each log is recovered from its recovery point on, several at once.  The recovery point is what was
-durable at the last checkpoint, so a crash costs a scan of what was written since.
+durable at the last checkpoint, so a crash costs a scan of what was written since.  It speaks of
+one topic id: of a topic made again under the same name it would claim records that never were.
 
 Deleting a log renames its directory first, so that a crash never brings back half of a topic.
 """
@@ -23,6 +24,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
@@ -65,6 +67,8 @@ MIN_FREE_SHARE = 20
 """Without a setting, a twentieth of the disk stays free, at most this much."""
 
 LogKey = tuple[str, int]
+Point = list[Any]
+"""A recovery point, a log start, and the id of the topic they were said of, as letters."""
 
 
 class LogManager:
@@ -79,7 +83,7 @@ class LogManager:
         self._clock = clock
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
-        self._points: dict[str, list[int]] = {}
+        self._points: dict[str, Point] = {}
         self._clean: dict[str, list[int]] | None = None
         self._drop_cache = False
         self._space: FreeSpace | None = None
@@ -196,13 +200,14 @@ class LogManager:
         new_id: bytes | None = None,
     ) -> Log:
         topic, partition = key
-        recovery_point, log_start_offset = self._points.get(directory.name, (0, 0))
+        topic_id = new_id or read_partition_metadata(directory)
+        recovery_point, log_start_offset = self._point_of(directory.name, topic_id)
         clean = self._clean.get(directory.name) if self._clean is not None else None
         return Log.open(
             directory,
             topic=topic,
             partition=partition,
-            topic_id=new_id or read_partition_metadata(directory),
+            topic_id=topic_id,
             config=settings,
             clock=self._clock,
             recovery_point=recovery_point,
@@ -215,6 +220,13 @@ class LogManager:
             flushes_always=flushes_always,
             new=new_id is not None,
         )
+
+    def _point_of(self, name: str, topic_id: bytes) -> tuple[int, int]:
+        recovery_point, log_start_offset, of = self._points.get(name, (0, 0, ""))
+        # A log whose id was lost, then or now, is more likely the same than another.
+        if of in (written_id(topic_id), written_id(NO_ID)) or topic_id == NO_ID:
+            return recovery_point, log_start_offset
+        return 0, 0
 
     # -- making and removing -----------------------------------------------------------------
 
@@ -340,7 +352,9 @@ class LogManager:
                 if found.quarantined:
                     continue  # what was known of it stays known
                 found.leave_snapshot()
-                points[found.directory.name] = [found.durable_offset, found.log_start_offset]
+                points[found.directory.name] = [
+                    found.durable_offset, found.log_start_offset, written_id(found.topic_id),
+                ]  # fmt: skip
             if points != self._points or not (self.data / RECOVERY_CHECKPOINT).exists():
                 checkpoint.write(self._disk, self.data / RECOVERY_CHECKPOINT, points)
         except OSError as error:
