@@ -11,6 +11,7 @@ collect raises DiskFailed, and the process must end.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import threading
@@ -62,17 +63,23 @@ class Flush:
         self.done: Callable[[Flush], None] | None = None
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Flush, on whatever thread; an error is kept for collect."""
+        """Flush, on whatever thread; an error is kept for collect.
+
+        A log that is deleted meanwhile takes its directory away, and need not be durable.
+        """
         try:
             if not files_flushed:
                 for file in self.files:
                     disk.fdatasync(file.fileno())
+            if self.log.released:
+                return
             for path, content in self.small_files:
                 put_file(disk, path, content)
             for directory in () if files_flushed else self.directories:
                 sync_directory(disk, directory)
         except OSError as error:
-            self.error = error
+            if not (self.log.released and error.errno == errno.ENOENT):
+                self.error = error
 
 
 def flush_all(flushes: Sequence[Flush], disk: Disk) -> None:

@@ -97,6 +97,7 @@ class Log:
         self.directory = found.directory
         self.fault = found.fault
         self.quarantined = found.fault is not None
+        self.released = False
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
         self.end_offset = found.end_offset
@@ -574,6 +575,7 @@ class Log:
 
     def release(self) -> None:
         """Let go of the files; readers that hold slices keep theirs."""
+        self.released = True
         self.fault = self.fault or "The log is closed."
         for segment in self.segments:
             segment.release()

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from kafkalite.clock import SystemClock
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import batches
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed
 from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher
 from kafkalite.storage.log import Log
@@ -153,3 +155,36 @@ def test_the_kernels_own_calls_flush(tmp_path: Path) -> None:
     DISK.syncfs(log.active.descriptor)
     with pytest.raises(OSError, match="Bad file"):
         DISK.syncfs(-1)
+
+
+class DeletingDisk(QuickDisk):
+    """A log is deleted while its directory is being flushed."""
+
+    def __init__(self, delete: Callable[[], None]) -> None:
+        self.delete: Callable[[], None] | None = delete
+
+    def open(self, path: str | Path, flags: int) -> OpenFile:
+        if self.delete is not None:
+            delete, self.delete = self.delete, None
+            delete()
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("while_flushing", [True, False])
+def test_a_log_deleted_before_its_flush_came_is_no_failure(
+    tmp_path: Path, while_flushing: bool
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    flush = begun(log)
+
+    def delete() -> None:
+        log.release()
+        log.directory.rename(tmp_path / "deleted")
+
+    if while_flushing:
+        flush.run(DeletingDisk(delete))
+    else:
+        delete()
+        flush.run(QuickDisk())
+    assert flush.error is None
+    assert not log.directory.exists()
