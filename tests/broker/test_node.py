@@ -1,0 +1,173 @@
+"""A node over its directory: what the metadata log says is made so, and damage stays alone.
+
+A real node in this process, with a clock that stands still; what a crash leaves is left by hand.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkalite.broker.partition import Partition
+from kafkalite.broker.replica_manager import flush_rule
+from kafkalite.config.settings import Settings
+from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from kafkalite.records.batch import Record, build
+from tests.handlers.conftest import InProcess
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[InProcess]:
+    made = InProcess(tmp_path / "data")
+    made.create("a")
+    made.append("a", [1, 2, 3])
+    yield made
+    made.close()
+
+
+def led(node: InProcess, topic: str = "a", partition: int = 0) -> Partition:
+    return node.node.replicas.leader(topic, partition)
+
+
+def delete(node: InProcess, topic: str) -> None:
+    node.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
+
+
+def directories(node: InProcess, pattern: str) -> list[str]:
+    return sorted(path.name for path in node.directory.glob(pattern))
+
+
+def test_a_partition_is_led_again_after_a_restart_with_what_it_held(node):
+    before = led(node).topic_id
+    node.restart()
+    assert (led(node).topic_id, led(node).high_watermark) == (before, 3)
+
+
+def test_a_directory_that_is_in_no_topic_is_set_aside_and_kept(node):
+    node.close()
+    shutil.copytree(node.directory / "a-0", node.directory / "nobody-0")
+    node.open()
+    with pytest.raises(UnknownTopicOrPartition):
+        led(node, "nobody")
+    (kept,) = directories(node, "nobody*")
+    assert kept.endswith("-stray")
+    assert (node.directory / kept / f"{0:020d}.log").stat().st_size > 0
+
+
+def test_a_log_of_a_topic_deleted_and_made_again_is_not_taken_for_the_new_ones(node):
+    node.close()
+    shutil.copytree(node.directory / "a-0", node.directory / "old")
+    node.open()
+    delete(node, "a")
+    node.create("a")
+    node.close()
+    shutil.rmtree(node.directory / "a-0")
+    (node.directory / "old").rename(node.directory / "a-0")
+    node.open()
+    assert led(node).log.end_offset == 0
+    assert any(name.endswith("-stray") for name in directories(node, "a*"))
+
+
+def test_a_log_that_is_gone_is_made_empty_so_that_its_topic_goes_on(node):
+    node.close()
+    shutil.rmtree(node.directory / "a-0")
+    node.open()
+    node.append("a", [1])
+    assert led(node).high_watermark == 1
+
+
+def test_a_partition_damaged_below_its_recovery_point_is_refused_and_others_go_on(node):
+    node.create("b")
+    node.append("b", [1])
+    node.close()
+    (node.directory / "clean-shutdown").unlink()
+    segment = node.directory / "a-0" / f"{0:020d}.log"
+    damaged = segment.read_bytes()[:-1]
+    segment.write_bytes(damaged)
+    node.open()
+    with pytest.raises(KafkaStorageError):
+        led(node).append(build([Record(timestamp=1, value=b"x")]))
+    with pytest.raises(KafkaStorageError):
+        led(node).read(0, 1 << 20, 0, whole_first=True)
+    assert segment.read_bytes() == damaged
+    node.append("b", [2])
+    assert led(node, "b").high_watermark == 2
+
+
+def test_a_deleted_topic_is_known_neither_by_name_nor_by_id(node):
+    topic_id = led(node).topic_id
+    delete(node, "a")
+    with pytest.raises(UnknownTopicOrPartition):
+        led(node)
+    with pytest.raises(UnknownTopicId):
+        node.node.replicas.leader(topic_id, 0)
+
+
+def test_a_partition_whose_log_cannot_be_made_says_so_until_its_topic_is_deleted(
+    node, monkeypatch
+):
+    def full(*_: object) -> None:
+        raise KafkaStorageError("no room")
+
+    monkeypatch.setattr(node.node.logs, "create", full)
+    topic_id = node.create("b")
+    for topic in ("b", topic_id):
+        with pytest.raises(KafkaStorageError, match="no room"):
+            node.node.replicas.leader(topic, 0)
+    delete(node, "b")
+    with pytest.raises(UnknownTopicOrPartition):
+        led(node, "b")
+
+
+# -- when it is flushed --------------------------------------------------------------------------
+
+
+def rule(broker: dict[str, str] | None = None, **topic: str):
+    overrides = {name.replace("_", "."): value for name, value in topic.items()}
+    return flush_rule(Settings.broker(broker or {}).for_topic(overrides))
+
+
+def test_fsync_needs_no_rule_and_os_has_none():
+    assert rule(durability="fsync") is None
+    assert rule(durability="os") is None
+
+
+def test_interval_flushes_by_time_and_bytes():
+    found = rule(durability="interval", flush_ms="50", flush_bytes="1000")
+    assert (found.ms_max, found.bytes_max) == (50, 1000)
+
+
+@pytest.mark.parametrize(
+    ("broker", "topic"),
+    [({}, {"flush_messages": "10"}), ({"log.flush.interval.messages": "10"}, {})],
+)
+def test_with_os_kafkas_own_flush_keys_count_where_they_are_set(broker, topic):
+    found = rule(broker, durability="os", **topic)
+    assert found.messages_max == 10
+    assert found.ms_max > 10**15
+
+
+def test_in_interval_mode_a_record_is_durable_after_flush_ms(tmp_path):
+    settings = {"durability": "interval", "log.flush.interval.ms": "200"}
+    node = InProcess(tmp_path / "data", **settings)
+    node.create("a")
+    node.append("a", [1])
+    node.reactor.tick(0)
+    node.clock.advance(199)
+    node.reactor.tick(0)
+    assert led(node).log.durable_offset == 0
+    node.clock.advance(1)
+    node.until(lambda: led(node).log.durable_offset == 1)
+    node.close()
+
+
+def test_in_interval_mode_many_bytes_do_not_wait_for_the_time(tmp_path):
+    node = InProcess(tmp_path / "data", durability="interval", **{"flush.bytes": "10"})
+    node.create("a")
+    node.append("a", [1])
+    node.until(lambda: led(node).log.durable_offset == 1)
+    node.close()
