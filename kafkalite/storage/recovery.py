@@ -157,12 +157,14 @@ class Recovery:
                 self.disk.unlink(self.producers.snapshot_path(offset))
         self._leave_notes()
         self._flush(begin.number)
+        sync_directory(self.disk, self.directory)
 
     def _leave_notes(self) -> None:
         """Write what spares the next start this work; a full disk has room for no more notes."""
         try:
             self.producers.take_snapshot(self.end_offset)
-            self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
+            if self.leader_epochs.unsaved:
+                self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
             for segment in self.segments:
                 segment.write_indexes()
         except OSError as error:
@@ -193,6 +195,7 @@ class Recovery:
                     continue
                 if position is not None and self.producers.load_snapshot(offset):
                     return Beginning(number, position, offset)
+        self.leader_epochs.unsaved = True
         first_offset = self.segments[0].base_offset
         if not self.producers.load_snapshot(first_offset):
             self.producers.clear()
@@ -208,7 +211,6 @@ class Recovery:
                     raise DiskFailed(f"{segment.path} cannot be flushed: {error}") from error
             if drop_cache:
                 os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        sync_directory(self.disk, self.directory)
 
     def _scan_from(self, begin: Beginning, recovery_point: int) -> None:
         self.end_offset = begin.offset
