@@ -66,6 +66,7 @@ LOG_SIZE_MAX = 10 << 20
 LOG_FILES_KEPT = 3
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
 """The smallest request there is: ApiVersions v0, correlation 0, no client id."""
+ASK_AGAIN_MS = 20
 
 
 class Options(NamedTuple):
@@ -298,8 +299,16 @@ def reachable(host: str) -> str:
 def ask_itself(reactor: Reactor, listener: socket.socket, answered: Callable[[], None]) -> None:
     """Send one request to our own listener, and call back when the loop has answered it."""
     host, port = listener.getsockname()[:2]
-    client = socket.create_connection((reachable(host), port))
-    client.sendall(API_VERSIONS_REQUEST)
+    client = socket.socket(listener.family)
+    client.setblocking(False)
+    client.connect_ex((reachable(host), port))
+
+    def ask() -> None:
+        try:
+            client.send(API_VERSIONS_REQUEST)
+        except BlockingIOError:
+            # Early clients fill the backlog.  The loop lets them in, the kernel connects again.
+            reactor.call_later(ASK_AGAIN_MS, ask)
 
     def read() -> None:
         reply = client.recv(10)  # size, correlation id, error code: sent in one piece
@@ -309,6 +318,7 @@ def ask_itself(reactor: Reactor, listener: socket.socket, answered: Callable[[],
         answered()
 
     reactor.watch(client.fileno(), read)
+    ask()
 
 
 def watch_signals(reactor: Reactor, signalled: Callable[[], None]) -> None:

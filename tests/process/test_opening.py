@@ -1,6 +1,8 @@
 """While the logs are being opened: who comes early waits, and who wants it to end is heard."""
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -24,7 +26,8 @@ def slowly(node):
 
 launcher.Node.open = slowly
 data = pathlib.Path(sys.argv[1])
-options = launcher.Options(listen="127.0.0.1:0", data=data, durability="os")
+overrides = {"socket.listen.backlog.size": "2"}
+options = launcher.Options(listen="127.0.0.1:0", data=data, durability="os", overrides=overrides)
 sys.exit(launcher.start(options))
 """
 
@@ -51,6 +54,19 @@ def test_a_client_that_comes_before_the_logs_are_open_is_not_refused(opening):
         process.stdin.write("open\n")
         process.stdin.flush()
         assert early.recv(10)[4:] == struct.pack(">ih", 7, 0)
+
+
+def test_more_early_clients_than_the_backlog_holds_do_not_keep_it_from_getting_ready(opening):
+    process, port = opening
+    with contextlib.ExitStack() as crowd:
+        for _ in range(10):
+            early = crowd.enter_context(socket.socket())
+            early.setblocking(False)
+            early.connect_ex(("127.0.0.1", port))
+        process.stdin.write("open\n")
+        process.stdin.flush()
+        assert select.select([process.stdout], [], [], WAIT_S_MAX)[0], "it never got ready"
+        assert "ready" in process.stdout.readline()
 
 
 def test_told_to_end_while_it_opens_it_opens_and_ends_cleanly(opening):
