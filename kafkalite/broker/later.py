@@ -77,6 +77,8 @@ class Later(Generic[T]):
             self.abandoned()
 
     def _run(self) -> None:
+        # What was held for a client that might go away is let go, or it would be a cycle.
+        self.abandoned = None
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(None if self._fault else self._value, self._fault)

@@ -95,13 +95,18 @@ class Partition:
             return None
         return self.log.read(offset, size_max, upper, whole_first=whole_first)
 
+    def readable(self, offset: int, isolation_level: int) -> bool:
+        """Whether such a read would give anything."""
+        if offset < self.upper_offset(isolation_level):
+            return True
+        self._refuse_beyond(offset)
+        return False
+
     def available(self, offset: int, size_max: int, isolation_level: int) -> int:
         """How many bytes such a read would give."""
-        upper = self.upper_offset(isolation_level)
-        if offset >= upper:
-            self._refuse_beyond(offset)
+        if not self.readable(offset, isolation_level):
             return 0
-        return self.log.available(offset, upper, size_max)
+        return self.log.available(offset, self.upper_offset(isolation_level), size_max)
 
     def _refuse_beyond(self, offset: int) -> None:
         # Between the high watermark and the log's end an offset is not wrong, only early.

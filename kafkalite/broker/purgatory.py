@@ -138,7 +138,11 @@ class DelayedFetch(Delayed):
         found = 0
         for item in self.items:
             try:
-                found += item.available(self.isolation_level)
+                # Most ask for one byte, and then it need not be known how many there are.
+                if self.min_bytes > 1:
+                    found += item.available(self.isolation_level)
+                else:
+                    found += item.readable(self.isolation_level)
             except KafkaError:  # B
                 return True
             if found >= self.min_bytes:  # A

@@ -57,6 +57,10 @@ class FetchItem(NamedTuple):
         self.partition.check_epoch(self.current_leader_epoch)
         return self.partition
 
+    def readable(self, isolation_level: int) -> bool:
+        """Whether reading this item would give anything."""
+        return self.checked().readable(self.offset, isolation_level)
+
     def available(self, isolation_level: int) -> int:
         """How many bytes reading this item would give."""
         return self.checked().available(self.offset, self.size_max, isolation_level)

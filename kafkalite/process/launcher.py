@@ -61,6 +61,9 @@ from kafkalite.transport.reactor import Limits, Reactor
 
 log = logging.getLogger("kafkalite.process")
 
+COLLECT_AFTER = 100_000
+"""How many objects more than before there must be, for cycles to be searched."""
+
 LOG_FILE = "kafkalite.log"
 LOG_SIZE_MAX = 10 << 20
 LOG_FILES_KEPT = 3
@@ -227,6 +230,7 @@ class Launcher:
         node.open()
         gc.collect()
         gc.freeze()  # what is there now stays; collections need not look at it
+        gc.set_threshold(COLLECT_AFTER)  # a request leaves no cycles, so there is little to find
         try:
             if not self.ending:
                 ask_itself(self.reactor, listener, lambda: self.ready(node.cluster_id, listener))

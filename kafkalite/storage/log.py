@@ -101,6 +101,9 @@ class Log:
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
         self.end_offset = found.end_offset
+        # Where the batch appended last stands: who reads at the end need not look for it.
+        self._last_base_offset = found.end_offset
+        self._last_position = 0
         self.durable_offset = found.end_offset
         self.high_watermark: int | None = None
         """Set by who knows it; retention never passes it.  None: all that may be read now."""
@@ -255,6 +258,8 @@ class Log:
             )  # fmt: skip
         self.end_offset = last_offset + 1
         self.written_size += size
+        self._last_base_offset = base_offset
+        self._last_position = self.active.size - size
         return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
 
     def _write(
@@ -330,6 +335,7 @@ class Log:
         self.segments.append(made)
         self._bases.append(made.base_offset)
         self.active = made
+        self._last_base_offset = self.end_offset
         self.segments_made += 1
         self._segment_age_ms_max = self._drawn_age()
         return made
@@ -447,6 +453,11 @@ class Log:
             )
         if offset >= upper_offset or offset == self.end_offset:
             return None
+        if offset >= self._last_base_offset:
+            if self._last_base_offset >= upper_offset:
+                return None
+            size = self.active.size - self._last_position
+            return self.active, self._last_position, size, self.active.size
         number = self._number_of(offset)
         found = self.segments[number].find(offset)
         while found is None and number + 1 < len(self.segments):

@@ -52,6 +52,9 @@ class Item:
         self.bytes = 0
         self.fault = None
 
+    def readable(self, isolation_level):
+        return self.available(isolation_level) > 0
+
     def available(self, isolation_level):
         if self.fault:
             raise self.fault

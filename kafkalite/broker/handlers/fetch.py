@@ -53,6 +53,8 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     everything = session is None or session_epoch <= 0
     items = _items(node, caller, topics if everything or session is None else session.topics())
     max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
+    # More than may be given is not worth waiting for.
+    min_bytes = min(min_bytes, max_bytes)
 
     def respond(fetched: Fetched) -> dict[str, Any]:
         return _respond(session, fetched, everything)
@@ -61,6 +63,9 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     if fetched.size >= min_bytes or fetched.any_fault or not items or max_wait_ms <= 0:
         return respond(fetched)
     delayed = DelayedFetch(node.replicas, items, min_bytes, max_bytes, isolation_level, respond)
+    if delayed.ready():
+        # What was read ends where an older segment does; what follows may be read at once.
+        return respond(fetched)
     return node.replicas.purgatory.park(delayed, max_wait_ms)
 
 
