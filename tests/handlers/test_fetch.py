@@ -203,6 +203,18 @@ def test_a_fetch_waits_until_min_bytes_have_come(filled):
     assert values_of(answered(filled, wire)) == [b"1", b"2"]
 
 
+def test_a_fetch_does_not_wait_for_more_than_it_may_get(filled):
+    wire = begin(filled, 0, min_bytes=1 << 30, max_bytes=1)
+    assert values_of(answered(filled, wire)) == [b"x", b"y"]
+
+
+def test_a_fetch_that_ends_with_an_older_segment_does_not_wait_for_more(filled):
+    filled.node.replicas.leader("a", 0).log.roll()
+    append(filled, b"n" * 1_000)
+    wire = begin(filled, 0, min_bytes=1_000)
+    assert values_of(answered(filled, wire)) == [b"x", b"y", b"z"]
+
+
 def test_a_fetch_out_of_time_answers_empty(filled):
     wire = begin(filled, 3, max_wait_ms=500)
     filled.clock.advance(499)
