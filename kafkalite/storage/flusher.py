@@ -90,7 +90,9 @@ def flush_all(flushes: Sequence[Flush], disk: Disk) -> None:
         return
     error: OSError | None = None
     # One call for each file system, with a file's descriptor as old as what it is asked about.
-    devices = {os.fstat(flush.files[0].fileno()).st_dev: flush.files[0] for flush in flushes}
+    # A log whose closed segments were all removed has a place in its directory to flush only.
+    firsts = [flush.files[0] for flush in flushes if flush.files]
+    devices = {os.fstat(file.fileno()).st_dev: file for file in firsts}
     for file in devices.values():
         try:
             disk.syncfs(file.fileno())
@@ -113,7 +115,7 @@ class Flusher:
         self._threads: list[threading.Thread] = []
         self._thread_count = threads
         self._under_way = 0
-        self._failed: DiskFailed | None = None
+        self._failed: Exception | None = None
 
     def fileno(self) -> int:
         """Readable when something can be collected."""
@@ -166,7 +168,10 @@ class Flusher:
 
     def _work(self) -> None:
         while (flushes := self._jobs.get()) is not None:
-            flush_all(flushes, self._disk)
+            try:
+                flush_all(flushes, self._disk)
+            except Exception as fault:  # raised again by collect: without a flusher nothing goes on
+                self._failed = self._failed or fault
             for flush in flushes:
                 if flush.error is not None and self._failed is None:
                     self._failed = self._mark(flush, flush.error)

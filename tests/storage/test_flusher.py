@@ -188,3 +188,30 @@ def test_a_log_deleted_before_its_flush_came_is_no_failure(
         flush.run(QuickDisk())
     assert flush.error is None
     assert not log.directory.exists()
+
+
+def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Path) -> None:
+    logs = [open_log(tmp_path / f"t-{number}", {keys.SEGMENT_BYTES: 200}) for number in range(8)]
+    for log in logs:
+        log.flush_end(begun(log))
+        for _ in range(8):
+            log.append(batch(b"v" * 100), 0)
+    logs[0].delete_records(logs[0].active.base_offset)
+    flushes = [flush for log in logs if (flush := log.flush_closed_begin()) is not None]
+    assert not flushes[0].files and len(flushes) == 8
+    flusher = Flusher(SystemClock(), disk=CountingDisk())
+    flusher.submit(flushes)
+    assert {flush.log for flush in collected(flusher, 8)} == set(logs)
+    flusher.close()
+
+
+def test_a_fault_beside_the_loop_is_not_lost_there(tmp_path: Path) -> None:
+    class Broken(QuickDisk):
+        def fdatasync(self, descriptor: int) -> None:
+            raise LookupError("a bug")
+
+    flusher = Flusher(SystemClock(), disk=Broken())
+    flusher.submit([begun(open_log(tmp_path))])
+    with pytest.raises(LookupError):
+        collected(flusher, 1)
+    flusher.close()
