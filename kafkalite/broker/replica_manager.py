@@ -258,7 +258,8 @@ class ReplicaManager:
             return
         if partition.advance():
             self.purgatory.wake(partition)
-        if partition.flushes_always and partition.log.durable_offset < partition.log.end_offset:
+        if partition.log.durable_offset < partition.log.end_offset:
+            # What came meanwhile is flushed now, or gets its time.
             self.touched(partition)
 
     def _flush(self, partition: Partition, flushes: list[Flush]) -> None:

@@ -171,3 +171,14 @@ def test_in_interval_mode_many_bytes_do_not_wait_for_the_time(tmp_path):
     node.append("a", [1])
     node.until(lambda: led(node).log.durable_offset == 1)
     node.close()
+
+
+def test_in_interval_mode_what_comes_during_a_flush_is_flushed_after_it(tmp_path):
+    node = InProcess(tmp_path / "data", durability="interval", **{"flush.bytes": "10"})
+    node.create("a")
+    for timestamp in (1, 2):
+        node.append("a", [timestamp])
+        node.node.replicas.settle()
+    assert led(node).log.durable_offset == 0, "the first flush is under way"
+    node.until(lambda: led(node).log.durable_offset == 2)
+    node.close()
