@@ -23,6 +23,7 @@ retention by time remove segments, as in Kafka too.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from bisect import bisect_left, bisect_right
@@ -60,6 +61,8 @@ from kafkalite.storage.intake import Intake
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
+
+log = logging.getLogger("kafkalite.storage")
 
 SNAPSHOT_EVERY = 64 << 20
 """So many bytes a recovery reads in a few hundredths of a second."""
@@ -553,7 +556,11 @@ class Log:
         now_ms = self._clock.monotonic_ms()
         while self._doomed and self._doomed[0][0] <= now_ms:
             for path in self._doomed.pop(0)[1]:
-                self._disk.unlink(path)
+                try:
+                    self._disk.unlink(path)
+                except OSError as error:
+                    # Whoever removed it before us, or the next start.
+                    log.warning("%s cannot be removed: %s", path, error.strerror)
         return self._doomed[0][0] if self._doomed else None
 
     # -- leaving -----------------------------------------------------------------------------
