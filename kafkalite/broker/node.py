@@ -192,9 +192,10 @@ class Node:
             self.replicas.add(made, topic.partitions[index].leader_epoch, settings)
 
     def _delete_topic(self, topic_id: bytes) -> None:
-        for partition in list(self.replicas.of_topic(topic_id).values()):
+        partitions = list(self.replicas.of_topic(topic_id).values())
+        for partition in partitions:
             self.replicas.remove(partition)
-            self.logs.delete(partition.log)
+        self.logs.delete(*(partition.log for partition in partitions))
         self.replicas.forget_offline(topic_id)
 
     def _topic_settings(self, topic: str) -> Settings:

@@ -18,6 +18,7 @@ Deleting a log renames its directory first, so that a crash never brings back ha
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 import queue
@@ -40,6 +41,7 @@ from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
+    PASSING,
     Disk,
     DiskFailed,
     FreeSpace,
@@ -65,6 +67,9 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 MIN_FREE_MAX = 1 << 30
 MIN_FREE_SHARE = 20
 """Without a setting, a twentieth of the disk stays free, at most this much."""
+
+REMOVED_AT_ONCE_MAX = 64
+"""How many directories of deleted logs a tick removes; each is a handful of files."""
 
 LogKey = tuple[str, int]
 Point = list[Any]
@@ -249,6 +254,7 @@ class LogManager:
                 self.set_stray(present)
             elif directory.exists():
                 self._rename_aside(directory, key, layout.STRAY_DIRECTORY)
+                self._sync_names()
             self._make(directory, topic_id)
             made = self._open(directory, key, config, new_id=topic_id)
         except OSError as error:
@@ -264,15 +270,35 @@ class LogManager:
         write_file(self._disk, metadata, metadata_text(topic_id))
         write_file(self._disk, directory / layout.LEADER_EPOCHS, b"")
 
-    def delete(self, log: Log) -> None:
-        """Take a log out of service; its files go after file.delete.delay.ms."""
-        if self._forget(log):
-            self._doom(self._aside(log, layout.DELETE_DIRECTORY), log.config)
+    def delete(self, *logs: Log) -> None:
+        """Take logs out of service; their files go after file.delete.delay.ms.
+
+        A topic may have thousands, so one flush of the directory takes all their names.
+        """
+        for deleted in logs:
+            if self._forget(deleted):
+                try:
+                    aside = self._aside(deleted, layout.DELETE_DIRECTORY)
+                except OSError as error:
+                    # The next start finds that it is nobody's.
+                    log.error("%s cannot be renamed: %s", deleted.directory, error)
+                else:
+                    self._doom(aside, deleted.config)
+        self._sync_names()
 
     def set_stray(self, log: Log) -> None:
         """Take a log that belongs to nobody out of service, and keep its files."""
         if self._forget(log):
             self._aside(log, layout.STRAY_DIRECTORY)
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            sync_directory(self._disk, self.data)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise DiskFailed(f"{self.data} cannot be flushed: {error.strerror}") from error
+            log.warning("%s could not be flushed: %s", self.data, error.strerror)
 
     def _forget(self, log: Log) -> bool:
         key = (log.topic, log.partition)
@@ -289,13 +315,11 @@ class LogManager:
     def _rename_aside(self, directory: Path, key: LogKey, suffix: str) -> Path:
         aside = self.data / layout.set_aside(*key, suffix)
         self._disk.rename(directory, aside)
-        sync_directory(self._disk, self.data)
         return aside
 
     def _doom(self, directory: Path, settings: Settings) -> None:
         due_ms = self._clock.monotonic_ms() + settings[FILE_DELETE_DELAY_MS]
-        self._doomed.append((due_ms, directory))
-        self._doomed.sort()
+        heapq.heappush(self._doomed, (due_ms, directory))
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -314,8 +338,10 @@ class LogManager:
             doomed_ms = found.remove_doomed()
             if doomed_ms is not None:
                 due.append(doomed_ms)
-        while self._doomed and self._doomed[0][0] <= now_ms:
-            remove_tree(self._disk, self._doomed.pop(0)[1])
+        for _ in range(REMOVED_AT_ONCE_MAX):
+            if not self._doomed or self._doomed[0][0] > now_ms:
+                break
+            remove_tree(self._disk, heapq.heappop(self._doomed)[1])
         if self._doomed:
             due.append(self._doomed[0][0])
         return max(1, min(due) - now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -175,6 +176,61 @@ def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: 
     assert names(tmp_path) == set()
     assert len(held.read()) == held.size
     logs.delete(log)
+    logs.close()
+
+
+def test_the_logs_of_a_topic_are_deleted_with_one_flush_of_their_names(tmp_path: Path) -> None:
+    class CountingDisk(QuickDisk):
+        flushed = 0
+
+        def fsync(self, descriptor: int) -> None:
+            self.flushed += 1
+
+    clock = ManualClock()
+    logs = LogManager(tmp_path / "data", Settings.broker(), clock, disk := CountingDisk())
+    logs.lock()
+    made = [logs.create("t", TOPIC_ID, number, settings()) for number in range(200)]
+    disk.flushed = 0
+    logs.delete(*made)
+    assert disk.flushed == 1
+    clock.advance(1000)
+    assert logs.tick(clock.monotonic_ms()) == 1, "the loop goes on before all are removed"
+    assert 0 < len(names(tmp_path / "data")) < 200
+    while names(tmp_path / "data"):
+        logs.tick(clock.monotonic_ms())
+    logs.close()
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_a_log_that_cannot_be_renamed_now_is_out_of_service_all_the_same(
+    tmp_path: Path, call: str
+) -> None:
+    logs = manager(tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    setattr(logs._disk, call, refuse)
+    logs.delete(log)
+    delattr(logs._disk, call)
+    assert ("t", 0) not in logs.logs
+    logs.create("t", OTHER_ID, 0, settings())
+    logs.close()
+
+
+def test_a_removed_segment_that_somebody_took_away_is_no_fault(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    for _ in range(20):
+        log.append(batch(b"v" * 100), 0)
+    log.delete_records(log.active.base_offset)
+    for path in log.directory.glob("*.log.deleted"):
+        path.unlink()
+    clock.advance(1000)
+    logs.tick(clock.monotonic_ms())
+    assert not list(log.directory.glob("*.deleted"))
     logs.close()
 
 
