@@ -32,6 +32,7 @@ from outgoing cimport (
     outgoing_answer, outgoing_clear, outgoing_send,
 )
 from sockets cimport *
+from waiting cimport wait_for_events
 
 from collections import deque
 
@@ -205,6 +206,7 @@ cdef class Channel(Source):
 cdef class Loop:
     """The descriptors of one process, and the two compiled steps of its tick."""
     cdef int epoll
+    cdef bint soon                  # the last event came soon after waiting for it began
     cdef epoll_event events[EVENTS_PER_TICK]
     cdef dict sources               # descriptor -> Source, which keeps it alive
     cdef list ready, dirty, closing
@@ -293,7 +295,9 @@ cdef class Loop:
         if ready or self.dirty:
             timeout_ms = 0
         with nogil:
-            count = epoll_wait(self.epoll, self.events, EVENTS_PER_TICK, timeout_ms)
+            count = wait_for_events(
+                self.epoll, self.events, EVENTS_PER_TICK, timeout_ms, &self.soon
+            )
         if count < 0 and errno != EINTR:
             PyErr_SetFromErrno(OSError)
         self.ticks += 1

@@ -1,6 +1,7 @@
 """The tick: what is called when, and that nothing is called for nothing."""
 
 import os
+import time
 
 import pytest
 
@@ -144,6 +145,16 @@ def test_an_idle_loop_sleeps_until_its_next_timer(world):
     while not called:
         here.reactor.tick()
     assert here.reactor.counters["ticks"] - begun <= 3
+
+
+def test_a_loop_whose_peer_fell_silent_sleeps_after_a_moment(world):
+    here = world()
+    client = here.client()
+    for number in range(200):
+        assert client.ask(b"%d" % number).answer() == b"%d" % number
+    used = time.process_time()
+    here.reactor.tick(500)
+    assert time.process_time() - used < 0.1, "it looked for an event instead of waiting for one"
 
 
 def test_closing_the_door_keeps_the_connections(world):
