@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from .._ext import record_batch
-from .._ext import records as record_bytes
-from .._ext.record_batch import (
+from kafkalite._ext import record_batch
+from kafkalite._ext import records as record_bytes
+from kafkalite._ext.record_batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
@@ -25,8 +25,8 @@ from .._ext.record_batch import (
     PREFIX_SIZE,
     TRANSACTIONAL,
 )
-from ..errors import BY_CODE, CorruptMessage, InvalidRecord, raise_for
-from .compression import Codec, compress, decompress
+from kafkalite.errors import BY_CODE, CorruptMessage, InvalidRecord, raise_for
+from kafkalite.records.compression import Codec, compress, decompress
 
 NO_TIMESTAMP = -1
 _TIMESTAMP_MAX = (1 << 63) - 1

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from ..errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
+from kafkalite.errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 
 # Writers make one frame a batch; a few more are harmless, a million empty ones are not.
 _FRAME_COUNT_MAX = 1024
