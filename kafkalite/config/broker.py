@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.config.key import Check, Key, Scope, Type, at_least, only, quoted
+from kafkalite.config.key import Check, Key, Only, Scope, Type, at_least, quoted
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import InvalidConfig
 
@@ -60,7 +60,7 @@ def one_listener(entries: tuple[str, ...]) -> bool:
 NODE_ID = BROKER.declare(
     "node.id", Type.INT, 0,
     """The number by which clients know this node.""",
-    check=only(0, "the first node is 0, and each worker's is the next"),
+    check=Only(0, "the first node is 0, and each worker's is the next"),
 )
 LISTENERS = BROKER.declare(
     "listeners", Type.LIST, ("PLAINTEXT://127.0.0.1:9092",),
@@ -95,7 +95,7 @@ NUM_PARTITIONS = BROKER.declare(
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
     """How many replicas a partition has when the topic's creator does not say.""",
-    check=only(1, "a partition has one replica in this version"),
+    check=Only(1, "a partition has one replica in this version"),
 )
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,

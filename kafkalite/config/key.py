@@ -236,18 +236,9 @@ def one_of(*values: str) -> Check[str]:
     return Check(f"one of {', '.join(values)}", lambda value: value in values)
 
 
-def each_one_of(*values: str) -> Check[tuple[str, ...]]:
-    words = f"a list, each entry one of {', '.join(values)}"
-    return Check(words, lambda entries: all(entry in values for entry in entries))
-
-
 class Only(Check[object]):
     """The one value there is so far; the sentence says what is missing for the others."""
 
     def __init__(self, value: object, because: str) -> None:
         shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()
         super().__init__(f"{shown or 'empty'} ({because})", lambda given: given == value)
-
-
-def only(value: object, because: str) -> Only:
-    return Only(value, because)

@@ -12,7 +12,7 @@ Left out: `internal.segment.bytes`; the least size of a segment is 1 MiB, as in 
 
 from __future__ import annotations
 
-from kafkalite.config.key import Check, Scope, Type, at_least, between, one_of, only
+from kafkalite.config.key import Check, Only, Scope, Type, at_least, between, one_of
 
 TOPIC = Scope("topic", dynamic=True)
 
@@ -26,7 +26,7 @@ CLEANUP_POLICY = TOPIC.declare(
     "cleanup.policy", Type.LIST, ("delete",),
     """What becomes of old records.  `delete` removes whole segments past retention.ms or
     retention.bytes.""",
-    check=only(("delete",), "compaction needs the log cleaner, which this version does not have"),
+    check=Only(("delete",), "compaction needs the log cleaner, which this version does not have"),
     overrides="log.cleanup.policy",
 )
 RETENTION_MS = TOPIC.declare(
@@ -90,7 +90,7 @@ INDEX_INTERVAL_BYTES = TOPIC.declare(
 PREALLOCATE = TOPIC.declare(
     "preallocate", Type.BOOLEAN, False,
     """Whether a new segment's whole space is set aside on the disk at once.""",
-    check=only(False, "with durability=fsync space is set aside ahead of the writer anyway"),
+    check=Only(False, "with durability=fsync space is set aside ahead of the writer anyway"),
     overrides="log.preallocate",
 )
 
@@ -187,24 +187,24 @@ MIN_INSYNC_REPLICAS = TOPIC.declare(
     "min.insync.replicas", Type.INT, 1,
     """How many replicas must hold a record before a producer that asks for all of them is
     answered.""",
-    check=only(1, "a partition has one replica in this version"),
+    check=Only(1, "a partition has one replica in this version"),
     overrides="min.insync.replicas",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = TOPIC.declare(
     "unclean.leader.election.enable", Type.BOOLEAN, False,
     """Whether a replica that lacks acknowledged records may lead when no other is left.""",
-    check=only(False, "acknowledged records are never given up"),
+    check=Only(False, "acknowledged records are never given up"),
     overrides="unclean.leader.election.enable",
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "leader.replication.throttled.replicas", Type.LIST, (),
     """Replicas whose leaders send to them at a bounded rate.""",
-    check=only((), "a partition has one replica in this version"),
+    check=Only((), "a partition has one replica in this version"),
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "follower.replication.throttled.replicas", Type.LIST, (),
     """Replicas that fetch from their leaders at a bounded rate.""",
-    check=only((), "a partition has one replica in this version"),
+    check=Only((), "a partition has one replica in this version"),
 )
 
 # Compaction: the cleaner alone reads these.  A topic whose cleanup.policy is delete bears them
@@ -240,27 +240,27 @@ MAX_COMPACTION_LAG_MS = TOPIC.declare(
 REMOTE_STORAGE_ENABLE = TOPIC.declare(
     "remote.storage.enable", Type.BOOLEAN, False,
     """Whether old segments move to an object store.""",
-    check=only(False, "this version has no tiered storage"),
+    check=Only(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_COPY_DISABLE = TOPIC.declare(
     "remote.log.copy.disable", Type.BOOLEAN, False,
     """Whether a tiered topic stops moving segments to the object store.""",
-    check=only(False, "this version has no tiered storage"),
+    check=Only(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_DELETE_ON_DISABLE = TOPIC.declare(
     "remote.log.delete.on.disable", Type.BOOLEAN, False,
     """Whether the object store's segments are deleted when tiering is turned off.""",
-    check=only(False, "this version has no tiered storage"),
+    check=Only(False, "this version has no tiered storage"),
 )
 LOCAL_RETENTION_MS = TOPIC.declare(
     "local.retention.ms", Type.LONG, -2,
     """How long a tiered topic keeps segments here as well; -2 means retention.ms.""",
-    check=only(-2, "this version has no tiered storage"),
+    check=Only(-2, "this version has no tiered storage"),
     overrides="log.local.retention.ms",
 )
 LOCAL_RETENTION_BYTES = TOPIC.declare(
     "local.retention.bytes", Type.LONG, -2,
     """How many bytes a tiered topic keeps here as well; -2 means retention.bytes.""",
-    check=only(-2, "this version has no tiered storage"),
+    check=Only(-2, "this version has no tiered storage"),
     overrides="log.local.retention.bytes",
 )
