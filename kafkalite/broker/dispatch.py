@@ -59,7 +59,6 @@ class Dispatcher:
             client_id=header.client_id,
             peer=connection.peer,
             local=connection.local,
-            connection_id=connection.id,
         )
         try:
             request = _decode(handler, header, frame)

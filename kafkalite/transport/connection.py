@@ -33,15 +33,14 @@ class Disconnect(Exception):
 
 
 class Connection(Channel):
-    """One accepted connection.  `state` is for whoever serves it."""
+    """One accepted connection."""
 
-    __slots__ = ("_begun_since", "_on_close", "_still_since_ms", "id", "local", "peer", "state")
+    __slots__ = ("_begun_since", "_on_close", "_still_since_ms", "id", "local", "peer")
 
     def __init__(self, connection_id: int, peer: Address, local: Address) -> None:
         self.id = connection_id
         self.peer = peer
         self.local = local
-        self.state: object | None = None
         self._on_close: list[Callable[[], object]] = []
         self._still_since_ms: int | None = None
         self._begun_since: tuple[int, int] = (-1, 0)

@@ -35,7 +35,8 @@ Answer = Callable[["Node", Any, "Caller"], "Response | Later[Response] | None"]
 
 
 class At(Enum):
-    """Which node may answer; the dispatcher brings a request there and no handler knows."""
+    """Which node may answer.  One node alone is all of them; where there are several, the
+    dispatcher will bring a request there, and no handler know."""
 
     ANY = "any"
     LEADER = "leader"
@@ -99,8 +100,7 @@ _REFUSALS: dict[ResourceType, type[KafkaError]] = {
 class Caller:
     """Who sent this request, from where, and in which version of its API."""
 
-    __slots__ = ("authorizer", "client_id", "connection_id", "local", "peer", "principal",
-                 "version")  # fmt: skip
+    __slots__ = ("authorizer", "client_id", "local", "peer", "principal", "version")
 
     def __init__(
         self,
@@ -110,14 +110,12 @@ class Caller:
         client_id: str | None = None,
         peer: tuple[str, int] = ("", 0),
         local: tuple[str, int] = ("", 0),
-        connection_id: int = 0,
     ) -> None:
         self.authorizer = authorizer
         self.version = version
         self.client_id = client_id
         self.peer = peer
         self.local = local
-        self.connection_id = connection_id
         self.principal = ANONYMOUS
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
