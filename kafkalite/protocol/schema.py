@@ -83,8 +83,6 @@ class Message:
 class Api:
     """A request and its response, under one key."""
 
-    name: str
-
     def __init__(
         self,
         key: int,
