@@ -93,10 +93,10 @@ class Api:
         response: Struct,
         flexible: str = "none",
     ) -> None:
-        assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
-        BY_KEY[key] = self
         self.key = key
         self.name = name
+        assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
+        BY_KEY[key] = self
         run = versions_of(versions)
         assert run.high is not None, "an API ends at its newest version"
         self.versions = (run.low, run.high)
