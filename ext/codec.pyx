@@ -18,7 +18,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from big_endian cimport load_i64, load_u16, load_u32, store_i64
+from big_endian cimport load_i64, load_u16, store_i64
 from wire_bytes cimport (
     INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink, put_i8, put_i16,
     put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining,
@@ -33,7 +33,6 @@ cdef enum Kind:
     KIND_INT16
     KIND_UINT16
     KIND_INT32
-    KIND_UINT32
     KIND_INT64
     KIND_FLOAT64
     KIND_UUID
@@ -44,7 +43,7 @@ cdef enum Kind:
     KIND_ARRAY
 
 BOOL, INT8, INT16, UINT16 = KIND_BOOL, KIND_INT8, KIND_INT16, KIND_UINT16
-INT32, UINT32, INT64, FLOAT64 = KIND_INT32, KIND_UINT32, KIND_INT64, KIND_FLOAT64
+INT32, INT64, FLOAT64 = KIND_INT32, KIND_INT64, KIND_FLOAT64
 UUID, STRING, BYTES, RECORDS = KIND_UUID, KIND_STRING, KIND_BYTES, KIND_RECORDS
 STRUCT, ARRAY = KIND_STRUCT, KIND_ARRAY
 
@@ -140,7 +139,7 @@ cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
         return 1
     if kind == KIND_INT16 or kind == KIND_UINT16:
         return 2
-    if kind == KIND_INT32 or kind == KIND_UINT32:
+    if kind == KIND_INT32:
         return 4
     if kind == KIND_INT64 or kind == KIND_FLOAT64:
         return 8
@@ -302,8 +301,6 @@ cdef object read_scalar(
         return PyBytes_FromStringAndSize(<const char*> at, UUID_SIZE)
     if kind == KIND_UINT16:
         return load_u16(at)
-    if kind == KIND_UINT32:
-        return load_u32(at)
     return load_f64(at)
 
 
@@ -483,8 +480,6 @@ cdef int write_scalar(Kind kind, Sink* sink, object value) except -1:
         return put_raw(sink, PyBytes_AS_STRING(value), UUID_SIZE)
     if kind == KIND_UINT16:
         return put_i16(sink, <int16_t> <uint16_t> integer(value, 0, 0xFFFF))
-    if kind == KIND_UINT32:
-        return put_i32(sink, <int32_t> <uint32_t> integer(value, 0, 0xFFFFFFFF))
     return write_float(sink, value)
 
 

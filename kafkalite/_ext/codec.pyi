@@ -5,7 +5,6 @@ INT8: int
 INT16: int
 UINT16: int
 INT32: int
-UINT32: int
 INT64: int
 FLOAT64: int
 UUID: int

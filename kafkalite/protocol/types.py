@@ -109,12 +109,6 @@ class Int32(Field):
     zero = 0
 
 
-class UInt32(Field):
-    __slots__ = ()
-    kind = codec.UINT32
-    zero = 0
-
-
 class Int64(Field):
     __slots__ = ()
     kind = codec.INT64

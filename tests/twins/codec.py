@@ -22,7 +22,6 @@ from kafkalite.protocol.types import (
     String,
     Struct,
     UInt16,
-    UInt32,
     Uuid,
 )
 
@@ -34,7 +33,6 @@ FORMATS = {
     Int32: ">i",
     Int64: ">q",
     UInt16: ">H",
-    UInt32: ">I",
 }
 
 
