@@ -30,7 +30,7 @@ from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, T
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.controller import NewTopic
-from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -38,7 +38,6 @@ from kafkalite.errors import (
     RebootstrapRequired,
     TopicAuthorizationFailed,
     UnknownTopicId,
-    UnknownTopicOrPartition,
     UnsupportedEndpointType,
     UnsupportedVersion,
 )
@@ -203,19 +202,22 @@ def _topic(topic: TopicImage, request: Any, caller: Caller) -> Response:
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": [
-            {
-                "partition_index": index,
-                "leader_id": partition.leader,
-                "leader_epoch": partition.leader_epoch,
-                "replica_nodes": partition.replicas,
-                "isr_nodes": partition.isr,
-            }
-            for index, partition in topic.partitions.items()
+            _partition(index, partition) for index, partition in topic.partitions.items()
         ],
     }
     if request.include_topic_authorized_operations:
         answer["topic_authorized_operations"] = caller.allowed_bits(TOPIC, topic.name)
     return answer
+
+
+def _partition(index: int, partition: PartitionImage) -> Response:
+    return {
+        "partition_index": index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+    }
 
 
 def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) -> Response:
@@ -331,10 +333,7 @@ def _topic_page(
 ) -> tuple[Response, int | None]:
     """One topic's answer from partition `first` on, and the partition after it, if there is one."""
     try:
-        topic = node.image.topics.get(name)
-        if topic is None:
-            topic_names.check(name)
-            raise UnknownTopicOrPartition()
+        topic = _named(node, caller, name, faults={})
     except KafkaError as fault:
         return {**fault_fields(fault, messages=False), "name": name}, None
     end = min(first + count_max, len(topic.partitions))
@@ -344,11 +343,7 @@ def _topic_page(
         "is_internal": topic.internal,
         "partitions": [
             {
-                "partition_index": index,
-                "leader_id": topic.partitions[index].leader,
-                "leader_epoch": topic.partitions[index].leader_epoch,
-                "replica_nodes": topic.partitions[index].replicas,
-                "isr_nodes": topic.partitions[index].isr,
+                **_partition(index, topic.partitions[index]),
                 "eligible_leader_replicas": [],
                 "last_known_elr": [],
             }
