@@ -13,6 +13,7 @@ consumer.  No request here ever waits, so their time-outs mean nothing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -83,20 +84,7 @@ def list_offsets(node: Node, request: Any, caller: Caller) -> Response:
         partition.check_epoch(entry.current_leader_epoch)
         return _offset(partition, entry.timestamp, request.isolation_level)
 
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": each(
-                    topic.partitions,
-                    named="partition_index",
-                    answer=partial(answer, topic.name),
-                    messages=False,
-                ),
-            }
-            for topic in request.topics
-        ]
-    }
+    return {"topics": _by_partition(request.topics, answer)}
 
 
 def _offset(partition: Partition, timestamp: int, isolation_level: int) -> Response:
@@ -135,20 +123,7 @@ def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Respons
         leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
         return {"leader_epoch": leader_epoch, "end_offset": end_offset}
 
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": each(
-                    topic.partitions,
-                    named="partition",
-                    answer=partial(answer, topic.topic),
-                    messages=False,
-                ),
-            }
-            for topic in request.topics
-        ]
-    }
+    return {"topics": _by_partition(request.topics, answer, topic="topic", index="partition")}
 
 
 # -- DeleteRecords -------------------------------------------------------------------------------
@@ -172,20 +147,30 @@ def delete_records(node: Node, request: Any, caller: Caller) -> Response:
         node.replicas.touched(partition)
         return {"low_watermark": low_watermark}
 
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"low_watermark": -1, **answered}
-                    for answered in each(
-                        topic.partitions,
-                        named="partition_index",
-                        answer=partial(answer, topic.name),
-                        messages=False,
-                    )
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+    return {"topics": _by_partition(request.topics, answer, refused={"low_watermark": -1})}
+
+
+def _by_partition(
+    topics: Iterable[Any],
+    answer: Callable[[str, Any], Response],
+    *,
+    topic: str = "name",
+    index: str = "partition_index",
+    refused: Mapping[str, int] = {},
+) -> list[Response]:
+    """Answer topic by topic and partition by partition.
+
+    `topic` and `index` are what the schema calls the topic's name and the partition's number;
+    `refused` is what it says of a partition that has an error.
+    """
+
+    def partitions(asked: Any) -> list[Response]:
+        answered = each(
+            asked.partitions,
+            named=index,
+            answer=partial(answer, getattr(asked, topic)),
+            messages=False,
+        )
+        return [{**refused, **entry} for entry in answered] if refused else answered
+
+    return [{topic: getattr(asked, topic), "partitions": partitions(asked)} for asked in topics]
