@@ -37,6 +37,7 @@ from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, Refu
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
 from kafkalite.storage.disk import DISK, DiskFailed, put_file
+from kafkalite.storage.layout import file_name
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
@@ -97,8 +98,9 @@ class MachineHost(Generic[M]):
             fault = raised
             self._waiting.append(Waiting(self.log.end_offset, (), lambda: later.fail(fault)))
         else:
-            settle = lambda: later.resolve(result.response)  # noqa: E731
-            self._waiting.append(Waiting(self.log.end_offset, records, settle))
+            self._waiting.append(
+                Waiting(self.log.end_offset, records, lambda: later.resolve(result.response))
+            )
         self._flush()
         self._release()
         return later
@@ -207,7 +209,7 @@ class MachineHost(Generic[M]):
         return 0
 
     def _leave_snapshot(self, offset: int) -> None:
-        path = Path(self.log.directory) / f"{offset:020d}{SNAPSHOT}"
+        path = self.log.directory / file_name(offset, SNAPSHOT)
         try:
             write_snapshot(path, self.machine.records(), self._clock.wall_ms())
             # A segment that ends where a snapshot stands can go with the snapshot before.
@@ -221,7 +223,7 @@ class MachineHost(Generic[M]):
             log.warning("%s is not finished, the next start tries again: %s", path, fault)
 
     def _snapshots(self) -> Iterator[Path]:
-        return Path(self.log.directory).glob("?" * 20 + SNAPSHOT)
+        return self.log.directory.glob("?" * 20 + SNAPSHOT)
 
 
 def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) -> bytes:
