@@ -1,9 +1,7 @@
 """ClusterImage: nodes, topics, leaders and configs at one moment.
 
 It changes by one record at a time and in place; nothing is copied, and a lookup costs the same
-among ten thousand partitions as among ten.  The offset of the last record taken in is the image's
-epoch: two images of one epoch are alike, and the records between two epochs are the delta that
-brings the one to the other.
+among ten thousand partitions as among ten.
 
 Left out: dynamic broker configs, features and ACLs (they come with their APIs).
 """
