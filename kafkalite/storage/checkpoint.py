@@ -1,7 +1,7 @@
 """Our own small files: one line that says what they are, then JSON.
 
     kafkalite 1 9f0c4b1e7a2d3356
-    {"flights-0": [120, 0], …}
+    {"flights-0":[120,0,"pT3mGvYJQ3m2aV0hD1kq9Q"], …}
 
 The hexadecimal is the XXH3-64 of what follows its line.  They are replaced whole (put_file), and
 where losing one would hurt, the one before is kept beside it as NAME.previous and read when NAME

@@ -24,6 +24,7 @@ from kafkalite.config.topic import (
     COMPRESSION_LZ4_LEVEL,
     COMPRESSION_TYPE,
     COMPRESSION_ZSTD_LEVEL,
+    LONG_MAX,
     MAX_MESSAGE_BYTES,
     MESSAGE_TIMESTAMP_AFTER_MAX_MS,
     MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
@@ -38,8 +39,6 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import NO_TIMESTAMP, RecordBatch, recompress
 from kafkalite.records.compression import Codec
-
-LONG_MAX = (1 << 63) - 1
 
 CODECS = {
     "uncompressed": Codec.NONE,
