@@ -46,10 +46,6 @@ cdef inline int64_t load_i64(const uint8_t* at) noexcept nogil:
     return <int64_t> __builtin_bswap64(raw)
 
 
-cdef inline uint64_t load_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t> load_i64(at)
-
-
 cdef inline void store_i16(uint8_t* at, int16_t value) noexcept nogil:
     cdef uint16_t raw = __builtin_bswap16(<uint16_t> value)
     memcpy(at, &raw, 2)
