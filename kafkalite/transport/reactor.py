@@ -116,12 +116,6 @@ class Reactor:
         """Accept connections from a listening socket and have `serve` answer their frames."""
         self._doors.append(Door(self, listener, serve))
 
-    def close_door(self, listener: socket.socket) -> None:
-        """Accept from this socket no more, and close it."""
-        door = next(door for door in self._doors if door.listener is listener)
-        self._doors.remove(door)
-        door.close()
-
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
         """Call `callback()` in every tick in which the descriptor is readable."""
         self._loop.watch(descriptor, callback)

@@ -157,16 +157,6 @@ def test_a_loop_whose_peer_fell_silent_sleeps_after_a_moment(world):
     assert time.process_time() - used < 0.1, "it looked for an event instead of waiting for one"
 
 
-def test_closing_the_door_keeps_the_connections(world):
-    here = world()
-    client = here.client().ask(b"x")
-    assert client.answer() == b"x"
-    here.reactor.close_door(here.listener)
-    assert client.ask(b"y").answer() == b"y"
-    with pytest.raises(ConnectionRefusedError):
-        here.client()
-
-
 def test_nothing_is_left_open_when_the_reactor_is_closed(world, open_descriptors):
     before = open_descriptors()
     here = world()
