@@ -4,15 +4,17 @@ Each module here is built from `ext/<name>.pyx` and has a `.pyi` stub beside it.
 the border between Python and C narrow:
 
 1. An ext module imports nothing of kafkalite.
-2. Only ints, bytes, buffers and tuples of them cross; no Python object is kept.
-   (`loop` is the one exception: it owns the connections' descriptors and buffers, and calls one
-   Python function per frame that is not hot.)
+2. Only plain values cross (numbers, bytes, buffers, text, and tuples, lists and dicts of them),
+   and no Python object is kept.  Three exceptions: `loop` owns the connections' descriptors,
+   buffers and answers, and calls one Python function a frame; a `codec.Plan` keeps what it was
+   made from; `wire` keeps the topic names it saw last.
 3. No exception for judged input: a function answers 0 or a Kafka error code, which
    `errors.raise_for` turns into a class.  `assert` is for misuse by our own code.
 4. Modules share inline functions and constants through `.pxd` files, never a class.
 
 A call with a buffer costs a few tenths of a microsecond: right once a batch, wrong once a record.
-So loops over records are inside.  Each function has a twin in plain Python under `tests/twins/`.
+So loops over records are inside.  What computes bytes has a twin in plain Python under
+`tests/twins/`; `loop` is held to its promises by tests/transport.
 """
 
 from __future__ import annotations
