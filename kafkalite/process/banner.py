@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from kafkalite.config.settings import Settings
@@ -10,6 +14,7 @@ from kafkalite.config.topic import DURABILITY, FLUSH_BYTES, FLUSH_MS
 from kafkalite.process.ready import Ready
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+WARNINGS_MAX = 5
 
 
 def promise(settings: Settings) -> str:
@@ -32,8 +37,8 @@ def promise(settings: Settings) -> str:
     )
 
 
-def banner(ready: Ready, settings: Settings, log_file: Path) -> str:
-    """The whole text, plain unless a person reads it on a terminal."""
+def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[str] = ()) -> str:
+    """The whole text, plain and unbroken unless a person reads it on a terminal."""
     nodes = ", ".join(
         f"{node['id']} ({node['role']}, port {node['port']}, pid {node['pid']})"
         for node in ready["nodes"]
@@ -47,16 +52,48 @@ def banner(ready: Ready, settings: Settings, log_file: Path) -> str:
     }
     broker = ready["bootstrap"]
     ours = "" if broker == DEFAULT_BOOTSTRAP else f" -b {broker}"
+    kafkalite = command_name()
     commands = [
         f"kcat -b {broker} -L",
-        f"echo hello | kafkalite produce{ours} -t greetings",
-        f"kafkalite consume{ours} -t greetings -o beginning -e",
-        f"kafkalite demo{ours}",
+        f"echo hello | {kafkalite} produce{ours} -t greetings",
+        f"{kafkalite} consume{ours} -t greetings -o beginning -e",
+        f"{kafkalite} demo{ours}",
     ]
-    strong, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    read_by_a_person = sys.stdout.isatty()
+    bold = read_by_a_person and not os.environ.get("NO_COLOR")
+    strong, plain = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
+    columns = shutil.get_terminal_size().columns if read_by_a_person else 0
     lines = [f"{strong}kafkalite is ready{plain}"]
-    lines += [f"  {name:<11} {value}" for name, value in facts.items()]
+    lines += [entry(name, value, columns) for name, value in facts.items()]
+    lines += [entry("warning", warning, columns) for warning in warnings[:WARNINGS_MAX]]
+    if len(warnings) > WARNINGS_MAX:
+        more = f"{len(warnings) - WARNINGS_MAX} more of these are in the log file"
+        lines.append(entry("warning", more, columns))
     lines += ["", "Try next, in another terminal:"]
     lines += [f"  {command}" for command in commands]
     lines += ["", "Ctrl-C ends it."]
     return "\n".join(lines)
+
+
+def entry(name: str, value: str, columns: int) -> str:
+    """A named fact, broken between words where the terminal would break it anywhere."""
+    line = f"  {name:<11} {value}"
+    if not columns:
+        return line
+    return textwrap.fill(
+        line,
+        max(columns, 40),
+        subsequent_indent=" " * 14,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def command_name() -> str:
+    """What to type to run this program once more: its name where the shell finds it by that."""
+    if shutil.which("kafkalite"):
+        return "kafkalite"
+    program = sys.argv[0]
+    if os.path.basename(program) == "kafkalite":
+        return program
+    return f"{sys.executable} -m kafkalite"

@@ -94,8 +94,8 @@ def start(options: Options, until: int | None = None) -> int:
         raise Refusal(
             f"the broker runs on Linux, not on {sys.platform}; its clients run here as well"
         )
-    if options.workers > 0:
-        raise Refusal("--workers above 0 comes with part 2 of kafkalite; leave it out for now")
+    if options.workers != 0:
+        raise Refusal("--workers other than 0 comes with part 2 of kafkalite; leave it out for now")
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
@@ -111,6 +111,9 @@ def settings_of(options: Options) -> Settings:
     static = read_properties(options.config) if options.config else {}
     static |= options.overrides
     if options.listen is not None:
+        _, colon, port = options.listen.rpartition(":")
+        if not colon or not port.isdecimal() or "://" in options.listen:
+            raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
     if options.durability is not None:
         static["durability"] = options.durability
@@ -162,9 +165,11 @@ def bind(address: Listener, backlog: int) -> socket.socket:
     host = address.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, address.port), family=family, backlog=backlog)
+        where = socket.getaddrinfo(host, address.port, family, socket.SOCK_STREAM)[0][4]
+        return socket.create_server(where, family=family, backlog=backlog)
     except socket.gaierror as fault:
-        raise Refusal(f"cannot listen on {host}: {fault.strerror}") from None
+        reason = (fault.strerror or str(fault)).lower()
+        raise Refusal(f"cannot listen on {host}: {reason}; choose another with --listen") from None
     except OSError as fault:
         reason = os.strerror(fault.errno or 0).lower()
         raise Refusal(
@@ -195,6 +200,7 @@ class Launcher:
         self.data = data
         self.address = address
         self.reactor = Reactor(SystemClock(), limits_of(settings))
+        self.warnings = Warnings()
         self.files: list[Path] = []
         self.ending = False
         self.signals = 0
@@ -206,9 +212,10 @@ class Launcher:
         logs.lock()
         for left_by_a_killed_one in (self.data / STATUS_FILE, self.options.ready_file):
             if left_by_a_killed_one is not None:
-                left_by_a_killed_one.unlink(missing_ok=True)
+                remove(left_by_a_killed_one)
         listener = bind(self.address, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         log_to(self.data / LOG_FILE)
+        logging.getLogger("kafkalite").addHandler(self.warnings)
         watch_signals(self.reactor, self.signalled)
         if until is not None:
             self.reactor.watch(until, self.end)
@@ -284,8 +291,10 @@ class Launcher:
         if self.options.ready_file is not None:
             self.write(self.options.ready_file.absolute(), ready)
         log.info("ready: %s", ready)
+        logging.getLogger("kafkalite").removeHandler(self.warnings)
+        log_file = self.data / LOG_FILE
         with suppress(OSError):  # that nobody reads it is no reason to end
-            print(banner(ready, self.settings, self.data / LOG_FILE), flush=True)
+            print(banner(ready, self.settings, log_file, self.warnings.said), flush=True)
 
     def write(self, path: Path, ready: Ready) -> None:
         try:
@@ -293,6 +302,14 @@ class Launcher:
         except OSError as fault:
             raise Refusal(f"cannot write the ready file {path}: {fault.strerror}") from None
         self.files.append(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a ready file, if it is there and is a file."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as fault:
+        raise Refusal(f"{path} cannot be the ready file: {fault.strerror}") from None
 
 
 def reachable(host: str) -> str:
@@ -343,3 +360,14 @@ def log_to(path: Path) -> None:
     root.setLevel(logging.INFO)
     root.propagate = False
     root.handlers = [handler]
+
+
+class Warnings(logging.Handler):
+    """Keeps what is logged as a warning or worse while a broker starts, for the banner to say."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())

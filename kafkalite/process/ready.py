@@ -19,6 +19,8 @@ import os
 from pathlib import Path
 from typing import Any, TypedDict
 
+from kafkalite.errors import Refusal
+
 STATUS_FILE = "status.json"
 LOCK_FILE = ".lock"
 
@@ -83,6 +85,8 @@ def running(data: Path) -> Ready | None:
     # The file first: where there is none the lock is not touched, which a start may want just now.
     try:
         found: Any = json.loads((data / STATUS_FILE).read_text())
+    except PermissionError:
+        raise Refusal(f"{data} belongs to another user, who may ask what runs on it") from None
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or not is_locked(data):

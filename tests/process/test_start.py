@@ -3,16 +3,18 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 
 from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
 from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
-from kafkalite.process import launcher
+from kafkalite.process import banner, launcher
 from kafkalite.process.ready import default_data_directory
 
 
@@ -83,6 +85,28 @@ def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite
         assert str(words) in printed
     assert "\x1b" not in printed
     assert "ended" in log_file.read_text()
+
+
+def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalite):
+    broker = start()
+    kafkalite("topic", "create", "lost", "-b", broker.ready["bootstrap"])
+    assert "warning" not in broker.end(signal.SIGTERM)[0]
+    shutil.rmtree(broker.data / "lost-0")
+    printed, _ = start().end(signal.SIGTERM)
+    assert "  warning     lost-0 has no log: an empty one is made\n" in printed
+
+
+def test_a_terminal_gets_lines_broken_between_words_and_a_command_it_can_run(monkeypatch, tmp_path):
+    broken = banner.entry("data", "word " * 20, columns=40).splitlines()
+    assert max(map(len, broken)) <= 40
+    assert all(line.startswith(" " * 14) for line in broken[1:])
+    monkeypatch.setattr(sys, "argv", ["clone/.venv/bin/kafkalite", "start"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert banner.command_name() == "clone/.venv/bin/kafkalite"
+    monkeypatch.setattr(sys, "argv", ["clone/kafkalite/__main__.py", "start"])
+    assert banner.command_name() == f"{sys.executable} -m kafkalite"
+    (tmp_path / "kafkalite").touch(mode=0o755)
+    assert banner.command_name() == "kafkalite"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -164,14 +188,17 @@ def test_a_taken_port_is_one_sentence_and_what_a_killed_one_said_is_gone(tmp_pat
     [
         (["--listen", "0.0.0.0:0"], ["--insecure"]),
         (["--listen", ":0"], ["--insecure"]),
-        (["--listen", "127.0.0.1"], ["HOST:PORT"]),
+        (["--listen", "127.0.0.1"], ["HOST:PORT", "'127.0.0.1'"]),
+        (["--listen", "PLAINTEXT://127.0.0.1:0"], ["HOST:PORT"]),
         (["--listen", "127.0.0.1:99999"], ["65535"]),
-        (["--listen", "no such host:0", "--insecure"], ["no such host"]),
+        (["--listen", "no such host:0", "--insecure"], ["no such host", "not known"]),
         (["--workers", "2"], ["part 2"]),
+        (["--workers", "-1"], ["part 2"]),
         (["-o", "num.partition=3"], ["num.partition", "num.partitions"]),
         (["-o", "num.partitions=many"], ["num.partitions", "many"]),
         (["--config", "/no/such/file"], ["/no/such/file"]),
         (["--ready-file", "/no/such/directory/ready"], ["/no/such/directory/ready"]),
+        (["--ready-file", "/proc"], ["/proc", "ready file"]),
         (["--data", "/proc/kafkalite"], ["/proc/kafkalite", "--data"]),
     ],
 )
