@@ -34,6 +34,8 @@ MODULES = {
 
 PAGES = (*MODULES, "--help", "--version")
 
+HELP = ("--help", "-h", "help")
+
 INTERRUPTED = 130
 NOBODY_READS = 141
 
@@ -64,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str]) -> int:
     """Find the command that the first words name, and run it with the others."""
     word, *rest = argv or ["--help"]
-    if word in ("--help", "-h", "help"):
+    if word == "help" and rest:
+        word, *rest = [*rest, "--help"]
+    if word in HELP:
         print(overview())
         return 0
     if word == "--version":
@@ -79,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
     if word in verbs:
         return verbs[word].run(f"kafkalite {word}", rest)
     verb, *rest = rest or [""]
-    if verb in ("--help", "-h", "help"):
+    if verb in HELP:
         print(noun_page(word, verbs))
         return 0
     if verb not in verbs:
@@ -119,6 +123,8 @@ def overview() -> str:
 def noun_page(word: str, verbs: dict[str, Command]) -> str:
     """The page of `kafkalite topic --help`: the noun's module docstring and its verbs."""
     opening, _ = described(sys.modules[f"{__name__}.{MODULES[word]}"].__doc__)
+    opening = opening.removeprefix(f"kafkalite {word}: ")
+    opening = opening[0].upper() + opening[1:]
     lines = [f"  {name:<12} {verb.summary}" for name, verb in verbs.items()]
     return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *lines])
 

@@ -65,6 +65,7 @@ CONSUMER: dict[str, Any] = {
 
 ANSWER_TIMEOUT_S = 5.0
 CREATION_TIMEOUT_S = 3.0
+SILENCE_S = 5.0
 
 
 class Cluster:
@@ -150,6 +151,33 @@ class Cluster:
                     " (see: kafkalite topic list, kafkalite topic create)"
                 )
             client.poll(0.05)
+
+
+class Patience:
+    """Says once that a topic's broker answers and yet nothing comes of it.
+
+    librdkafka asks again for ever when a disk is full or a partition damaged, and tells nobody.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, what: str) -> None:
+        self.cluster = cluster
+        self.sentence = (
+            f"topic {topic!r}: {what} for {SILENCE_S:.0f} s; still trying (the broker's log may"
+            " say why; Ctrl-C gives up)"
+        )
+        self.last_seen: object = None
+        self.warn_at = time.monotonic() + SILENCE_S
+
+    def look(self, seen: object) -> None:
+        """Begin anew when something else is seen than the last time."""
+        now = time.monotonic()
+        if seen != self.last_seen:
+            self.last_seen = seen
+            self.warn_at = now + SILENCE_S
+        elif now > self.warn_at:
+            self.warn_at = float("inf")
+            if self.cluster.answered:  # or else that was said already
+                warn(self.sentence)
 
 
 def plain(text: str) -> str:

@@ -78,7 +78,7 @@ class Command(NamedTuple):
         )
         for names, words in self.arguments:
             parser.add_argument(*names, **words)
-        parser.add_argument("--help", action="help", help="show this page")
+        parser.add_argument("-h", "--help", action="help", help="show this page")
         return parser
 
 

@@ -37,7 +37,7 @@ from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, senten
 from kafkalite.cli.command import argument, command, say
 from kafkalite.cli.messages import Sender, batches
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.topic import refuse, settled
+from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
 from kafkalite.errors import Refusal
 
 FLIGHT_COUNT = 336_776
@@ -121,6 +121,8 @@ def demo(
       kafkalite demo
       kafkalite demo -b kafka.example.org:9092 -t flights-of-2013
     """
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
     flights_file, airlines_file = flight_files()
     with broker_at(bootstrap) as address, sentences():
         cluster = Cluster(address, properties)
@@ -174,7 +176,7 @@ def consumed_flights(
     consumer = cluster.consumer({"fetch.wait.max.ms": 10})
     with progress:
         consumer.assign(list(before))
-        for batch in batches(consumer, before, to_end=True, count=None):
+        for batch in batches(cluster, consumer, before, to_end=True, count=None):
             size = 0
             for message in batch:
                 carrier, record = (message.key() or b"").decode(), message.value() or b""

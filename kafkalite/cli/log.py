@@ -92,7 +92,8 @@ def verify(file: list[Path], json: bool) -> int:
             damages.append(damage)
             print(damage_as_json(damage) if json else f"{damage.path}: {damage.sentence}")
     if not json:
-        print(f"{len(paths)} files checked, {len(damages) or 'nothing'} wrong")
+        files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+        print(f"{files} checked, {len(damages) or 'nothing'} wrong")
     return 1 if damages else 0
 
 

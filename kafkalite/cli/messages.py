@@ -32,7 +32,7 @@ from confluent_kafka import (
 )
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import CONNECTION, Cluster, plain, sentences
+from kafkalite.cli.clients import CONNECTION, Cluster, Patience, plain, sentences
 from kafkalite.cli.command import Usage, argument, command, key_value, say, warn
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
@@ -77,7 +77,13 @@ AT_ONCE = {"enable.idempotence": False, "max.in.flight.requests.per.connection":
         metavar="NAME=VALUE",
         help="a header for every record; may be repeated",
     ),
-    argument("-z", dest="codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"),
+    argument(
+        "-z",
+        dest="codec",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        help="compress (default: none)",
+    ),
     argument("-Z", dest="empty_is_null", action="store_true", help="send empty as null"),
     argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
     *CONNECTION,
@@ -164,6 +170,7 @@ class Sender:
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
             self.produce = partial(self.produce, headers=list(headers))
+        self.patience = Patience(cluster, topic, "nothing was acknowledged")
         partitions = cluster.topic(self.producer, topic).partitions
         if partition not in (-1, *partitions):
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
@@ -175,7 +182,8 @@ class Sender:
         if self.unflushed_size > WAITING_SIZE_MAX:
             limit = self.unflushed_size = 0
         self.wait(0)
-        while len(self.producer) > limit:
+        while (waiting := len(self.producer)) > limit:
+            self.patience.look(waiting)
             self.wait(0.001)
         columns = (repeat(self.topic), values, keys, repeat(self.partition))
         # The deque of no length drives the map from C.
@@ -197,7 +205,8 @@ class Sender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
-        while len(self.producer):
+        while waiting := len(self.producer):
+            self.patience.look(waiting)
             if self.fault is not None:
                 self.producer.purge()
             self.producer.flush(POLL_S)
@@ -347,7 +356,7 @@ def consume(
         places = assigned(cluster, consumer, topic, partition, offset)
         try:
             with progress:
-                for batch in batches(consumer, places, to_end, count):
+                for batch in batches(cluster, consumer, places, to_end, count):
                     size = sys.stdout.buffer.write(write(batch))
                     sys.stdout.buffer.flush()
                     progress.add(len(batch), size)
@@ -381,11 +390,16 @@ def assigned(
 
 
 def batches(
-    consumer: Consumer, places: Sequence[TopicPartition], to_end: bool, count: int | None
+    cluster: Cluster,
+    consumer: Consumer,
+    places: Sequence[TopicPartition],
+    to_end: bool,
+    count: int | None,
 ) -> Iterator[list[Message]]:
     """Records as they come, in batches, until the count or each partition's end is reached."""
     left = sys.maxsize if count is None else count
     unended = {place.partition for place in places}
+    patience = Patience(cluster, places[0].topic, "neither records came nor their end")
     while left and (unended or not to_end):
         # The first record is waited for, and only what is there already goes along with it.
         try:
@@ -395,6 +409,8 @@ def batches(
             raise KeyboardInterrupt from None
         if batch and left > 1:
             batch += consumer.consume(min(BATCH_COUNT_MAX, left - 1), 0)
+        if unended:
+            patience.look((left, len(unended)))
         good = [message for message in batch if message.error() is None]
         if len(good) < len(batch):
             for message in batch:

@@ -5,6 +5,7 @@ Works against any Kafka.  Left out: adding partitions and changing configs of a 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -29,6 +30,8 @@ Answer = TypeVar("Answer")
 
 NAMES = argument("names", nargs="+", metavar="TOPIC")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
+PARTITIONS_MAX = 100_000
+"""What librdkafka takes."""
 
 
 @command(
@@ -65,8 +68,8 @@ def create(
       kafkalite topic create flights -p 6
       kafkalite topic create audit -c retention.ms=-1 -c compression.type=zstd --if-not-exists
     """
-    if partitions != -1 and partitions < 1:
-        raise Refusal(f"a topic has at least one partition, not {partitions}")
+    if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
+        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
     admin = reached(bootstrap, properties)
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
@@ -138,7 +141,7 @@ def describe(
         topics = [described(admin, topic) for topic in found.values()]
     if as_json:
         print(json.dumps(topics))
-    else:
+    elif topics:
         print("\n\n".join(map(page, topics)))
     refuse(faults)
 
@@ -195,7 +198,14 @@ def settled(
 def refuse(faults: Mapping[str, KafkaError]) -> None:
     """Say what did not work, if anything did not."""
     if faults:
-        raise Refusal("; ".join(f"{name}: {plain(fault.str())}" for name, fault in faults.items()))
+        raise Refusal("; ".join(itertools.starmap(sentence, faults.items())))
+
+
+def sentence(name: str, fault: KafkaError) -> str:
+    """What is wrong with a topic; a broker of ours names it in its own sentence."""
+    words = plain(fault.str())
+    named = not name or f"topic {name} " in words or f"'{name}'" in words
+    return words if named else f"{name}: {words}"
 
 
 def report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -27,6 +28,22 @@ def test_every_command_has_a_help_page_with_an_example(words, capsys):
     page = capsys.readouterr().out
     assert page.startswith(f"usage: kafkalite {' '.join(words)}")
     assert f"  kafkalite {' '.join(words)}" in page.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        (["-h"], "kafkalite COMMAND"),
+        (["help", "topic"], "kafkalite topic COMMAND"),
+        (["topic", "-h"], "kafkalite topic COMMAND"),
+        (["help", "topic", "create"], "kafkalite topic create"),
+        (["produce", "-h"], "kafkalite produce"),
+    ],
+)
+def test_help_is_given_however_it_is_asked_for(words, page, capsys):
+    with contextlib.suppress(SystemExit):
+        assert main(words) == 0
+    assert capsys.readouterr().out.startswith(f"usage: {page} ")
 
 
 def test_the_overview_names_every_command(capsys):
