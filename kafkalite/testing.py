@@ -5,7 +5,7 @@
     with Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-Or with pytest, in conftest.py: `pytest_plugins = ["kafkalite.testing"]`, and then
+Or with pytest, which knows these fixtures as soon as kafkalite is installed:
 
     def test_it(kafka_broker, kafka_topic):      # one broker for the session, a topic for the test
 
