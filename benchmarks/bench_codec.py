@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from kafka.protocol.metadata import MetadataResponse
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from benchmarks.harness import best_ns
 from kafkalite._ext import wire
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
 from kafkalite.protocol.schema import Api, Message
@@ -37,20 +37,6 @@ PARTITION_COUNT = 100
 REPEATS = 30
 
 Values = dict[str, Any]
-
-
-def best_of(repeats: int, run: Callable[[], object], batch_ns: int = 4_000_000) -> float:
-    """Microseconds of one call: the best of `repeats` rounds of about `batch_ns`."""
-    began = time.perf_counter_ns()
-    run()
-    count = max(1, batch_ns // max(1, time.perf_counter_ns() - began))
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter_ns()
-        for _ in range(count):
-            run()
-        best = min(best, (time.perf_counter_ns() - began) / count)
-    return best / 1e3
 
 
 def metadata(count: int) -> Values:
@@ -117,7 +103,7 @@ def read_and_write(subject: Subject, count: int, repeats: int = REPEATS) -> dict
         "kio read": lambda: reader(frame, 0),
         "kafka-python read": lambda: kafka_python.decode(frame, version=version),
     }
-    return {name: best_of(repeats, way) for name, way in ways.items()}
+    return {name: best_ns(repeats, way) / 1e3 for name, way in ways.items()}
 
 
 def hot(repeats: int = REPEATS) -> dict[str, float]:
@@ -138,7 +124,7 @@ def hot(repeats: int = REPEATS) -> dict[str, float]:
         "Fetch, read by schema": lambda: FETCH.request.read(12, fetched, len(head)),
         "Fetch, written": lambda: wire.encode_fetch(12, 7, 0, 0, 0, found),
     }
-    return {name: best_of(repeats, way) for name, way in ways.items()}
+    return {name: best_ns(repeats, way) / 1e3 for name, way in ways.items()}
 
 
 IMPORT = """

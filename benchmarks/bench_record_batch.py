@@ -15,11 +15,11 @@ for the objects, and a seventh of that where they are only checked.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 import pytest
 
+from benchmarks.harness import best_ns
 from kafkalite._ext import record_batch, records
 from kafkalite.records.batch import Record, RecordBatch, build
 from kafkalite.records.compression import Codec, compress, decompress
@@ -29,20 +29,6 @@ RECORD_COUNT = 160  # of 100 bytes: a batch of 16 KiB
 REPEATS = 30
 
 
-def best_of(repeats: int, run: Callable[[], object], batch_ns: int = 2_000_000) -> float:
-    """Nanoseconds of one call: the best of `repeats` rounds of about `batch_ns`."""
-    began = time.perf_counter_ns()
-    run()
-    count = max(1, batch_ns // max(1, time.perf_counter_ns() - began))
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter_ns()
-        for _ in range(count):
-            run()
-        best = min(best, (time.perf_counter_ns() - began) / count)
-    return best
-
-
 def batch_of(count: int) -> bytes:
     return build([Record(timestamp=n, value=os.urandom(92)) for n in range(count)])
 
@@ -50,21 +36,21 @@ def batch_of(count: int) -> bytes:
 def crc_against_copy(size: int, repeats: int = REPEATS) -> tuple[float, float]:
     """Nanoseconds a CRC takes, and how fast that is where a copy of the same bytes is 1.0."""
     payload = bytearray(os.urandom(size))
-    crc = best_of(repeats, lambda: record_batch.crc32c(payload))
-    return crc, best_of(repeats, lambda: bytes(payload)) / crc
+    crc = best_ns(repeats, lambda: record_batch.crc32c(payload))
+    return crc, best_ns(repeats, lambda: bytes(payload)) / crc
 
 
 def table_against_instruction(size: int, repeats: int = REPEATS) -> float:
     """How fast the table is, where what was chosen at load is 1.0."""
     payload = os.urandom(size)
-    chosen = best_of(repeats, lambda: record_batch.crc32c(payload))
-    return chosen / best_of(repeats, lambda: record_batch.crc32c_by_table(payload))
+    chosen = best_ns(repeats, lambda: record_batch.crc32c(payload))
+    return chosen / best_ns(repeats, lambda: record_batch.crc32c_by_table(payload))
 
 
 def judge_against_copy(count: int, repeats: int = REPEATS) -> tuple[float, float]:
     batch = bytearray(batch_of(count))
-    judge = best_of(repeats, lambda: record_batch.judge(batch))
-    return judge, best_of(repeats, lambda: bytes(batch)) / judge
+    judge = best_ns(repeats, lambda: record_batch.judge(batch))
+    return judge, best_ns(repeats, lambda: bytes(batch)) / judge
 
 
 def records_ns(count: int, repeats: int = REPEATS) -> dict[str, float]:
@@ -79,7 +65,7 @@ def records_ns(count: int, repeats: int = REPEATS) -> dict[str, float]:
         "encode": lambda: records.encode(decoded),
         "RecordBatch.records": lambda: RecordBatch(whole).records(),
     }
-    return {name: best_of(repeats, way) / count for name, way in ways.items()}
+    return {name: best_ns(repeats, way) / count for name, way in ways.items()}
 
 
 def codecs_mb_s(size: int, repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
@@ -90,8 +76,8 @@ def codecs_mb_s(size: int, repeats: int = REPEATS) -> dict[str, tuple[float, flo
     for codec in Codec:
         if codec is not Codec.NONE:
             packed = compress(codec, text)
-            packing = best_of(repeats, lambda codec=codec: compress(codec, text))
-            unpacking = best_of(repeats, lambda codec=codec, it=packed: decompress(codec, it))
+            packing = best_ns(repeats, lambda codec=codec: compress(codec, text))
+            unpacking = best_ns(repeats, lambda codec=codec, it=packed: decompress(codec, it))
             speeds[codec.name.lower()] = (1e3 * size / packing, 1e3 * size / unpacking)
     return speeds
 

@@ -52,6 +52,20 @@ SMALL = Scale(repeats=3, factor=0.1, things_max=1000)
 TINY = Scale(repeats=1, factor=0.0005, things_max=10)
 
 
+def best_ns(repeats: int, call: Callable[[], object], round_ns: int = 4_000_000) -> float:
+    """Nanoseconds of one call in this process: the best of `repeats` rounds of about `round_ns`."""
+    began = time.perf_counter_ns()
+    call()
+    count = max(1, round_ns // max(1, time.perf_counter_ns() - began))
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        best = min(best, (time.perf_counter_ns() - began) / count)
+    return best
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of the client against one subject."""
