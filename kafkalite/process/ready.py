@@ -17,12 +17,12 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from kafkalite.errors import Refusal
+from kafkalite.storage.layout import LOCK
 
 STATUS_FILE = "status.json"
-LOCK_FILE = ".lock"
 
 
 class NodeReady(TypedDict):
@@ -68,7 +68,7 @@ def put_whole(path: Path, text: str) -> None:
 def is_locked(data: Path) -> bool:
     """Whether a broker's processes hold this data directory."""
     try:
-        lock = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -91,7 +91,7 @@ def running(data: Path) -> Ready | None:
         return None
     if not isinstance(found, dict) or not is_locked(data):
         return None
-    return found  # type: ignore[return-value]
+    return cast(Ready, found)
 
 
 def default_data_directory() -> Path:

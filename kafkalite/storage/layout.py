@@ -1,5 +1,6 @@
 """What files and directories of a log are called: Kafka's names, and nowhere else said.
 
+.lock                                            held while a broker uses the data directory
 flights-3/                                       topic, dash, partition
   00000000000000004096.log                       a segment, named by its first offset
   00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
@@ -28,6 +29,8 @@ STRAY_DIRECTORY = "-stray"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+
+LOCK = ".lock"
 
 DIRECTORY_NAME_MAX = 255
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from kafkalite.config.settings import read_properties
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.storage.disk import Disk, put_file
+from kafkalite.storage.layout import LOCK
 
-LOCK = ".lock"
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
 NOT_OURS = "name another directory with --data"
