@@ -116,7 +116,7 @@ def settings_of(options: Options) -> Settings:
             raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
     if options.durability is not None:
-        static["durability"] = options.durability
+        static[DURABILITY.name] = options.durability
     try:
         return Settings.broker(static)
     except InvalidConfig as fault:
