@@ -121,7 +121,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)`, or nothing when no known word is near."""
+    """`; did you mean …?`, or nothing when no known word is near."""
     import difflib
 
     near = difflib.get_close_matches(word, list(known), n=1)
