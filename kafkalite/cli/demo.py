@@ -44,6 +44,7 @@ FLIGHT_COUNT = 336_776
 TEXT_COLUMNS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 CHUNK_COUNT = 1_000
 READY_S_MAX = 60.0
+TABLE_WIDTH = 79
 
 
 class Tally:
@@ -342,4 +343,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{row['arrival_delay_minutes']:+.1f}",
             f"{row['late_percent']:.1f} %",
         )
-    Console().print(table)
+    console = Console()
+    # A narrower table would have no figures left in it.
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(table)

@@ -64,7 +64,7 @@ class Progress:
 
     def numbers(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
-        return f"{self.count:,} records  {size_words(self.size)}  {rate:,.0f} records/s"
+        return f"{count_words(self.count)}  {size_words(self.size)}  {rate:,.0f} records/s"
 
     @property
     def elapsed_s(self) -> float:
@@ -77,7 +77,7 @@ class Progress:
     def summary(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
         return (
-            f"{self.count:,} records, {size_words(self.size)} in {self.elapsed_s:.1f} s "
+            f"{count_words(self.count)}, {size_words(self.size)} in {self.elapsed_s:.1f} s "
             f"({rate:,.0f} records/s)"
         )
 
@@ -107,6 +107,10 @@ def new_bar(whole_known: bool) -> Bar:
         auto_refresh=False,
         transient=True,
     )
+
+
+def count_words(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 def size_words(size: float) -> str:

@@ -78,7 +78,7 @@ def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[
 def entry(name: str, value: str, columns: int) -> str:
     """A named fact, broken between words where the terminal would break it anywhere."""
     line = f"  {name:<11} {value}"
-    if not columns:
+    if not columns or " " not in value:
         return line
     return textwrap.fill(
         line,
