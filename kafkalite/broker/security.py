@@ -1,7 +1,7 @@
 """Who a caller is and what it may do: one Authorizer, asked on every road into the broker.
 
 Until ACLs exist everybody may do everything.  The question is asked all the same, so that TCP,
-rings, direct reads and the gateway will share one door (design: an Authorizer from the first day).
+rings, direct reads and the gateway will share one door.
 
 The numbers of operations and resource types are Kafka's ACL codes: they go over the wire as bits
 of `authorized_operations`.

@@ -8,7 +8,7 @@ socket, not before.  SIGTERM and SIGINT end it cleanly; a second one ends it at 
 when a terminal closes, ends it cleanly too, unless it was ignored from the start (nohup).
 
 Left out: with `workers=0` there is one node, in this process.  Node processes of their own, and
-their restart, come with part 2.
+their restart, come with a later version.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def start(options: Options, until: int | None = None) -> int:
             f"the broker runs on Linux, not on {sys.platform}; its clients run here as well"
         )
     if options.workers != 0:
-        raise Refusal("--workers other than 0 comes with part 2 of kafkalite; leave it out for now")
+        raise Refusal("--workers other than 0 comes with a later version; leave it out for now")
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
