@@ -82,18 +82,26 @@ cdef int judge_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
     return code if code else judge_fields(batch, size)
 
 
-def check(batch) -> int:
-    """The code these bytes earn as exactly one batch, compacted or not; 0 when whole."""
+ctypedef int (*Rule)(const uint8_t* batch, Py_ssize_t size) noexcept nogil
+
+
+cdef int code_of(object batch, Rule rule) except -1:
+    """The code a rule finds for these bytes."""
     cdef Py_buffer view
     cdef int code
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     if view.len < GIL_SIZE_MIN:
-        code = check_batch(<const uint8_t*> view.buf, view.len)
+        code = rule(<const uint8_t*> view.buf, view.len)
     else:
         with nogil:
-            code = check_batch(<const uint8_t*> view.buf, view.len)
+            code = rule(<const uint8_t*> view.buf, view.len)
     PyBuffer_Release(&view)
     return code
+
+
+def check(batch) -> int:
+    """The code these bytes earn as exactly one batch, compacted or not; 0 when whole."""
+    return code_of(batch, check_batch)
 
 
 def judge(batch) -> int:
@@ -102,16 +110,7 @@ def judge(batch) -> int:
     That is one whole batch of the current magic with dense offsets, a codec we know, the
     client's own timestamps, no control records, and a producer's three fields together or none.
     """
-    cdef Py_buffer view
-    cdef int code
-    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
-    if view.len < GIL_SIZE_MIN:
-        code = judge_batch(<const uint8_t*> view.buf, view.len)
-    else:
-        with nogil:
-            code = judge_batch(<const uint8_t*> view.buf, view.len)
-    PyBuffer_Release(&view)
-    return code
+    return code_of(batch, judge_batch)
 
 
 def header(batch) -> tuple:
