@@ -28,7 +28,8 @@ NOT_OURS = "name another directory with --data"
 
 
 def new_id() -> bytes:
-    """Sixteen random bytes that do not begin with a dash when written down, as in Kafka."""
+    """Sixteen random bytes that do not begin with a dash when written down, as in Kafka: tools
+    would read it as a flag."""
     while True:
         found = uuid.uuid4().bytes
         if not written_id(found).startswith("-"):

@@ -5,13 +5,13 @@ import base64
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.handlers.topics import _fresh_id
 from kafkalite.broker.node import MADE_AT_ONCE_MAX
 from kafkalite.broker.security import Operation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.storage.log_directory import new_id
 from tests.handlers.denying import Denying
 
 NO_ID = bytes(16)
@@ -421,6 +421,6 @@ def test_topics_are_deleted_when_the_disk_is_too_full_for_records(broker):
 
 
 def test_no_topic_id_begins_with_a_dash():
-    texts = {base64.urlsafe_b64encode(_fresh_id()) for _ in range(500)}
+    texts = {base64.urlsafe_b64encode(new_id()) for _ in range(500)}
     assert len(texts) == 500
     assert not [text for text in texts if text.startswith(b"-")]

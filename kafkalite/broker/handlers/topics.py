@@ -10,7 +10,6 @@ is on the disk, so no `timeout_ms` is needed and none is kept.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +44,7 @@ from kafkalite.errors import (
     UnknownTopicId,
 )
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.storage.log_directory import new_id
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
@@ -81,7 +81,7 @@ def create_topics_as_asked(
 ) -> Later[dict[str, TopicImage | KafkaError]]:
     """Have the controller create topics under fresh ids and this node's defaults."""
     defaults = Defaults(node.settings[NUM_PARTITIONS], node.settings[DEFAULT_REPLICATION_FACTOR])
-    ids = [_fresh_id() for _ in wanted]
+    ids = [new_id() for _ in wanted]
     return _ask(
         node,
         [new.name for new in wanted],
@@ -107,14 +107,6 @@ def _ask(
 
     node.controller.ask(decide).then(came)
     return answers
-
-
-def _fresh_id() -> bytes:
-    """A random id whose text does not begin with a dash, which tools would read as a flag."""
-    while True:
-        topic_id = uuid.uuid4().bytes
-        if topic_id[0] >> 2 != 62:  # the dash of URL-safe base64
-            return topic_id
 
 
 def _new_topic(topic: Any) -> NewTopic:
