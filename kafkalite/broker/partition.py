@@ -30,9 +30,8 @@ READ_COMMITTED = 1
 class Partition:
     """One partition led by this node."""
 
-    __slots__ = ("__weakref__", "fault", "flush_timer", "flushes_always", "flushing",
-                 "high_watermark", "index", "leader_epoch", "log", "topic", "topic_id",
-                 "waiting")  # fmt: skip
+    __slots__ = ("fault", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
+                 "leader_epoch", "log", "topic", "topic_id", "waiting")  # fmt: skip
 
     def __init__(self, log: Log, leader_epoch: int, settings: Settings) -> None:
         self.log = log

@@ -114,7 +114,6 @@ class Flusher:
         self._done: queue.SimpleQueue[list[Flush]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._thread_count = threads
-        self._under_way = 0
         self._failed: Exception | None = None
 
     def fileno(self) -> int:
@@ -127,10 +126,8 @@ class Flusher:
             return
         self._start_threads()
         if sum(len(flush.files) for flush in flushes) >= SYNCFS_FROM:
-            self._under_way += 1
             self._jobs.put(list(flushes))
         else:
-            self._under_way += len(flushes)
             for flush in flushes:
                 self._jobs.put([flush])
 
@@ -142,7 +139,6 @@ class Flusher:
             pass
         done: list[Flush] = []
         while not self._done.empty():
-            self._under_way -= 1
             done += self._done.get()
         if self._failed is not None:
             raise self._failed
