@@ -35,12 +35,13 @@ cdef enum:
     RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
 # What a walk came upon.  NONE and CORRUPT_MESSAGE are Kafka's; a read that failed is its storage
-# error; the two others are ends that only a file has.
+# error; the others only a file has: three ends, and a whole batch that does not follow on.
 cdef enum:
     STORAGE_ERROR_ = 56
     AT_END_ = -1
     TORN_ = -2
     ZEROS_ = -3
+    GAP_ = -4
 
 WHOLE = NONE
 DAMAGED = CORRUPT_MESSAGE
@@ -48,6 +49,7 @@ STORAGE_ERROR = STORAGE_ERROR_
 AT_END = AT_END_
 TORN = TORN_
 ZEROS = ZEROS_
+GAP = GAP_
 
 
 # ---------------------------------------------------------------------------------------------
@@ -256,6 +258,7 @@ cdef struct Scan:
     Bytes time_entries
     Bytes produced
     Bytes began
+    bint gapless
     bint no_memory
 
 
@@ -315,11 +318,15 @@ cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     """The code a batch earns in its place: whole, and after the one before it."""
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int32_t delta = load_i32(batch + LAST_OFFSET_DELTA)
+    cdef int code
     if base_offset < scan.next_offset or delta < 0:
         return CORRUPT_MESSAGE
     if base_offset - scan.segment_base > RELATIVE_OFFSET_MAX - <int64_t> delta:
         return CORRUPT_MESSAGE
-    return check_batch(batch, size)
+    code = check_batch(batch, size)
+    if code == NONE and scan.gapless and base_offset != scan.next_offset:
+        return GAP_
+    return code
 
 
 cdef int scan_rest_is_zeros(Scan* scan) noexcept nogil:
@@ -437,10 +444,11 @@ cdef object scan_answer(Scan* scan, int code):
 def scan(
     int fd, int64_t position, int64_t end, int64_t segment_base, int64_t next_offset,
     int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
-    int64_t timestamp_entered, int32_t leader_epoch,
+    int64_t timestamp_entered, int32_t leader_epoch, bint gapless=False,
 ) -> tuple:
     """Check batches from `position` on; storage.segment.Scanned names what comes back.
 
+    With `gapless` each must begin with the offset after the one before; a compacted log's do not.
     The code is WHOLE when more may follow, AT_END at the end, or else why it stopped there.
     """
     cdef Scan scan
@@ -450,7 +458,7 @@ def scan(
         fd=fd, end=end, position=position, segment_base=segment_base, next_offset=next_offset,
         interval=interval, since_entry=since_entry, max_timestamp=max_timestamp,
         offset_of_max=offset_of_max, timestamp_entered=timestamp_entered,
-        leader_epoch=leader_epoch, count=0, no_memory=False,
+        leader_epoch=leader_epoch, count=0, gapless=gapless, no_memory=False,
         chunk=Bytes(NULL, 0, 0), offset_entries=Bytes(NULL, 0, 0),
         time_entries=Bytes(NULL, 0, 0), produced=Bytes(NULL, 0, 0), began=Bytes(NULL, 0, 0),
     )

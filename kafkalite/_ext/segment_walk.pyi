@@ -4,6 +4,7 @@ STORAGE_ERROR: int
 AT_END: int
 TORN: int
 ZEROS: int
+GAP: int
 
 def find_offset(
     fd: int, position: int, end: int, offset: int, expected: int = -1
@@ -24,6 +25,7 @@ def scan(
     offset_of_max: int,
     timestamp_entered: int,
     leader_epoch: int,
+    gapless: bool = False,
 ) -> tuple[
     int,
     int,

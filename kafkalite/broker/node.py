@@ -44,6 +44,9 @@ log = logging.getLogger("kafkalite.broker")
 
 SUPERVISOR_ID = 0
 
+MAKE_AGAIN_MS = 1_000
+"""How long after a log could not be made it is tried again."""
+
 MADE_AT_ONCE_MAX = 64
 """How many logs are made before the loop goes on: each is a handful of new files."""
 
@@ -74,6 +77,7 @@ class Node:
         self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher, clock)
         self.producer_ids = ProducerIdBlocks(self.controller, node_id)
         self._to_make: deque[tuple[bytes, int]] = deque()
+        self._unmade: set[bytes] = set()
 
     @property
     def image(self) -> ClusterImage:
@@ -138,11 +142,8 @@ class Node:
             for record in records
             if (topic_id := self._topic_of(record)) is not None
         )
-        idle = not self._to_make
         for topic_id in touched:
             self.reconcile(topic_id)
-        if idle and self._to_make:
-            self._make_some()
 
     def reconcile(self, topic_id: bytes) -> None:
         """Bring this topic's logs to what the image says of it."""
@@ -155,7 +156,10 @@ class Node:
         for partition in present.values():
             partition.log.reconfigure(settings)
             self.replicas.reconfigure(partition, settings)
+        idle = not self._to_make
         self._to_make += [(topic_id, index) for index in topic.partitions if index not in present]
+        if idle and self._to_make:
+            self._make_some()
 
     def _make_some(self) -> None:
         """Make the logs that are missing, some now and the rest in later ticks.
@@ -171,23 +175,38 @@ class Node:
         if self._to_make:
             self.reactor.call_later(1, self._make_some)
 
+    def _make_again(self) -> None:
+        """Try those once more that could not be made, when all others are."""
+        if self._to_make:
+            self.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
+            return
+        unmade, self._unmade = self._unmade, set()
+        for topic_id in unmade:
+            if topic_id in self.image.topics_by_id:
+                self.reconcile(topic_id)
+
     def _open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
         settings = self.settings.for_topic(topic.config)
         for index, partition in topic.partitions.items():
-            found = loaded.get((topic.name, index))
-            if found is None or found.topic_id != topic.topic_id:
-                log.warning("%s-%d has no log: an empty one is made", topic.name, index)
-                self._create(topic, index, settings)
-            else:
-                del loaded[topic.name, index]
+            found = loaded.pop((topic.name, index), None)
+            if found is not None and found.topic_id == topic.topic_id:
                 self.replicas.add(found, partition.leader_epoch, settings)
+                continue
+            # One whose id was lost is this topic's, one with another id is not: create knows.
+            if found is None:
+                log.warning("%s-%d has no log: an empty one is made", topic.name, index)
+            self._create(topic, index, settings)
 
     def _create(self, topic: TopicImage, index: int, settings: Settings) -> None:
+        """Make a partition's log; what stands in the way may pass, so it is tried again."""
         try:
             made = self.logs.create(topic.name, topic.topic_id, index, settings)
         except KafkaError as fault:
-            log.error("%s-%d cannot be served: %s", topic.name, index, fault)
-            self.replicas.take_offline(topic.name, topic.topic_id, index, fault)
+            if self.replicas.take_offline(topic.name, topic.topic_id, index, fault):
+                log.error("%s-%d cannot be served yet: %s", topic.name, index, fault)
+            if not self._unmade:
+                self.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
+            self._unmade.add(topic.topic_id)
         else:
             self.replicas.add(made, topic.partitions[index].leader_epoch, settings)
 

@@ -8,6 +8,7 @@ must be flushed, high watermarks move, and what waited in purgatory is looked at
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from kafkalite.config.topic import (
 )
 from kafkalite.errors import (
     KafkaError,
+    KafkaStorageError,
     OffsetOutOfRange,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from kafkalite.storage.flusher import Flush, Flusher
     from kafkalite.storage.log import Log
 
+
+log = logging.getLogger("kafkalite.broker")
+
+FLUSH_AGAIN_MS = 1_000
+"""How long a flush for which there was no descriptor is put off."""
 
 Topic = str | bytes
 """How a request names a topic: by its name, or by its id of 16 bytes."""
@@ -124,6 +131,7 @@ class ReplicaManager:
         partition = Partition(log, leader_epoch, settings)
         for topic in (partition.topic, partition.topic_id):
             self._topics.setdefault(topic, {})[partition.index] = partition
+            self._offline.pop((topic, partition.index), None)
         self.reconfigure(partition, settings)
         return partition
 
@@ -138,9 +146,19 @@ class ReplicaManager:
         partition.fault = UnknownTopicOrPartition()
         self.purgatory.wake(partition)
 
-    def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> None:
-        """Answer `fault` to whoever asks for this partition: its log cannot be used."""
+    def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
+        """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
+        this is news."""
+        news = (topic, index) not in self._offline
         self._offline[topic, index] = self._offline[topic_id, index] = (topic_id, fault)
+        return news
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether the partition cannot be served: its log is not there, or damaged."""
+        partition = self._topics.get(topic, {}).get(index)
+        if partition is None:
+            return (topic, index) in self._offline
+        return partition.log.fault is not None
 
     def forget_offline(self, topic_id: bytes) -> None:
         """The topic is deleted."""
@@ -265,11 +283,22 @@ class ReplicaManager:
     def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
         if partition.flushing or partition.fault is not None:
             return
-        flush = partition.log.flush_begin()
+        try:
+            flush = partition.log.flush_begin()
+        except KafkaStorageError as fault:
+            log.warning("%s", fault)
+            partition.flushing = True
+            self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
+            return
         if flush is not None:
             partition.flushing = True
             flush.done = lambda flush: self.flushed(partition, flush)
             flushes.append(flush)
+
+    def _flush_again(self, partition: Partition) -> None:
+        partition.flushing = False
+        if partition.fault is None:
+            self.touched(partition)
 
     def _flush_by_rule(
         self, partition: Partition, rule: FlushRule, flushes: list[Flush]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +28,11 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """What says nothing about the disk's soundness: the call was refused, and may succeed later."""
+
+DESCRIPTORS_RESERVED = 32
+"""Kept for files that are open for a moment: a flush of a directory, a checkpoint, a new segment.
+Fewer than connections leave (transport), so that a crowd of clients never stops a log; flushes
+take half of them, so that what was written is flushed although nothing more can be."""
 
 FAILURE_MARK = "write-failed"
 """A file in the data directory: the kernel's pages of these logs may differ from the disk."""
@@ -56,6 +62,26 @@ class Disk:
 
     def open(self, path: str | Path, flags: int) -> OpenFile:
         return OpenFile(path, flags)
+
+    def open_to_keep(
+        self, path: str | Path, flags: int, reserved: int = DESCRIPTORS_RESERVED
+    ) -> OpenFile:
+        """Open a file for as long as it takes; KafkaStorageError when descriptors run short."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            file = self.open(path, flags)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
+            raise
+        if file.fileno() >= limit - reserved:
+            file.close()
+            raise KafkaStorageError(f"{path} cannot be opened: too many files are (see ulimit -n)")
+        return file
+
+    def open_to_flush(self, path: str | Path) -> OpenFile:
+        """The same for a file that is open until it is flushed."""
+        return self.open_to_keep(path, os.O_RDONLY, DESCRIPTORS_RESERVED // 2)
 
     def syncfs(self, descriptor: int) -> None:
         code = segment_walk.syncfs(descriptor)

@@ -51,7 +51,7 @@ class Entries:
     def file(self) -> OpenFile:
         """The file, opened when first needed: most segments are never asked."""
         if self._file is None:
-            self._file = self._disk.open(self.path, os.O_RDWR | os.O_CREAT)
+            self._file = self._disk.open_to_keep(self.path, os.O_RDWR | os.O_CREAT)
         return self._file
 
     def write(self) -> None:

@@ -24,7 +24,6 @@ retention by time remove segments, as in Kafka too.
 from __future__ import annotations
 
 import logging
-import os
 import random
 from bisect import bisect_left, bisect_right
 from pathlib import Path
@@ -156,6 +155,7 @@ class Log:
         found.list_segments(log_start_offset)
         if not new and (clean is None or not found.believe(clean)):
             found.recover(recovery_point, log_start_offset, drop_cache)
+        found.release()
         return cls(
             found,
             topic=topic,
@@ -356,14 +356,8 @@ class Log:
         self.producers.take_snapshot(self.end_offset)
 
     def settle(self) -> None:
-        """Write index entries that have gathered; what does not fit on a full disk waits."""
-        try:
-            self.active.settle()
-        except OSError as error:
-            try:
-                failed(error, f"{self.active.offset_index.path} cannot be written")
-            except KafkaStorageError:
-                return
+        """Write index entries that have gathered."""
+        self.active.settle()
 
     # -- flushing ----------------------------------------------------------------------------
 
@@ -371,7 +365,8 @@ class Log:
         """What must be flushed so that the log is durable up to now; None when it is.
 
         With `closed_only`, up to the active segment.  Hand it to a Flusher and, when that gives
-        it back, to flush_end.  Several may be under way.
+        it back, to flush_end.  Several may be under way.  KafkaStorageError says that descriptors
+        are short and that it must be asked for again.
         """
         end_offset = self.active.base_offset if closed_only else self.end_offset
         if end_offset <= self.durable_offset:
@@ -383,7 +378,7 @@ class Log:
             files += [segment.file, segment.offset_index.file, segment.time_index.file]
             snapshot = self.producers.snapshot_path(later.base_offset)
             if snapshot.exists():
-                files.append(self._disk.open(snapshot, os.O_RDONLY))
+                files.append(self._disk.open_to_flush(snapshot))
         if not closed_only:
             files.append(self.active.file)
         small_files = []
@@ -396,7 +391,7 @@ class Log:
             directories += [self.directory, self.directory.parent]
             metadata = self.directory / layout.PARTITION_METADATA
             if self._directory_flushed == 0 and metadata.exists():
-                files.append(self._disk.open(metadata, os.O_RDONLY))
+                files.append(self._disk.open_to_flush(metadata))
         return Flush(self, end_offset, files, small_files, directories)
 
     def flush_closed_begin(self) -> Flush | None:

@@ -23,7 +23,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FILE_DELETE_DELAY_MS
-from kafkalite.errors import KafkaStorageError
+from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import (
     DISK,
@@ -67,6 +67,9 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 MIN_FREE_MAX = 1 << 30
 MIN_FREE_SHARE = 20
 """Without a setting, a twentieth of the disk stays free, at most this much."""
+
+FINISHED_AT_ONCE = 16
+"""How many logs are flushed together at the end; each may need three descriptors more."""
 
 REMOVED_AT_ONCE_MAX = 64
 """How many directories of deleted logs a tick removes; each is a handful of files."""
@@ -138,6 +141,11 @@ class LogManager:
             directory = self.data / layout.directory_name(*key)
             new_id = None
             if not directory.exists():
+                if self._points:
+                    raise Refusal(
+                        f"{self.data} has lost its metadata log, {directory.name}, and nobody else"
+                        " knows its topics; restore it from a copy, or start with another --data"
+                    )
                 new_id = METADATA_ID
                 self._make(directory, new_id)
             self._logs[key] = self._open(
@@ -255,9 +263,15 @@ class LogManager:
             elif directory.exists():
                 self._rename_aside(directory, key, layout.STRAY_DIRECTORY)
                 self._sync_names()
+        except OSError as error:
+            failed(error, f"{directory} cannot be made")
+        try:
             self._make(directory, topic_id)
             made = self._open(directory, key, config, new_id=topic_id)
         except OSError as error:
+            # Half a log would be somebody's to the next who looks.
+            if directory.exists():
+                remove_tree(self._disk, directory)
             failed(error, f"{directory} cannot be made")
         self._logs[key] = made
         return made
@@ -361,7 +375,11 @@ class LogManager:
             return
         flushes = []
         for found in self._logs.values():
-            flush = found.flush_closed_begin()
+            try:
+                flush = found.flush_closed_begin()
+            except KafkaStorageError as fault:
+                log.warning("%s", fault)
+                break
             if flush is not None:
                 flush.done = found.flush_end
                 flushes.append(flush)
@@ -413,13 +431,25 @@ class LogManager:
 
     def _end_cleanly(self) -> None:
         ends: dict[str, KnownEnd] = {}
+        logs = list(self._logs.values())
+        for first in range(0, len(logs), FINISHED_AT_ONCE):
+            ends |= self._finish(logs[first : first + FINISHED_AT_ONCE])
+        self.checkpoint()
+        put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+
+    def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:
+        """End some logs cleanly, and let go of their files."""
+        ends: dict[str, KnownEnd] = {}
         flushes = []
-        for found in self._logs.values():
-            end = found.finish()
-            if end is None:
+        for found in logs:
+            try:
+                end = found.finish()
+                flush = found.flush_begin() if end is not None else None
+            except KafkaStorageError as fault:
+                log.error("%s is read again at the next start: %s", found.directory, fault)
                 continue
-            ends[found.directory.name] = end
-            flush = found.flush_begin()
+            if end is not None:
+                ends[found.directory.name] = end
             if flush is not None:
                 flushes.append(flush)
         flush_all(flushes, self._disk)
@@ -427,8 +457,9 @@ class LogManager:
             if flush.error is not None:
                 raise DiskFailed(f"{flush.log.directory} could not be flushed: {flush.error}")
             flush.log.flush_end(flush)
-        self.checkpoint()
-        put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+        for found in logs:
+            found.release()
+        return ends
 
 
 def metadata_text(topic_id: bytes) -> bytes:

@@ -27,7 +27,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, ZEROS
+from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
@@ -86,6 +86,7 @@ class Recovery:
                 if index.path.name not in names and segment.size:
                     log.warning("%s is missing: made again", index.path)
                     segment.rebuild()
+                    segment.release()
         if not self.segments:
             self._begin_at(log_start_offset)
 
@@ -95,6 +96,11 @@ class Recovery:
         )
         self.end_offset = offset
         self.segments_made += 1
+
+    def release(self) -> None:
+        """Let go of the files: of many logs few are read or written soon."""
+        for segment in self.segments:
+            segment.release()
 
     # -- a clean end -------------------------------------------------------------------------
 
@@ -121,6 +127,7 @@ class Recovery:
         """Each of the first `count` segments ends where the next begins."""
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
             end_offset = segment.end_offset()
+            segment.release()
             if end_offset != later.base_offset and self.fault is None:
                 self._quarantine(
                     f"{segment.path} ends at offset {end_offset}, the next segment begins at"
@@ -167,6 +174,7 @@ class Recovery:
                 self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
             for segment in self.segments:
                 segment.write_indexes()
+                segment.release()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -219,12 +227,15 @@ class Recovery:
             if number > begin.number and segment.base_offset != self.end_offset:
                 self._lost(segment, number, recovery_point)
                 return
-            ended = segment.scan(position, self.end_offset, self.leader_epochs.latest, self._replay)
+            ended = segment.scan(
+                position, self.end_offset, self.leader_epochs.latest, self._replay, gapless=True
+            )
             self.end_offset, position = ended.next_offset, 0
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
                 segment.cut(ended.position)
             elif ended.code != AT_END:
-                if self.end_offset < recovery_point or ended.code == STORAGE_ERROR:
+                # What was torn off leaves no whole batch of a later offset in its place.
+                if self.end_offset < recovery_point or ended.code in (STORAGE_ERROR, GAP):
                     self._quarantine(segment.fault(ended.code, ended.position))
                 else:
                     self._cut(segment, ended, number + 1)

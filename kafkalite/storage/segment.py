@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext import segment_walk
-from kafkalite._ext.segment_walk import AT_END, STORAGE_ERROR, WHOLE, ZEROS
+from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, WHOLE, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.disk import NO_ROOM, Disk, failed, pwritev_all
+from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 
 AHEAD = 4 << 20
@@ -122,7 +122,7 @@ class LogSegment:
     def file(self) -> OpenFile:
         """The file of batches, opened when first needed."""
         if self._file is None:
-            self._file = self._disk.open(self.path, os.O_RDWR)
+            self._file = self._disk.open_to_keep(self.path, os.O_RDWR)
             self._descriptor = self._file.fileno()
         return self._file
 
@@ -196,9 +196,15 @@ class LogSegment:
         self.allocated = self.size + wanted
 
     def settle(self) -> None:
-        """Write index entries that have gathered."""
+        """Write index entries that have gathered; what cannot be written now waits."""
         if len(self.offset_index.tail) + len(self.time_index.tail) > 4096:
-            self.write_indexes()
+            try:
+                self.write_indexes()
+            except KafkaStorageError:
+                pass
+            except OSError as error:
+                if error.errno not in PASSING:
+                    failed(error, f"{self.offset_index.path} cannot be written")
 
     def write_indexes(self) -> None:
         self.offset_index.write()
@@ -220,7 +226,10 @@ class LogSegment:
 
     @property
     def file_size(self) -> int:
-        return os.fstat(self.descriptor).st_size
+        # Most logs are not written to between a start and an end, and are not opened for this.
+        if self._descriptor < 0:
+            return self.path.stat().st_size
+        return os.fstat(self._descriptor).st_size
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -274,6 +283,8 @@ class LogSegment:
 
     def fault(self, code: int, position: int) -> str:
         """What a walk came upon, as a sentence."""
+        if code == GAP:
+            return f"{self.path} lacks offsets before byte {position}"
         if code == STORAGE_ERROR:
             return f"{self.path} cannot be read at byte {position}"
         return f"{self.path} is damaged at byte {position}"
@@ -368,6 +379,8 @@ class LogSegment:
         next_offset: int,
         leader_epoch: int = LEADER_EPOCHS_KNOWN,
         note: Callable[[Scanned], None] | None = None,
+        *,
+        gapless: bool = False,
     ) -> Scanned:
         """Check every batch from here on and make their index entries again."""
         self.resume(position, next_offset)
@@ -380,7 +393,7 @@ class LogSegment:
                 *segment_walk.scan(
                     self.descriptor, step.position, self.size, self.base_offset, step.next_offset,
                     self.index_interval, step.since_entry, step.max_timestamp, step.offset_of_max,
-                    step.timestamp_entered, step.leader_epoch,
+                    step.timestamp_entered, step.leader_epoch, gapless,
                 )
             )  # fmt: skip
             self.offset_index.extend(step.offset_entries)

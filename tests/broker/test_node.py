@@ -5,6 +5,8 @@ A real node in this process, with a clock that stands still; what a crash leaves
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,4 +183,38 @@ def test_in_interval_mode_what_comes_during_a_flush_is_flushed_after_it(tmp_path
         node.node.replicas.settle()
     assert led(node).log.durable_offset == 0, "the first flush is under way"
     node.until(lambda: led(node).log.durable_offset == 2)
+    node.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """Descriptors for some twenty files more than are open, and for those open for a moment."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 64, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_more_partitions_than_descriptors_end_nothing(tmp_path, few_descriptors, durability):
+    node = InProcess(tmp_path / "data", durability=durability)
+    node.create("many", 60)
+    written = []
+    for index in range(60):
+        try:
+            led(node, "many", index).append(build([Record(timestamp=1, value=b"v")]))
+        except KafkaStorageError:
+            continue
+        written.append(index)
+        node.node.replicas.touched(led(node, "many", index))
+        node.reactor.tick(0)
+    assert 10 < len(written) < 60
+    for index in written:
+        node.until(lambda index=index: led(node, "many", index).high_watermark == 1)
+    node.restart()
+    assert [led(node, "many", index).high_watermark for index in written] == [1] * len(written)
+    led(node, "many", 59).append(build([Record(timestamp=1, value=b"v")]))
+    delete(node, "many")
+    assert directories(node, "many-[0-9]*[0-9]") == []
     node.close()

@@ -148,6 +148,24 @@ def test_records_lost_below_the_recovery_point_quarantine_the_log(
         assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
 
 
+@pytest.mark.parametrize("recovery_point", [0, COUNT])
+def test_a_batch_whose_offset_does_not_follow_on_is_never_cut_off(
+    tmp_path: Path, sound: tuple[Log, KnownEnd], recovery_point: int
+) -> None:
+    log, _ = sound
+    directory = tmp_path / "copy"
+    shutil.copytree(log.directory, directory)
+    path = directory / log.active.path.name
+    content = bytearray(path.read_bytes())
+    content[6] ^= 1  # of a base offset, which the CRC does not cover
+    path.write_bytes(content)
+    for old in directory.glob("*.snapshot"):
+        old.unlink()
+    again = open_log(directory, recovery_point=recovery_point)
+    assert again.quarantined
+    assert path.read_bytes() == content
+
+
 def next_batch(position: int, log: Log) -> int:
     path = log.segments[1].path
     (length,) = struct.unpack_from(">i", path.read_bytes(), position + 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -420,4 +421,16 @@ def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) ->
     found = os.statvfs(tmp_path)
     assert logs._settings[STORAGE_MIN_FREE_BYTES] == -1
     assert logs._min_free() == min(1 << 30, found.f_blocks * found.f_frsize // 20)
+    logs.close()
+
+
+def test_a_data_directory_without_its_metadata_log_is_refused(tmp_path: Path) -> None:
+    logs = manager(tmp_path / "data")
+    logs.open_metadata()
+    logs.create("flights", TOPIC_ID, 0, settings())
+    logs.close()
+    shutil.rmtree(tmp_path / "data" / "__cluster_metadata-0")
+    logs = manager(tmp_path / "data")
+    with pytest.raises(Refusal, match="lost its metadata log"):
+        logs.open_metadata()
     logs.close()

@@ -69,8 +69,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
-def scan(fd: int, size: int, interval: int) -> tuple[object, ...]:
-    return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1)
+def scan(fd: int, size: int, interval: int, gapless: bool = False) -> tuple[object, ...]:
+    return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1, gapless)
 
 
 @settings(max_examples=300, deadline=None)
@@ -91,10 +91,11 @@ def test_walks_come_upon_what_their_twins_come_upon(content: bytes, offset: int,
 
 
 @settings(max_examples=300, deadline=None)
-@given(content=damaged(), interval=st.sampled_from([0, 100, 4096]))
-def test_a_scan_finds_what_its_twin_finds(content: bytes, interval: int) -> None:
+@given(content=damaged(), interval=st.sampled_from([0, 100, 4096]), gapless=st.booleans())
+def test_a_scan_finds_what_its_twin_finds(content: bytes, interval: int, gapless: bool) -> None:
     with File(content) as fd:
-        assert scan(fd, len(content), interval) == walk_twin.scan(content, 1000, interval)
+        found = scan(fd, len(content), interval, gapless)
+        assert found == walk_twin.scan(content, 1000, interval, gapless)
 
 
 def test_a_file_shorter_than_it_was_is_torn_and_a_closed_one_a_storage_error() -> None:

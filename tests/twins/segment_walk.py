@@ -8,7 +8,7 @@ from collections import Counter
 from tests.twins import record_batch
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-WHOLE, DAMAGED, AT_END, TORN, ZEROS = 0, 2, -1, -2, -3
+WHOLE, DAMAGED, AT_END, TORN, ZEROS, GAP = 0, 2, -1, -2, -3, -4
 KEPT = 0x30  # transactional or control
 
 
@@ -56,7 +56,7 @@ def walk_to_end(file: bytes, position: int) -> tuple[int, int, int, int, int]:
     return code, position, next_offset, newest, of_newest
 
 
-def scan(file: bytes, base: int, interval: int) -> tuple[object, ...]:
+def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[object, ...]:
     """From the beginning of a segment, without state carried in."""
     position, next_offset, since, newest, of_newest, entered, epoch = 0, base, 0, -1, base, -1, -1
     offsets, times, produced, began, count = b"", b"", [], [], 0
@@ -82,6 +82,8 @@ def scan(file: bytes, base: int, interval: int) -> tuple[object, ...]:
         )
         misplaced = first < next_offset or delta < 0 or first + delta - base > (1 << 31) - 1
         code = DAMAGED if misplaced else record_batch.check(whole)
+        if not code and gapless and first != next_offset:
+            code = GAP
         if code:
             break
         code = AT_END

@@ -34,6 +34,7 @@ from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
+    LeaderNotAvailable,
     MismatchedEndpointType,
     RebootstrapRequired,
     TopicAuthorizationFailed,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
 BROKERS, CONTROLLERS = 1, 2
+NO_LEADER = -1
 SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -153,7 +155,7 @@ def _to_create(
 
 def _all_topics(node: Node, request: Any, caller: Caller) -> list[Response]:
     return [
-        _topic(topic, request, caller)
+        _topic(node, topic, request, caller)
         for topic in node.image.topics.values()
         if caller.may(DESCRIBE, TOPIC, topic.name)
     ]
@@ -174,14 +176,14 @@ def _chosen(
         if by_id is None or not caller.may(DESCRIBE, TOPIC, by_id.name):
             answers.append({"error_code": UnknownTopicId.code, "name": None, "topic_id": topic_id})
         else:
-            answers.append(_topic(by_id, request, caller))
+            answers.append(_topic(node, by_id, request, caller))
     for name in names:
         try:
             topic = _named(node, caller, name, faults)
         except KafkaError as fault:
             answers.append({"error_code": fault.code, "name": name})
         else:
-            answers.append(_topic(topic, request, caller))
+            answers.append(_topic(node, topic, request, caller))
     return answers
 
 
@@ -195,13 +197,14 @@ def _named(node: Node, caller: Caller, name: str, faults: Mapping[str, KafkaErro
     return node.image.topic(name)
 
 
-def _topic(topic: TopicImage, request: Any, caller: Caller) -> Response:
+def _topic(node: Node, topic: TopicImage, request: Any, caller: Caller) -> Response:
     answer = {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": [
-            _partition(index, partition) for index, partition in topic.partitions.items()
+            _partition(node, topic.name, index, partition)
+            for index, partition in topic.partitions.items()
         ],
     }
     if request.include_topic_authorized_operations:
@@ -209,14 +212,23 @@ def _topic(topic: TopicImage, request: Any, caller: Caller) -> Response:
     return answer
 
 
-def _partition(index: int, partition: PartitionImage) -> Response:
-    return {
+def _partition(node: Node, name: str, index: int, partition: PartitionImage) -> Response:
+    answer: Response = {
         "partition_index": index,
         "leader_id": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
     }
+    if node.replicas.is_offline(name, index):
+        # Nobody leads it: a client waits for that, and says so, instead of asking in vain.
+        answer |= {
+            "error_code": LeaderNotAvailable.code,
+            "leader_id": NO_LEADER,
+            "isr_nodes": (),
+            "offline_replicas": partition.replicas,
+        }
+    return answer
 
 
 def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) -> Response:
@@ -342,7 +354,7 @@ def _topic_page(
         "is_internal": topic.internal,
         "partitions": [
             {
-                **_partition(index, topic.partitions[index]),
+                **_partition(node, name, index, topic.partitions[index]),
                 "eligible_leader_replicas": [],
                 "last_known_elr": [],
             }

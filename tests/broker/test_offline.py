@@ -1,0 +1,112 @@
+"""Partitions that cannot be served: said in Metadata, and served again as soon as they can be.
+
+A real node in this process; what keeps a log from being made is put in its way by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite.broker.node import MAKE_AGAIN_MS
+from kafkalite.errors import KafkaStorageError, LeaderNotAvailable
+from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
+from tests.handlers.conftest import InProcess
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[InProcess]:
+    made = InProcess(tmp_path / "data")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def blocked(node: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    """No log can be made until `monkeypatch` is undone."""
+
+    def full(*_: object) -> None:
+        raise KafkaStorageError("no room")
+
+    monkeypatch.setattr(node.node.logs, "create", full)
+    return node
+
+
+def described(node: InProcess, topic: str = "a") -> Any:
+    (answer,) = node.ask(METADATA, 12, topics=[{"name": topic}]).topics
+    return answer.partitions[0]
+
+
+def test_a_partition_without_a_log_has_no_leader(blocked):
+    blocked.create("a")
+    partition = described(blocked)
+    assert partition.error_code == LeaderNotAvailable.code
+    assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (-1, [], [0])
+
+
+def test_the_other_way_to_ask_says_so_as_well(blocked):
+    blocked.create("a")
+    answer = blocked.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "a"}])
+    assert answer.topics[0].partitions[0].leader_id == -1
+
+
+def test_a_log_that_could_not_be_made_is_made_when_it_can_be(blocked, monkeypatch):
+    topic_id = blocked.create("a", 3)
+    monkeypatch.undo()
+    blocked.clock.advance(MAKE_AGAIN_MS)
+    blocked.until(lambda: len(blocked.node.replicas.of_topic(topic_id)) == 3)
+    assert described(blocked).leader_id == 0
+    blocked.append("a", [1])
+
+
+def test_trying_again_is_one_timer_however_many_logs_are_missing(blocked):
+    tried = []
+    create = blocked.node.logs.create
+    blocked.node.logs.create = lambda *asked: (tried.append(asked), create(*asked))
+    blocked.create("a", 20)
+    blocked.create("b", 20)
+    for _ in range(5):
+        tried.clear()
+        blocked.clock.advance(MAKE_AGAIN_MS)
+        blocked.reactor.tick(0)
+        assert len(tried) == 40
+
+
+def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(blocked):
+    topic_id = blocked.create("a")
+    blocked.node._delete_topic(topic_id)
+    del blocked.node.image.topics_by_id[topic_id]
+    blocked.clock.advance(MAKE_AGAIN_MS)
+    blocked.reactor.tick(0)
+    assert not blocked.node.replicas.is_offline("a", 0)
+
+
+def test_what_was_begun_of_a_log_that_could_not_be_made_is_taken_away(node, monkeypatch):
+    made = node.node.logs._open
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.node.logs, "_open", fails)
+    topic_id = node.create("a")
+    assert list(node.directory.glob("a-0*")) == []
+    monkeypatch.setattr(node.node.logs, "_open", made)
+    node.clock.advance(MAKE_AGAIN_MS)
+    node.until(lambda: len(node.node.replicas.of_topic(topic_id)) == 1)
+    assert [path.name for path in node.directory.glob("a-0*")] == ["a-0"]
+
+
+@pytest.mark.parametrize("left", [b"", b"version: 0\ntopic_id: ?"])
+def test_a_log_whose_id_was_lost_is_still_its_topics(node, left):
+    node.create("a")
+    node.append("a", [1, 2, 3])
+    node.close()
+    (node.directory / "a-0" / "partition.metadata").write_bytes(left)
+    node.open()
+    assert node.node.replicas.leader("a", 0).high_watermark == 3
+    assert [path.name for path in node.directory.glob("a-0*")] == ["a-0"]
+    node.restart()
+    assert node.node.replicas.leader("a", 0).high_watermark == 3
