@@ -5,6 +5,7 @@ A real node in this process, with a clock that stands still; what a crash leaves
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -190,8 +191,9 @@ def test_in_interval_mode_what_comes_during_a_flush_is_flushed_after_it(tmp_path
 def few_descriptors() -> Iterator[None]:
     """Descriptors for some twenty files more than are open, and for those open for a moment."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 64, hard))
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = itertools.islice((number for number in itertools.count() if number not in used), 64)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
