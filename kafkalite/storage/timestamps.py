@@ -2,6 +2,9 @@
 
 A time index leads near the batch; the batch is then opened, since its header knows the greatest
 of its timestamps only.
+
+A header that claims a later time than its records bear hides the rest of its segment from the
+search.  To go on would have whoever wrote such batches decide how many are opened for one request.
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ def first_since(
         if segment.largest_timestamp < timestamp:
             continue
         found = segment.find_timestamp(timestamp, log_start_offset)
-        if found is None:
-            continue
-        batch = RecordBatch(segment.read(found))
-        for record in batch.records():
-            if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                return TimestampOffset(record.timestamp, record.offset, batch.header.leader_epoch)
+        while found is not None:
+            batch = RecordBatch(segment.read(found))
+            header = batch.header
+            for record in batch.records():
+                if record.timestamp >= timestamp and record.offset >= log_start_offset:
+                    return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+            found = None
+            if header.base_offset < log_start_offset:
+                # The record its header means is deleted; of such batches there is only one.
+                found = segment.find_timestamp(timestamp, header.last_offset + 1)
     return None
 
 

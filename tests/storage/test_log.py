@@ -17,7 +17,7 @@ from kafkalite.errors import (
     OffsetOutOfRange,
     RecordListTooLarge,
 )
-from kafkalite.records.batch import Codec, RecordBatch, batches
+from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Appended, Log, TimestampOffset
 from tests.storage.making import NOW, batch, open_log, records_of, values_of
 
@@ -251,6 +251,17 @@ def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
         found = log.offset_for_timestamp(NOW + late)
         assert found is not None
         assert found.offset == late
+
+
+def test_a_timestamp_reached_by_a_deleted_record_is_looked_for_behind_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    falling = [Record(timestamp=NOW + late, value=b"v") for late in (100, 0)]
+    log.append(build(falling), 0)
+    log.append(batch(b"v", timestamp=NOW + 200), 0)
+    log.delete_records(1)
+    found = log.offset_for_timestamp(NOW + 50)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (2, NOW + 200)
 
 
 def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
