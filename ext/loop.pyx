@@ -32,7 +32,7 @@ from outgoing cimport (
     outgoing_answer, outgoing_clear, outgoing_send,
 )
 from sockets cimport *
-from waiting cimport wait_for_events
+from waiting cimport await_events
 
 from collections import deque
 
@@ -95,6 +95,7 @@ cdef class Answer:
         """The whole answer, without its size; it leaves when those before it have left."""
         assert self.chunks is None, "an answer is sent once"
         self.chunks = chunks
+        self.channel.loop.owed = True
         if self.expected and self.channel.descriptor >= 0:
             self.channel.answers_due()
 
@@ -178,7 +179,7 @@ cdef class Channel(Source):
         else:
             later = <Answer?> answer
             assert later.channel is self and not later.expected, "not this request's Answer"
-        later.expected = True
+        later.expected = self.loop.owed = True
         if self.expected is None:
             self.expected = deque()
         self.expected.append(later)
@@ -206,7 +207,7 @@ cdef class Channel(Source):
 cdef class Loop:
     """The descriptors of one process, and the two compiled steps of its tick."""
     cdef int epoll
-    cdef bint soon                  # the last event came soon after waiting for it began
+    cdef bint soon, owed            # the last event came soon; somebody waited, or waits since
     cdef epoll_event events[EVENTS_PER_TICK]
     cdef dict sources               # descriptor -> Source, which keeps it alive
     cdef list ready, dirty, closing
@@ -294,10 +295,9 @@ cdef class Loop:
         self.ready = []
         if ready or self.dirty:
             timeout_ms = 0
+        self.soon, self.owed = self.soon and self.owed, False
         with nogil:
-            count = wait_for_events(
-                self.epoll, self.events, EVENTS_PER_TICK, timeout_ms, &self.soon
-            )
+            count = await_events(self.epoll, self.events, EVENTS_PER_TICK, timeout_ms, &self.soon)
         if count < 0 and errno != EINTR:
             PyErr_SetFromErrno(OSError)
         self.ticks += 1

@@ -1,9 +1,9 @@
 """Waiting for events: asleep or, where they follow each other closely, awake for a moment first.
 
-To fall asleep and be woken costs a processor tens of microseconds, a virtual one more, and a peer
-that asks again as soon as it is answered pays them in every round trip.  So if the last event came
-within AWAKE_NS of waiting for it, the next one is looked for as long before going to sleep; if it
-came later, sleep is at once.  An idle process never looks, and a saturated one never waits.
+To fall asleep and be woken costs a processor tens of microseconds, a virtual one more, and whoever
+waits for what another sends pays them for every record.  So while somebody waits so, and the last
+event came within AWAKE_NS, the next one is looked for as long before going to sleep; else sleep is
+at once.  An idle process never looks, and a saturated one never waits.
 
 Inline only.
 """
@@ -15,6 +15,7 @@ from sockets cimport epoll_event, epoll_wait
 
 cdef enum:
     AWAKE_NS = 60_000
+    LOOKS = 64                      # between two glances at the clock
 
 
 cdef inline int64_t now_ns() noexcept nogil:
@@ -23,18 +24,22 @@ cdef inline int64_t now_ns() noexcept nogil:
     return <int64_t> now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
-cdef inline int wait_for_events(
+cdef inline int await_events(
     int epoll, epoll_event* events, int count_max, int timeout_ms, bint* soon
 ) noexcept nogil:
-    """epoll_wait; `soon` is whether the last event came soon, kept from call to call."""
+    """epoll_wait; `soon` is whether to look first, and then whether the event came soon."""
     cdef int64_t began
+    cdef int look
     cdef int count = 0
     if timeout_ms == 0:
         return epoll_wait(epoll, events, count_max, 0)
     began = now_ns()
     if soon[0]:
         while count == 0 and now_ns() - began < AWAKE_NS:
-            count = epoll_wait(epoll, events, count_max, 0)
+            look = 0
+            while count == 0 and look < LOOKS:
+                count = epoll_wait(epoll, events, count_max, 0)
+                look += 1
     if count == 0:
         count = epoll_wait(epoll, events, count_max, timeout_ms)
     soon[0] = count > 0 and now_ns() - began < AWAKE_NS
