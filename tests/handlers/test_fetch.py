@@ -144,6 +144,13 @@ def test_the_first_batch_comes_whole_however_small_the_limits(filled):
     assert values_of(entry) == [b"x", b"y"]
 
 
+def test_a_partition_named_twice_is_read_once_as_it_was_named_last(filled):
+    topics = wanted(filled, 12, (0, 0), (1, 0), (0, 2))
+    (topic,) = filled.ask(FETCH, 12, **request(filled, 12, topics)).responses
+    assert [entry.partition_index for entry in topic.partitions] == [0, 1]
+    assert values_of(topic.partitions[0]) == [b"z"]
+
+
 def test_the_second_partition_gets_what_the_first_left(filled):
     append(filled, b"other", partition=1)
     topics = wanted(filled, 12, (0, 0), (1, 0))

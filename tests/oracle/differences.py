@@ -138,7 +138,6 @@ DIFFERENCES = (
         "fetch.what_does_not_exist*", "* isolation 7", "*",
         "any level but 'committed' reads everything; Kafka stumbles over it",
     ),
-    Listed("fetch.entries_may_come_twice*", "*", "responses*", ONCE),
     Listed("fetch.sizes_bound_what_comes*", "* -1 *", "*", ACCIDENT),
     Listed(
         "fetch.replicas_are_nobody*", "* as replica 5", "*",

@@ -70,7 +70,8 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
 
 
 def _items(node: Node, caller: Caller, topics: list[Any]) -> list[FetchItem]:
-    items = []
+    # What is named twice is read once, as it was named last: as in Kafka.
+    items: dict[tuple[Any, int], FetchItem] = {}
     leader = node.replicas.leader
     for topic, partitions in topics:
         for index, leader_epoch, offset, fetched_epoch, _, size_max in partitions:
@@ -81,12 +82,10 @@ def _items(node: Node, caller: Caller, topics: list[Any]) -> list[FetchItem]:
                     raise TopicAuthorizationFailed()
             except KafkaError as raised:
                 partition, fault = None, raised
-            items.append(
-                FetchItem(
-                    topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
-                )
+            items[topic, index] = FetchItem(
+                topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
             )
-    return items
+    return list(items.values())
 
 
 def _respond(session: FetchSession | None, fetched: Fetched, everything: bool) -> dict[str, Any]:
