@@ -26,7 +26,8 @@ from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 
 AHEAD = 4 << 20
-"""How far ahead of the writer space is set aside."""
+AHEAD_FIRST = 64 << 10
+"""How far ahead of the writer space is set aside at the most, and in a segment just begun."""
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 """What an index can say of an offset."""
@@ -187,7 +188,9 @@ class LogSegment:
 
     def set_aside(self, size: int, segment_size_max: int) -> None:
         """Have the file system find room for the next `size` bytes, and some more ahead."""
-        wanted = max(size, min(AHEAD, segment_size_max - self.size))
+        # A small partition does not take the room of a large one.
+        ahead = min(AHEAD, max(AHEAD_FIRST, self.size))
+        wanted = max(size, min(ahead, segment_size_max - self.size))
         try:
             self._disk.posix_fallocate(self.descriptor, self.size, wanted)
         except OSError as error:

@@ -363,7 +363,11 @@ class Door:
                 self.reactor.turn_away(accepted, address_of(address), why)
                 self.shut_for_now()
                 return
-            self.reactor.welcome(accepted, address, self.serve)
+            try:
+                self.reactor.welcome(accepted, address, self.serve)
+            except OSError as error:
+                why = f"it cannot be served: {error.strerror}"
+                self.reactor.turn_away(accepted, address_of(address), why)
 
     def refuse_one(self) -> None:
         """Give the reserve descriptor to the first who waits, so that it learns of its refusal."""

@@ -19,6 +19,7 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Appended, Log, TimestampOffset
+from kafkalite.storage.segment import AHEAD_FIRST
 from tests.storage.making import NOW, batch, open_log, records_of, values_of
 
 
@@ -342,7 +343,13 @@ def test_space_is_set_aside_only_in_fsync_mode_and_given_back(tmp_path: Path) ->
     log = open_log(tmp_path, {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     path = log.active.path
-    assert path.stat().st_size == 1 << 20
+    assert path.stat().st_size == AHEAD_FIRST, "a small partition takes little room"
+    while log.size <= AHEAD_FIRST:
+        log.append(batch(bytes(10_000)), 0)
+    assert path.stat().st_size >= 2 * AHEAD_FIRST, "the more there is, the further ahead"
+    while log.size < 900_000:
+        log.append(batch(bytes(10_000)), 0)
+    assert path.stat().st_size <= 1 << 20, "never further than the segment may grow"
     size = log.size
     log.close()
     assert path.stat().st_size == size
