@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk
 from tests.storage.making import TOPIC_ID, batch, settings, values_of
 
+NOBODY = 65534
 OTHER_ID = bytes(reversed(TOPIC_ID))
 
 
@@ -409,10 +412,22 @@ def test_damaged_meta_properties_are_not_guessed(tmp_path: Path, text: str) -> N
     assert "meta.properties is damaged" in refused(tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    assert "is not writable" in refused(tmp_path)
+@pytest.fixture
+def closed_directory() -> Iterator[Path]:
+    """One that nobody may write, and nobody who may write anywhere to try it."""
+    # Not under tmp_path, whose parents only their owner may enter.
+    directory = Path(tempfile.mkdtemp(prefix="kafkalite-closed-"))
+    directory.chmod(0o555)
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(NOBODY)
+    yield directory
+    os.seteuid(own)
+    directory.rmdir()
+
+
+def test_a_directory_that_cannot_be_written_is_refused(closed_directory: Path) -> None:
+    assert "is not writable" in refused(closed_directory)
 
 
 def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) -> None:
