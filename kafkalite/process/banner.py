@@ -22,8 +22,8 @@ def promise(settings: Settings) -> str:
     mode = settings[DURABILITY]
     if mode == "fsync":
         return (
-            "an acknowledged record survives the end of any process, a crash of the kernel and a"
-            " power cut, but not the loss of the disk"
+            "a record acknowledged with acks=all survives the end of any process, a crash of the"
+            " kernel and a power cut, but not the loss of the disk"
         )
     if mode == "interval":
         return (
