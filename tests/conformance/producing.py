@@ -199,7 +199,9 @@ def the_first_record_makes_the_topic(client: Client, kafka: Kafka) -> None:
 
 @scenario()
 def an_illegal_topic_name_is_refused(client: Client, kafka: Kafka) -> None:
-    with pytest.raises(Refused, match="Invalid topic"):
+    # librdkafka hands on what the broker said, or, when that came before the record was handed in,
+    # that it knows no such topic.
+    with pytest.raises(Refused, match="Invalid topic|Local: Unknown topic"):
         client.produce(
             kafka, "not/legal", [Sent(b"v", b"k")], settings={"message.timeout.ms": "9000"}
         )
