@@ -19,7 +19,7 @@ PACKAGE = "kafkalite"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_ext", "errors", "clock", "metrics"),
+    ("_ext", "errors", "clock", "ids", "metrics"),
     ("config", "records"),
     ("protocol",),
     ("storage", "transport", "coordination"),

@@ -38,6 +38,7 @@ from kafkalite.errors import (
     PolicyViolation,
     TopicAlreadyExists,
 )
+from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.internal import (
     CLUSTER,
     NODE,
@@ -191,7 +192,7 @@ class Controller:
     # -- what speaks against it --------------------------------------------------------------
 
     def _check_name(self, name: str, new_metric_names: Mapping[str, str]) -> None:
-        if name == topic_names.METADATA_TOPIC or name in topic_names.INTERNAL_TOPICS:
+        if name == METADATA_TOPIC or name in topic_names.INTERNAL_TOPICS:
             raise InvalidRequest(f"The internal topic {name} is the broker's own to create.")
         topic_names.check(name)
         if name in self.image.topics:

@@ -13,9 +13,6 @@ from kafkalite.errors import InvalidTopicException
 
 LENGTH_MAX = 249
 
-METADATA_TOPIC = "__cluster_metadata"
-"""The controller's log.  It is no topic of the cluster and never appears as one."""
-
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that coordinators write and clients only read."""
 

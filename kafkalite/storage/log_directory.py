@@ -9,44 +9,21 @@ and no meta.properties is somebody else's, and is left alone.
 
 from __future__ import annotations
 
-import base64
 import errno
 import fcntl
 import os
 import time
-import uuid
 from pathlib import Path
 
 from kafkalite.config.settings import read_properties
 from kafkalite.errors import KafkaError, Refusal
+from kafkalite.ids import new_id, written_id
 from kafkalite.storage.disk import Disk, put_file
 from kafkalite.storage.layout import LOCK
 
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
 NOT_OURS = "name another directory with --data"
-
-
-def new_id() -> bytes:
-    """Sixteen random bytes that do not begin with a dash when written down, as in Kafka: tools
-    would read it as a flag."""
-    while True:
-        found = uuid.uuid4().bytes
-        if not written_id(found).startswith("-"):
-            return found
-
-
-def written_id(identity: bytes) -> str:
-    """An id as Kafka writes it: 22 letters of URL-safe base64."""
-    return base64.urlsafe_b64encode(identity).decode().rstrip("=")
-
-
-def read_id(text: str) -> bytes:
-    """The id from its letters; ValueError when they are not one."""
-    found = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    if len(found) != 16:
-        raise ValueError(f"{text!r} is not an id")
-    return found
 
 
 class LogDirectory:

@@ -37,6 +37,7 @@ from kafkalite.config.broker import (
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
+from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID, read_id, written_id
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import (
     DISK,
@@ -52,14 +53,10 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.log import Log
-from kafkalite.storage.log_directory import LogDirectory, read_id, written_id
+from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")
-
-METADATA_TOPIC = "__cluster_metadata"
-METADATA_ID = b"\0" * 15 + b"\1"
-NO_ID = b"\0" * 16
 
 RECOVERY_CHECKPOINT = "recovery-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"

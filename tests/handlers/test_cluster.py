@@ -5,6 +5,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.handlers import SERVED
 from kafkalite.broker.security import Operation
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import (
     API_VERSIONS,
@@ -15,7 +16,6 @@ from kafkalite.protocol.schemas.cluster import (
 from kafkalite.protocol.schemas.produce import PRODUCE
 from tests.handlers.denying import Denying
 
-NO_ID = bytes(16)
 NOT_ASKED = -0x80000000
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1.0"}
 

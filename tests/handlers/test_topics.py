@@ -9,12 +9,11 @@ from kafkalite.broker.node import MADE_AT_ONCE_MAX
 from kafkalite.broker.security import Operation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
+from kafkalite.ids import NO_ID, new_id
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from kafkalite.storage.log_directory import new_id
 from tests.handlers.denying import Denying
 
-NO_ID = bytes(16)
 DYNAMIC_TOPIC, DEFAULT = 1, 5
 
 

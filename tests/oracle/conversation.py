@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
 from tests.oracle.batches import described
@@ -22,7 +23,6 @@ PATIENCE_S = 3.0
 # Long enough for any broker to close a connection it means to close.
 SILENCE_S = 1.0
 NOW_WITHIN_MS = 3_600_000
-NO_ID = bytes(16)
 
 # Lists that are maps: a missing entry is then one difference, and not one in every later place.
 KEYED_BY = {"api_keys": "api_key", "configs": "name"}

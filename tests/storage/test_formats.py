@@ -9,10 +9,10 @@ import pytest
 
 from kafkalite._ext.record_batch import crc32c
 from kafkalite.config import topic as keys
+from kafkalite.ids import read_id, written_id
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.leader_epochs import LeaderEpochCache
-from kafkalite.storage.log_directory import read_id, written_id
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
 from tests.storage.disks import RecordingDisk

@@ -16,13 +16,12 @@ from kafkalite.config import topic as keys
 from kafkalite.config.broker import STORAGE_MIN_FREE_BYTES
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, Refusal
+from kafkalite.ids import METADATA_ID, NO_ID
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import (
     CLEAN_SHUTDOWN,
-    METADATA_ID,
-    NO_ID,
     RECOVERY_CHECKPOINT,
     LogManager,
 )

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves
-from kafkalite.broker.handlers.topics import NO_ID, create_topics_as_asked
+from kafkalite.broker.handlers.topics import create_topics_as_asked
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
@@ -42,6 +42,7 @@ from kafkalite.errors import (
     UnsupportedEndpointType,
     UnsupportedVersion,
 )
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.cluster import (
     API_VERSIONS,
     DESCRIBE_CLUSTER,

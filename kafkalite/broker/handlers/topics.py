@@ -43,15 +43,13 @@ from kafkalite.errors import (
     TopicDeletionDisabled,
     UnknownTopicId,
 )
+from kafkalite.ids import NO_ID, new_id
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from kafkalite.storage.log_directory import new_id
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
 T = TypeVar("T")
-
-NO_ID = bytes(16)
 
 
 # -- CreateTopics --------------------------------------------------------------------------------
