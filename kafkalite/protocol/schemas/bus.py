@@ -100,8 +100,8 @@ ALLOCATE_IDS = MESSAGES.declare(
 
 WELCOME = MESSAGES.declare(
     5, "Welcome", "0",
-    # The end of the supervisor's metadata log, and how often it wants to hear from the worker.
-    Struct(image_offset=Int64(), heartbeat_ms=Int32()),
+    # Its own incarnation, the end of its metadata log, and how often it wants to hear from a worker.
+    Struct(incarnation=Int64(), image_offset=Int64(), heartbeat_ms=Int32()),
 )  # fmt: skip
 
 DELTA = MESSAGES.declare(
