@@ -4,7 +4,8 @@ Defaults that are not Kafka's:
     listeners                    loopback only, where Kafka listens on every address
     log.flush.interval.ms        1000, since `durability=interval` flushes by it
     queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
-Keys that are not Kafka's: `durability`, `flush.bytes`, `storage.min.free.bytes`.
+Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
+`storage.min.free.bytes`.
 
 A broker key that only gives topics their default is not written here again: it is declared from
 the topic's key that overrides it.
@@ -18,13 +19,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.config.key import Check, Key, Only, Scope, Type, at_least, quoted
+from kafkalite.config.key import Check, Key, Only, Scope, Type, at_least, between, quoted
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import InvalidConfig
 
 BROKER = Scope("broker")
 
 INT_MAX = (1 << 31) - 1
+
+WORKERS_MAX = 128
 
 
 class Listener(NamedTuple):
@@ -83,6 +86,35 @@ LOG_DIRS = BROKER.declare(
     """The directory that holds the logs and all else the broker keeps; the flag --data names
     the same.  Unset, it is a directory of the user's own.""",
     check=Check("one directory", lambda entries: len(entries) <= 1),
+)
+
+# Its processes.
+
+WORKERS: Key[int | None] = BROKER.declare(
+    "workers", Type.INT, None,
+    """How many worker processes share the partitions; each is a node, on the port after the one
+    before it.  0 serves everything from one process and one port.  Unset, there are as many as at
+    the last start, and at the first one for each processor core but at least 3.""",
+    check=Check(
+        f"between 0 and {WORKERS_MAX} (each is a process, and clients connect to all of them)",
+        lambda count: 0 <= count <= WORKERS_MAX,
+    ),
+)
+WORKER_DEDICATED_MAX = BROKER.declare(
+    "worker.dedicated.max", Type.INT, 16,
+    """How many workers there may be that serve one partition alone, of topics with
+    worker.dedicated.  Each is one more broker to every client, which may cost it a thread.""",
+    check=between(0, WORKERS_MAX),
+)
+BROKER_HEARTBEAT_INTERVAL_MS = BROKER.declare(
+    "broker.heartbeat.interval.ms", Type.INT, 2_000,
+    """How often a worker tells the supervisor that it is alive.""",
+    check=at_least(1),
+)
+BROKER_SESSION_TIMEOUT_MS = BROKER.declare(
+    "broker.session.timeout.ms", Type.INT, 9_000,
+    """How long a worker may be silent before its process is ended and started anew.""",
+    check=at_least(1),
 )
 
 # Topics.

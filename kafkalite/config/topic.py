@@ -5,7 +5,7 @@ built yet is declared with the one value that holds today, and refuses the rest 
 none is accepted and ignored.
 
 Defaults that are not Kafka's: `flush.ms` is 1000, since `durability=interval` flushes by it.
-Keys that are not Kafka's: `durability`, `flush.bytes`.
+Keys that are not Kafka's: `durability`, `flush.bytes`, `worker.dedicated`.
 
 Left out: `internal.segment.bytes`; the least size of a segment is 1 MiB, as in Kafka 4.
 """
@@ -179,6 +179,14 @@ FLUSH_BYTES = TOPIC.declare(
     """With durability=interval, how many bytes of a partition may wait to be flushed.""",
     check=at_least(1),
     overrides="flush.bytes",
+)
+
+# Where partitions lie.
+
+WORKER_DEDICATED = TOPIC.declare(
+    "worker.dedicated", Type.BOOLEAN, False,
+    """Whether each partition of the topic has a worker process of its own, which serves nothing
+    else and goes with the topic.  A cluster without workers serves it like any other.""",
 )
 
 # Replicas.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kafkalite.config.topic import WORKER_DEDICATED
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import UnknownTopicId, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.internal import (
@@ -19,20 +20,27 @@ from kafkalite.protocol.schemas.internal import (
     CONFIG,
     NODE,
     PARTITION,
+    REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
     TOPIC_RESOURCE,
     Record,
 )
 
+SUPERVISOR_ID = 0
+"""The node that hosts the controller, and in a cluster without workers every partition as well."""
+
 
 class NodeImage(NamedTuple):
-    """One node: what clients see as a broker."""
+    """One node: what clients see as a broker, once it has a listener."""
 
     node_id: int
     host: str
-    port: int
+    port: int  # 0: it has no listener yet
     rack: str | None = None
+    # a dedicated one leads one partition and goes with its topic; a draining one gets no more
+    dedicated: bool = False
+    draining: bool = False
 
 
 class PartitionImage(NamedTuple):
@@ -63,6 +71,12 @@ class TopicImage:
         """How many replicas its first partition has."""
         return len(self.partitions[0].replicas)
 
+    @property
+    def dedicated(self) -> bool:
+        """Whether each of its partitions is to have a worker of its own."""
+        text = self.config.get(WORKER_DEDICATED.name)
+        return WORKER_DEDICATED.default if text is None else WORKER_DEDICATED.parse(text)
+
 
 class ClusterImage:
     """The cluster as of one record of its metadata log."""
@@ -72,11 +86,33 @@ class ClusterImage:
         self.nodes: dict[int, NodeImage] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
+        self.next_node_id = 0
+        """Above every node id there ever was: a removed node's id is not given again."""
+        self._led_count: dict[int, int] = {}
 
     @property
     def controller_id(self) -> int:
         """The node that decides for the cluster: the lowest, since node 0 supervises."""
         return min(self.nodes, default=-1)
+
+    @property
+    def workers(self) -> list[int]:
+        """The nodes that partitions are placed over when there is more than node 0 alone."""
+        return sorted(
+            node.node_id
+            for node in self.nodes.values()
+            if node.node_id != SUPERVISOR_ID and not node.dedicated
+        )
+
+    @property
+    def placeable(self) -> list[int]:
+        """The workers that may be given partitions: they can be reached and are to stay."""
+        nodes = self.nodes
+        return [w for w in self.workers if nodes[w].port and not nodes[w].draining]
+
+    def led_count(self, node_id: int) -> int:
+        """How many partitions a node leads."""
+        return self._led_count.get(node_id, 0)
 
     def topic(self, name: str) -> TopicImage:
         """A topic by its name."""
@@ -102,6 +138,8 @@ class ClusterImage:
             yield CLUSTER(cluster_id=self.cluster_id)
         for node in self.nodes.values():
             yield NODE(**node._asdict())
+        if self.next_node_id > max(self.nodes, default=-1) + 1:
+            yield REMOVE_NODE(node_id=self.next_node_id - 1)
         for topic in self.topics.values():
             yield from topic_records(topic)
 
@@ -112,6 +150,14 @@ class ClusterImage:
     def _node(self, record: Record) -> None:
         node = NodeImage(**record.fields)
         self.nodes[node.node_id] = node
+        self.next_node_id = max(self.next_node_id, node.node_id + 1)
+
+    def _remove_node(self, record: Record) -> None:
+        node_id = record.fields["node_id"]
+        assert not self.led_count(node_id), "a node that leads partitions is not removed"
+        # A snapshot says so of one that it never named, to keep its id from being given again.
+        self.nodes.pop(node_id, None)
+        self.next_node_id = max(self.next_node_id, node_id + 1)
 
     def _topic(self, record: Record) -> None:
         topic = TopicImage(record.fields["name"], record.fields["topic_id"])
@@ -122,6 +168,10 @@ class ClusterImage:
         fields = record.fields
         partitions = self.topics_by_id[fields["topic_id"]].partitions
         assert fields["partition"] <= len(partitions), "partitions come in their order"
+        before = partitions.get(fields["partition"])
+        if before is not None:
+            self._leads(before.leader, -1)
+        self._leads(fields["leader"], 1)
         partitions[fields["partition"]] = PartitionImage(
             fields["leader"],
             fields["leader_epoch"],
@@ -132,6 +182,8 @@ class ClusterImage:
     def _remove_topic(self, record: Record) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
         del self.topics[topic.name]
+        for partition in topic.partitions.values():
+            self._leads(partition.leader, -1)
 
     def _config(self, record: Record) -> None:
         fields = record.fields
@@ -142,9 +194,13 @@ class ClusterImage:
         else:
             config[fields["name"]] = fields["value"]
 
+    def _leads(self, node_id: int, more: int) -> None:
+        self._led_count[node_id] = self._led_count.get(node_id, 0) + more
+
     _REPLAY: dict[int, Callable[[ClusterImage, Record], None]] = {
         CLUSTER.key: _cluster,
         NODE.key: _node,
+        REMOVE_NODE.key: _remove_node,
         TOPIC.key: _topic,
         PARTITION.key: _partition,
         REMOVE_TOPIC.key: _remove_topic,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
-from kafkalite.protocol.types import Array, Int8, Int32, Int64, String, Struct, Uuid
+from kafkalite.protocol.types import Array, Bool, Int8, Int32, Int64, String, Struct, Uuid
 
 TOPIC_RESOURCE = 2
 """The resource type of a topic's config, in the numbers of DescribeConfigs."""
@@ -26,8 +26,15 @@ CLUSTER = KINDS.declare(
 )  # fmt: skip
 
 NODE = KINDS.declare(
-    2, "Node", "0",
-    Struct(node_id=Int32(), host=String(), port=Int32(), rack=String(nullable="0+", default=None)),
+    2, "Node", "0-1",
+    Struct(
+        node_id=Int32(),
+        host=String(),
+        port=Int32(),
+        rack=String(nullable="0+", default=None),
+        dedicated=Bool("1+"),
+        draining=Bool("1+"),
+    ),
 )  # fmt: skip
 
 TOPIC = KINDS.declare(
@@ -65,4 +72,9 @@ CONFIG = KINDS.declare(
 PRODUCER_IDS_BLOCK = KINDS.declare(
     7, "ProducerIdsBlock", "0",
     Struct(first_id=Int64(), count=Int32(), node_id=Int32()),
+)  # fmt: skip
+
+REMOVE_NODE = KINDS.declare(
+    8, "RemoveNode", "0",
+    Struct(node_id=Int32()),
 )  # fmt: skip
