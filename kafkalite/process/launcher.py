@@ -56,6 +56,7 @@ from kafkalite.process.ready import (
     put_whole,
     text_of,
 )
+from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Limits, Reactor
 
@@ -208,8 +209,10 @@ class Launcher:
     def run(self, until: int | None = None) -> int:
         """Open, serve and end; see the module."""
         clock = self.reactor.clock
+        directory = LogDirectory(self.data)
+        directory.lock()
         logs = LogManager(self.data, self.settings, clock)
-        logs.lock()
+        logs.open_directory(directory.cluster_id, 0)
         for left_by_a_killed_one in (self.data / STATUS_FILE, self.options.ready_file):
             if left_by_a_killed_one is not None:
                 remove(left_by_a_killed_one)

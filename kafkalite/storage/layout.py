@@ -1,6 +1,8 @@
 """What files and directories of a log are called: Kafka's names, and nowhere else said.
 
 .lock                                            held while a broker uses the data directory
+nodes/1/                                         what node 1 owns, laid out as below; node 0's
+                                                 own lies in the data directory itself
 flights-3/                                       topic, dash, partition
   00000000000000004096.log                       a segment, named by its first offset
   00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
@@ -31,8 +33,14 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 LOCK = ".lock"
+NODES = "nodes"
 
 DIRECTORY_NAME_MAX = 255
+
+
+def node_directory(data: Path, node_id: int) -> Path:
+    """Where a node's own logs lie."""
+    return data / NODES / str(node_id) if node_id else data
 
 
 def file_name(offset: int, suffix: str) -> str:

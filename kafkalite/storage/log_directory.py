@@ -5,6 +5,10 @@
 
 A directory is made when there is none, and taken when it is empty.  One that holds other files
 and no meta.properties is somebody else's, and is left alone.
+
+The launcher takes the lock and every node's process inherits its descriptor, so the lock is held
+until the last of them is gone.  Who comes while a dead launcher's children are still dying waits
+for them.  The directory of each further node, nodes/1 and so on, has a meta.properties of its own.
 """
 
 from __future__ import annotations
@@ -18,22 +22,33 @@ from pathlib import Path
 from kafkalite.config.settings import read_properties
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.ids import new_id, written_id
-from kafkalite.storage.disk import Disk, put_file
-from kafkalite.storage.layout import LOCK
+from kafkalite.storage.disk import DISK, Disk, put_file, sync_directory
+from kafkalite.storage.layout import LOCK, node_directory
 
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
 NOT_OURS = "name another directory with --data"
 
+DYING_S_MAX = 5.0
+"""How long children may take to die after their launcher."""
+
+ASK_AGAIN_S = 0.01
+
 
 class LogDirectory:
     """One data directory, locked."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
         self._disk = disk
         self._lock = -1
         self.cluster_id = ""
+
+    @property
+    def descriptor(self) -> int:
+        """The lock's descriptor, for who makes it inheritable and has it adopted after an exec."""
+        assert self._lock >= 0, f"{self.path} is not locked"
+        return self._lock
 
     def lock(self) -> None:
         """Make it ours, and only ours; Refusal says why not."""
@@ -46,10 +61,20 @@ class LogDirectory:
                 f" directory; {NOT_OURS}"
             )
         self._take_lock()
-        self.cluster_id = self._read_meta() if ours else self._write_meta()
+        try:
+            self.cluster_id = self._read_meta() if ours else self._write_meta()
+        except Refusal:
+            self.close()
+            raise
+
+    def adopt(self, descriptor: int) -> None:
+        """Go on with a lock that this process took before it executed itself anew."""
+        os.set_inheritable(descriptor, False)
+        self._lock = descriptor
+        self.cluster_id = self._read_meta()
 
     def close(self) -> None:
-        """Let the lock go."""
+        """Let the lock go, unless others hold it as well."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -70,16 +95,10 @@ class LogDirectory:
         except OSError as error:
             raise Refusal(f"{self.path} is not writable: {error.strerror}; {NOT_OURS}") from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            self._wait_for(lock)
+        except Refusal:
             os.close(lock)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise Refusal(f"{self.path} cannot be locked: {error.strerror}") from None
-            who = f" by process {holder}" if holder.isdigit() else ""
-            raise Refusal(
-                f"{self.path} is already in use{who}; stop that broker, or {NOT_OURS}"
-            ) from None
+            raise
         self._lock = lock
         try:
             os.ftruncate(lock, 0)
@@ -87,34 +106,96 @@ class LogDirectory:
         except OSError:
             pass  # A full disk: who comes second is refused, only not told by whom.
 
+    def _wait_for(self, lock: int) -> None:
+        """Have the lock, at once or when the children of a dead holder are gone."""
+        given_up = time.monotonic() + DYING_S_MAX
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise Refusal(f"{self.path} cannot be locked: {error.strerror}") from None
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            if not holder.isdigit():
+                raise Refusal(f"{self.path} is already in use; stop that broker, or {NOT_OURS}")
+            if is_alive(int(holder)):
+                raise Refusal(
+                    f"{self.path} is already in use by process {holder}; stop that broker, or"
+                    f" {NOT_OURS}"
+                )
+            if time.monotonic() >= given_up:
+                raise Refusal(
+                    f"{self.path} is still in use by what process {holder} left running; end that,"
+                    f" or {NOT_OURS}"
+                )
+            time.sleep(ASK_AGAIN_S)
+
     def _read_meta(self) -> str:
-        path = self.path / META_PROPERTIES
-        try:
-            properties = read_properties(path)
-            cluster_id = properties["cluster.id"]
-            if properties["version"] != META_VERSION or not cluster_id:
-                raise KeyError("version")
-        except (KeyError, Refusal, KafkaError):
-            self.close()
-            raise Refusal(
-                f"{path} is damaged: it does not say version={META_VERSION} and cluster.id;"
-                " restore it from a copy, and the data directory with it"
-            ) from None
-        return cluster_id
+        return read_meta(self.path)["cluster.id"]
 
     def _write_meta(self) -> str:
         cluster_id = written_id(new_id())
-        lines = [
-            "#",
-            time.strftime("#%a %b %d %H:%M:%S UTC %Y", time.gmtime()),
-            f"cluster.id={cluster_id}",
-            f"directory.id={written_id(new_id())}",
-            "node.id=0",
-            f"version={META_VERSION}",
-        ]
         try:
-            put_file(self._disk, self.path / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
+            write_meta(self._disk, self.path, cluster_id, 0)
         except OSError as error:
-            self.close()
             raise Refusal(f"{self.path} is not writable: {error.strerror}; {NOT_OURS}") from None
         return cluster_id
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this process runs; one that is dead and waits for its parent does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -> Path:
+    """The directory of a node's own logs, made when there is none; Refusal says why not."""
+    directory = node_directory(data, node_id)
+    try:
+        for path in (directory.parent, directory) if node_id else ():
+            if not path.is_dir():
+                disk.mkdir(path, 0o700)
+                sync_directory(disk, path.parent)
+        if not (directory / META_PROPERTIES).exists():
+            write_meta(disk, directory, cluster_id, node_id)
+    except OSError as error:
+        raise Refusal(f"{directory} cannot be made: {error.strerror}; {NOT_OURS}") from None
+    found = read_meta(directory)
+    if (found["cluster.id"], found["node.id"]) != (cluster_id, str(node_id)):
+        raise Refusal(
+            f"{directory} is node {found['node.id']}'s of cluster {found['cluster.id']}, not node"
+            f" {node_id}'s of {cluster_id}; put the directory back that was there"
+        )
+    return directory
+
+
+def read_meta(directory: Path) -> dict[str, str]:
+    """A directory's meta.properties; Refusal when it cannot be read."""
+    path = directory / META_PROPERTIES
+    try:
+        properties = read_properties(path)
+        if properties["version"] != META_VERSION or not properties["cluster.id"]:
+            raise KeyError("version")
+        return {"node.id": "0", **properties}
+    except (KeyError, Refusal, KafkaError):
+        raise Refusal(
+            f"{path} is damaged: it does not say version={META_VERSION} and cluster.id;"
+            " restore it from a copy, and the data directory with it"
+        ) from None
+
+
+def write_meta(disk: Disk, directory: Path, cluster_id: str, node_id: int) -> None:
+    """Say whose directory it is."""
+    lines = [
+        "#",
+        time.strftime("#%a %b %d %H:%M:%S UTC %Y", time.gmtime()),
+        f"cluster.id={cluster_id}",
+        f"directory.id={written_id(new_id())}",
+        f"node.id={node_id}",
+        f"version={META_VERSION}",
+    ]
+    put_file(disk, directory / META_PROPERTIES, ("\n".join(lines) + "\n").encode())

@@ -1,6 +1,6 @@
-"""LogManager: the logs in a data directory, from the start to a clean end.
+"""LogManager: the logs of one node, from the start to a clean end.
 
-    data/
+    data/  (a worker's: data/nodes/1/)
       .lock  meta.properties                        log_directory.py
       recovery-checkpoint  (.previous)              log → [recovery point, log start, topic id]
       clean-shutdown                                log → [end, size of its last segment]
@@ -53,7 +53,7 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.log import Log
-from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.log_directory import open_node_directory
 from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")
@@ -77,13 +77,14 @@ Point = list[Any]
 
 
 class LogManager:
-    """The logs of one data directory; see the module."""
+    """The logs of one node; see the module."""
 
     def __init__(self, data: Path, settings: Settings, clock: Clock, disk: Disk = DISK) -> None:
         self.data = Path(data)
+        """The data directory; once it is opened, the node's own part of it."""
+        self.cluster_id = ""
         self.flusher: Flusher | None = None
         """Given by the node: what is flushed in the background without anybody waiting."""
-        self._directory = LogDirectory(self.data, disk)
         self._settings = settings
         self._clock = clock
         self._disk = disk
@@ -98,19 +99,17 @@ class LogManager:
         self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
 
     @property
-    def cluster_id(self) -> str:
-        return self._directory.cluster_id
-
-    @property
     def logs(self) -> dict[LogKey, Log]:
         """The logs that are open, the metadata log among them."""
         return self._logs
 
     # -- starting ----------------------------------------------------------------------------
 
-    def lock(self) -> None:
-        """Take the data directory, and learn how the last run ended; Refusal says why not."""
-        self._directory.lock()
+    def open_directory(self, cluster_id: str, node_id: int) -> None:
+        """Take this node's part of a data directory that is locked (LogDirectory), and learn how
+        its last run ended; Refusal says why not."""
+        self.cluster_id = cluster_id
+        self.data = open_node_directory(self._disk, self.data, cluster_id, node_id)
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         points = checkpoint.read(self.data / RECOVERY_CHECKPOINT)
         self._points = points if isinstance(points, dict) else {}
@@ -424,7 +423,6 @@ class LogManager:
             for found in self._logs.values():
                 found.release()
             self._logs.clear()
-            self._directory.close()
 
     def _end_cleanly(self) -> None:
         ends: dict[str, KnownEnd] = {}

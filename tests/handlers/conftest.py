@@ -18,6 +18,7 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 from kafkalite.records.batch import Record, build
+from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
 
@@ -68,13 +69,16 @@ class InProcess:
         settings = Settings.broker(self.settings)
         self.reactor = Reactor(self.clock)
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.locked = LogDirectory(self.directory)
+        self.locked.lock()
         logs = LogManager(self.directory, settings, self.clock)
-        logs.lock()
+        logs.open_directory(self.locked.cluster_id, 0)
         self.node = Node(settings, self.clock, self.reactor, logs, self.listener)
         self.node.open()
 
     def close(self) -> None:
         self.node.close()
+        self.locked.close()
 
     def killed(self) -> InProcess:
         """A node on what the disk held at this moment, as if this one had been killed."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from kafkalite.clock import SystemClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
+from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from tests.storage.making import TOPIC_ID, produced
 
@@ -17,7 +18,9 @@ def run(data: Path, first: int) -> None:
     settings = Settings.broker({"storage.min.free.bytes": "0"})
     of_topic = settings.for_topic({"durability": "os"}).replacing({keys.SEGMENT_BYTES: 20_000})
     logs = LogManager(data, settings, SystemClock())
-    logs.lock()
+    directory = LogDirectory(data)
+    directory.lock()
+    logs.open_directory(directory.cluster_id, 0)
     loaded = logs.load(lambda topic: of_topic)
     log = loaded.get(("t", 0)) or logs.create("t", TOPIC_ID, 0, of_topic)
     sequence = first

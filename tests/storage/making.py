@@ -11,6 +11,8 @@ from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.log_manager import LogManager
 from tests.storage.disks import QuickDisk
 
 TOPIC_ID = bytes(range(16))
@@ -78,3 +80,26 @@ def records_of(log: Log, offset: int | None = None) -> list[Record]:
 
 def values_of(log: Log, offset: int | None = None) -> list[tuple[int, bytes | None]]:
     return [(record.offset, record.value) for record in records_of(log, offset)]
+
+
+def manager(
+    data: Path,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+    node_id: int = 0,
+    **broker: str,
+) -> LogManager:
+    """The manager of a node's logs, with no free space asked for; nobody else comes, so the data
+    directory is not locked any longer than it takes to make it."""
+    disk = disk or QuickDisk()
+    directory = LogDirectory(data, QuickDisk())
+    directory.lock()
+    directory.close()
+    found = LogManager(
+        data,
+        Settings.broker({"storage.min.free.bytes": "0", **broker}),
+        clock or ManualClock(),
+        disk,
+    )
+    found.open_directory(directory.cluster_id, node_id)
+    return found

@@ -15,6 +15,7 @@ import pytest
 
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
+from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from tests.storage.making import settings, values_of
 
@@ -48,12 +49,15 @@ def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
         for sequence, offset in life(data, first, chance.randrange(1, 800)).items():
             assert acked.setdefault(sequence, offset) == offset, "a retry was written again"
     logs = LogManager(data, Settings.broker(), SystemClock())
-    logs.lock()
+    directory = LogDirectory(data)
+    directory.lock()
+    logs.open_directory(directory.cluster_id, 0)
     log = logs.load(lambda topic: settings())["t", 0]
     values = values_of(log)
     assert [value for _, value in values] == [b"%d" % number for number in range(len(values))]
     assert all(values[offset] == (offset, b"%d" % number) for number, offset in acked.items())
     logs.close()
+    directory.close()
 
 
 def test_what_a_killed_process_acknowledged_is_there_once(tmp_path: Path) -> None:

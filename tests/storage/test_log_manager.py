@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +25,9 @@ from kafkalite.storage.log_manager import (
 )
 from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, settings, values_of
+from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
 
-NOBODY = 65534
 OTHER_ID = bytes(reversed(TOPIC_ID))
-
-
-def manager(data: Path, clock: ManualClock | None = None) -> LogManager:
-    found = LogManager(
-        data, Settings.broker({"storage.min.free.bytes": "0"}), clock or ManualClock(), QuickDisk()
-    )
-    found.lock()
-    return found
 
 
 def load(logs: LogManager) -> dict[tuple[str, int], Log]:
@@ -46,10 +35,9 @@ def load(logs: LogManager) -> dict[tuple[str, int], Log]:
 
 
 def crash(logs: LogManager) -> None:
-    """End without a word, as SIGKILL does: only the lock goes."""
+    """End without a word, as SIGKILL does."""
     for log in logs.logs.values():
         log.release()
-    logs._directory.close()
 
 
 def names(data: Path) -> set[str]:
@@ -190,8 +178,7 @@ def test_the_logs_of_a_topic_are_deleted_with_one_flush_of_their_names(tmp_path:
             self.flushed += 1
 
     clock = ManualClock()
-    logs = LogManager(tmp_path / "data", Settings.broker(), clock, disk := CountingDisk())
-    logs.lock()
+    logs = manager(tmp_path / "data", clock, disk := CountingDisk())
     made = [logs.create("t", TOPIC_ID, number, settings()) for number in range(200)]
     disk.flushed = 0
     logs.delete(*made)
@@ -377,61 +364,9 @@ def test_after_a_failed_flush_nothing_is_flushed_again_and_the_end_is_not_clean(
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
-# -- refusals --------------------------------------------------------------------------------------
-
-
-def refused(data: Path) -> str:
-    with pytest.raises(Refusal) as refusal:
-        manager(data)
-    return str(refusal.value)
-
-
-def test_a_directory_in_use_names_its_process(tmp_path: Path) -> None:
-    logs = manager(tmp_path)
-    assert f"already in use by process {os.getpid()}" in refused(tmp_path)
-    logs.close()
-    manager(tmp_path).close()
-
-
-def test_a_file_is_not_a_log_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "is not a directory" in refused(tmp_path / "file")
-    assert "is not a directory" in refused(tmp_path / "file" / "below")
-
-
-def test_somebody_elses_files_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    assert "is not a kafkalite data directory" in refused(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex"}
-
-
-@pytest.mark.parametrize("text", ["", "version=1\n", "version=7\ncluster.id=x\n", "\xff\xfe"])
-def test_damaged_meta_properties_are_not_guessed(tmp_path: Path, text: str) -> None:
-    (tmp_path / "meta.properties").write_bytes(text.encode("latin-1"))
-    assert "meta.properties is damaged" in refused(tmp_path)
-
-
-@pytest.fixture
-def closed_directory() -> Iterator[Path]:
-    """One that nobody may write, and nobody who may write anywhere to try it."""
-    # Not under tmp_path, whose parents only their owner may enter.
-    directory = Path(tempfile.mkdtemp(prefix="kafkalite-closed-"))
-    directory.chmod(0o555)
-    own = os.geteuid()
-    if own == 0:
-        os.seteuid(NOBODY)
-    yield directory
-    os.seteuid(own)
-    directory.rmdir()
-
-
-def test_a_directory_that_cannot_be_written_is_refused(closed_directory: Path) -> None:
-    assert "is not writable" in refused(closed_directory)
-
-
 def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) -> None:
     logs = LogManager(tmp_path, Settings.broker(), ManualClock())
-    logs.lock()
+    logs.open_directory("a cluster's", 0)
     found = os.statvfs(tmp_path)
     assert logs._settings[STORAGE_MIN_FREE_BYTES] == -1
     assert logs._min_free() == min(1 << 30, found.f_blocks * found.f_frsize // 20)
