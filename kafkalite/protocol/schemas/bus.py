@@ -173,8 +173,8 @@ NODE_REPORT = MESSAGES.declare(
 
 ROSTER = MESSAGES.declare(
     11, "Roster", "0",
-    # All the nodes that shall run; the launcher makes it so.
-    Struct(node_ids=Array(Int32())),
+    # All the nodes that shall run, and which of them are dedicated; the launcher makes it so.
+    Struct(node_ids=Array(Int32()), dedicated=Array(Int32())),
 )  # fmt: skip
 
 FENCE = MESSAGES.declare(

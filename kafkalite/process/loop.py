@@ -1,0 +1,60 @@
+"""What every node's process does to its own loop: bounds, signals, and a collector that rests."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable
+
+from kafkalite.config.broker import (
+    CONNECTIONS_MAX_IDLE_MS,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    QUEUED_MAX_REQUEST_BYTES,
+    SOCKET_RECEIVE_BUFFER_BYTES,
+    SOCKET_REQUEST_MAX_BYTES,
+    SOCKET_SEND_BUFFER_BYTES,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.transport.reactor import Limits, Reactor
+
+COLLECT_AFTER = 100_000
+"""How many objects more than before there must be, for cycles to be searched."""
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends a broker cleanly; a node's process among others hears SIGTERM only."""
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The loop's bounds, from the keys that name them."""
+    return Limits(
+        frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
+        held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],
+        idle_ms_max=settings[CONNECTIONS_MAX_IDLE_MS],
+        connections_max=settings[MAX_CONNECTIONS],
+        connections_per_address_max=settings[MAX_CONNECTIONS_PER_IP],
+        send_buffer_size=settings[SOCKET_SEND_BUFFER_BYTES],
+        receive_buffer_size=settings[SOCKET_RECEIVE_BUFFER_BYTES],
+    )
+
+
+def hear_signals(reactor: Reactor, heard: Callable[[int], None], *numbers: int) -> None:
+    """Call `heard(number)` for these signals, and wake the loop for them if it waits.
+
+    SIGHUP stays ignored where it was ignored from the start (nohup).
+    """
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    reactor.watch(woken, lambda: os.read(woken, 512))
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in numbers:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: heard(number))
+
+
+def rest_collector() -> None:
+    """What is there now stays, and collections need not look at it; a request leaves no cycles,
+    so there is little to find later."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
