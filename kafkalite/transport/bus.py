@@ -1,0 +1,343 @@
+"""The bus: messages between the supervisor and its workers, over ZeroMQ on a Unix socket.
+
+    supervisor   BusServer   ROUTER, bound to a path in the run directory
+    worker       BusClient   DEALER, its identity NODE.INCARNATION
+    a command    BusClient   DEALER, named by the server
+
+What is promised.  A message arrives whole and checked (protocol/schemas/bus.py) or not at all, and
+messages of one sender to one receiver arrive in the order they were sent, while neither dies.
+Nothing says that a message has arrived: `send` answers True when it stands in the queue to its
+peer.  A client's queue waits for a server that is away; what a server had taken in and not read
+when it died is lost.  A server knows a client from its connection on; a client that has just died
+may still take messages into its queue, where they end.  So whoever asks sets a time-out, and
+whoever may be asked twice looks at who asks: a new process has a new incarnation and with it a
+new identity.  Of two connections with one identity the newer has it (ZMQ_ROUTER_HANDOVER): it is a
+process that connects again before its old connection was seen to end.
+
+Who may talk here: processes of this user, and root's, for the directory lets in nobody else and
+the server asks the kernel who connects.  What they say is checked all the same: what does not read
+is dropped, counted in `refused`, and complained about now and then; nothing of it reaches the
+loop.  A message larger than FRAME_SIZE_MAX ends its connection before it has come, uncounted.
+
+The rules of ZeroMQ under a loop of one's own: its descriptor is readable when something has
+happened since one last looked, not while messages wait.  So what has come is taken to the end
+(Drain), and after every send, which looks as well, one looks for what it has seen.  A context has
+threads, so it is made after the fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+
+from kafkalite.errors import CorruptMessage, Fatal, Refusal, UnsupportedVersion
+from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX, Record, read_frame, write_frame
+from kafkalite.transport.reactor import Complaints, Reactor, raised_at
+
+QUEUED_MAX = 1_000
+"""Messages that wait for one peer: in our queue, and again in the peer's."""
+TAKEN_PER_TICK = 64
+TAKEN_SIZE_PER_TICK = 4 << 20
+"""How much of what has come is handled in one tick; the rest waits for the next."""
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 10, 50
+BACKLOG = 1_024
+
+NODE_ID_MAX = 2**31 - 1
+INCARNATION_MAX = 2**63 - 1
+ROOT_UID = 0
+
+Parts = list[bytes]
+"""A message as ZeroMQ has it: several byte strings that come together."""
+
+
+class Peer(NamedTuple):
+    """One process of a node; the launcher raises the incarnation with every fork."""
+
+    node_id: int
+    incarnation: int
+
+
+def identity_of(peer: Peer) -> bytes:
+    """What a node's process is called on the bus."""
+    return b"%d.%d" % peer
+
+
+def peer_of(identity: bytes) -> Peer | None:
+    """Whose identity this is; None for a command's, and for what is none of ours."""
+    found = re.fullmatch(rb"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,18})", identity)
+    if found is None:
+        return None
+    peer = Peer(int(found[1]), int(found[2]))
+    fits = peer.node_id <= NODE_ID_MAX and peer.incarnation <= INCARNATION_MAX
+    return peer if fits else None
+
+
+def shown(identity: bytes) -> str:
+    """An identity as complaints name it."""
+    peer = peer_of(identity)
+    return f"node {peer.node_id} ({peer.incarnation})" if peer else "a command on the bus"
+
+
+class BusServer:
+    """The supervisor's end."""
+
+    def __init__(
+        self, reactor: Reactor, path: Path, received: Callable[[bytes, Record], object]
+    ) -> None:
+        self._received = received
+        self._path = path
+        self._end = End(reactor, zmq.ROUTER)
+        socket = self._end.socket
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        for uid in {os.geteuid(), ROOT_UID}:
+            socket.setsockopt(zmq.IPC_FILTER_UID, uid)
+        try:
+            socket.bind(f"ipc://{path}")  # in place of a socket that a killed server left there
+        except zmq.ZMQError as fault:
+            self._end.close()
+            reason = os.strerror(fault.errno or 0)
+            raise Refusal(f"the processes cannot meet at {path}: {reason}") from None
+        self._file = file_of(path)
+        self._end.listen(self._take)
+
+    @property
+    def refused(self) -> int:
+        """Messages that were dropped because they do not read."""
+        return self._end.refused
+
+    @property
+    def faults(self) -> int:
+        """Messages whose handling failed."""
+        return self._end.faults
+
+    def send(self, identity: bytes, message: Record) -> bool:
+        """Queue a message to a client; False when it is not there, or its queue is full."""
+        return self._end.send(shown(identity), [identity], message)
+
+    def close(self) -> None:
+        """Close at once; what was not sent is dropped.  Waits for ZeroMQ's threads to end."""
+        if self._end.is_open:
+            self._end.close()
+            if file_of(self._path) == self._file:
+                self._path.unlink(missing_ok=True)
+
+    def _take(self, parts: Parts) -> None:
+        identity = parts[0]
+        self._end.hear(
+            shown(identity), parts[1:], lambda message: self._received(identity, message)
+        )
+
+
+class BusClient:
+    """A worker's end, or a command's, which has no identity of its own.
+
+    It connects again by itself, for ever.  `changed(True)` is called whenever the server is
+    reached, and `changed(False)` when it is lost; what is sent in between waits for it.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        path: Path,
+        identity: bytes | None,
+        received: Callable[[Record], object],
+        changed: Callable[[bool], object] | None = None,
+    ) -> None:
+        self.connected = False
+        self._received = received
+        self._changed = changed
+        self._end = End(reactor, zmq.DEALER)
+        socket = self._end.socket
+        if identity is not None:
+            socket.setsockopt(zmq.ROUTING_ID, identity)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS_MIN)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        news = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._news = Drain(reactor, news, self._learn)
+        socket.connect(f"ipc://{path}")
+        self._end.listen(self._take)
+
+    @property
+    def refused(self) -> int:
+        """Messages that were dropped because they do not read."""
+        return self._end.refused
+
+    @property
+    def faults(self) -> int:
+        """Messages whose handling failed."""
+        return self._end.faults
+
+    def send(self, message: Record) -> bool:
+        """Queue a message to the server, which may be away; False when the queue is full."""
+        return self._end.send("the supervisor", [], message)
+
+    def close(self) -> None:
+        """Close at once; what was not sent is dropped.  Waits for ZeroMQ's threads to end."""
+        if self._end.is_open:
+            self._end.socket.disable_monitor()
+            self._news.close()
+            self._end.close()
+
+    def _take(self, parts: Parts) -> None:
+        self._end.hear("the supervisor", parts, self._received)
+
+    def _learn(self, parts: Parts) -> None:
+        (event,) = struct.unpack_from("=H", parts[0])
+        connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        if connected != self.connected:
+            self.connected = connected
+            if self._changed is not None:
+                self._changed(connected)
+
+
+class End:
+    """One end of the bus: a context, its socket, and the judge of what comes."""
+
+    def __init__(self, reactor: Reactor, kind: int) -> None:
+        self.refused = self.faults = 0
+        self.is_open = True
+        self._reactor = reactor
+        self._complaints = Complaints(reactor.clock)
+        self._drain: Drain | None = None
+        self._zmq = zmq.Context(io_threads=1)
+        self.socket = self._zmq.socket(kind)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
+        self.socket.setsockopt(zmq.SNDHWM, QUEUED_MAX)
+        self.socket.setsockopt(zmq.RCVHWM, QUEUED_MAX)
+
+    def listen(self, take: Callable[[Parts], object]) -> None:
+        """Hand over what comes from now on."""
+        self._drain = Drain(self._reactor, self.socket, take)
+
+    def send(self, peer: str, address: Parts, message: Record) -> bool:
+        """Queue a message; never waits, never raises."""
+        assert self.is_open and self._drain is not None, "the bus is closed"
+        frame = write_frame(message)
+        if len(frame) > FRAME_SIZE_MAX:
+            why = f"it has {len(frame)} bytes"
+        else:
+            try:
+                self.socket.send_multipart([*address, frame], zmq.NOBLOCK)
+                return True
+            except zmq.ZMQError as fault:
+                if fault.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+                    raise
+                full = fault.errno == errno.EAGAIN
+                why = "its queue is full" if full else "it is not there"
+            finally:
+                self._drain.look()
+        self._complaints.about(peer, f"was not sent a {message.kind}: {why}", kind="unsent")
+        return False
+
+    def hear(self, peer: str, parts: Parts, handle: Callable[[Record], object]) -> None:
+        """Have a message handled, if it is one."""
+        try:
+            if len(parts) != 1:
+                raise CorruptMessage("A message of the bus is one frame.")
+            message = read_frame(parts[0])
+        except (CorruptMessage, UnsupportedVersion) as fault:
+            self.refused += 1
+            self._complaints.about(peer, f"was not heard: {fault}", kind="refused")
+            return
+        try:
+            handle(message)
+        except (AssertionError, Fatal):
+            raise
+        except Exception as error:
+            self.faults += 1
+            said = f"handling its {message.kind} failed"
+            self._complaints.about(peer, said, kind=raised_at(error), error=error)
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._drain is not None:
+            self._drain.close()
+        self.socket.close(0)
+        self._zmq.term()
+
+
+class Drain:
+    """Takes what comes on a ZeroMQ socket to the last message, a bounded part of it a tick.
+
+    ZeroMQ's descriptor wakes the loop for what has happened since somebody looked; a descriptor
+    of ours wakes it for what was seen and not yet taken.
+    """
+
+    def __init__(
+        self, reactor: Reactor, socket: zmq.Socket[bytes], take: Callable[[Parts], object]
+    ) -> None:
+        self._reactor = reactor
+        self._socket = socket
+        self._take = take
+        self._taking = False
+        self._happened = socket.fileno()
+        self._rest = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        reactor.watch(self._happened, self._take_in)
+        reactor.watch(self._rest, self._take_on)
+        self.look()
+
+    @property
+    def is_open(self) -> bool:
+        return self._rest >= 0
+
+    def look(self) -> None:
+        """Have the next tick take what has come; to be called after whatever may have looked."""
+        if not self._taking and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            os.eventfd_write(self._rest, 1)
+
+    def _take_on(self) -> None:
+        os.eventfd_read(self._rest)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        drained = False
+        self._taking = True
+        try:
+            drained = self._take_some()
+        finally:
+            self._taking = False
+            if not drained and self.is_open:
+                os.eventfd_write(self._rest, 1)
+
+    def _take_some(self) -> bool:
+        """Take a tick's share; True when nothing is left."""
+        size = 0
+        for _ in range(TAKEN_PER_TICK):
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            self._take(parts)
+            size += sum(map(len, parts))
+            if not self.is_open:
+                return True
+            if size >= TAKEN_SIZE_PER_TICK:
+                break
+        return False
+
+    def close(self) -> None:
+        """Watch the socket no more, and close it."""
+        self._reactor.unwatch(self._happened)
+        self._reactor.unwatch(self._rest)
+        os.close(self._rest)
+        self._rest = -1
+        self._socket.close(0)
+
+
+def file_of(path: Path) -> tuple[int, int] | None:
+    """Which file stands there, so that nobody removes another's."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
