@@ -1,6 +1,8 @@
 """From a frame to its handler, and from the handler's answer to the frames that go out.
 
     header → the table says who answers, in which versions → decode → handler → encode
+                                                                  └ the controller's, and it is
+                                                                    not here: over the bus and back
 
 A frame that cannot be read, an API that is not served and a version that is not known end the
 connection, as they do in Kafka: there is no answer whose shape both sides would agree on.  The one
@@ -9,10 +11,11 @@ exception is ApiVersions, whose unknown versions are answered in version 0 (KIP-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
     SERVED,
+    At,
     Caller,
     Handler,
     cluster,
@@ -24,10 +27,11 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     transactions,
 )
 from kafkalite.broker.later import Later
+from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.errors import InvalidRequest, KafkaError, raise_for
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
-from kafkalite.transport.connection import Connection, Disconnect
+from kafkalite.transport.connection import Address, Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
@@ -36,13 +40,26 @@ if TYPE_CHECKING:
 Chunks = list[Any]
 
 
+class Requester(Protocol):
+    """Whose frame it is: a connection here, or one at another node (Membership)."""
+
+    peer: Address
+    local: Address
+
+    def expect(self) -> Any:
+        """Promise to answer later, by what this returns."""
+
+    def close(self) -> None:
+        """There will be no answer."""
+
+
 class Dispatcher:
     """Serves the frames of every connection of a node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def serve(self, connection: Connection, frame: memoryview) -> Chunks | Answer | None:
+    def serve(self, connection: Requester, frame: memoryview) -> Chunks | Answer | None:
         """Answer one request; see Reactor for what the result means."""
         try:
             header = read_header(frame)
@@ -66,12 +83,16 @@ class Dispatcher:
             raise Disconnect(
                 f"{handler.api.name} v{header.version} cannot be read: {fault}"
             ) from None
+        if handler.at is At.CONTROLLER and isinstance(self._node.controller, RemoteController):
+            came = self._node.controller.forward(frame, connection.peer, connection.local)
+            return _expect(connection, handler, header, came.map(lambda answer: [answer]))
         try:
             response = handler.answer(self._node, request, caller)
         except KafkaError as fault:
             response = _refusal(handler, fault)
         if isinstance(response, Later):
-            return _expect(connection, handler, header, response)
+            encoded = response.map(lambda response: _encode(handler, header, response))
+            return _expect(connection, handler, header, encoded)
         if response is None:
             return None
         return _encode(handler, header, response)
@@ -103,20 +124,20 @@ def _encode(handler: Handler, header: RequestHeader, response: dict[str, Any]) -
 
 
 def _expect(
-    connection: Connection, handler: Handler, header: RequestHeader, later: Later[Any]
+    connection: Requester, handler: Handler, header: RequestHeader, later: Later[Chunks]
 ) -> Answer:
-    answer = connection.expect()
+    answer: Answer = connection.expect()
     answer.abandoned = later.abandon
 
-    def send(response: dict[str, Any] | None, fault: KafkaError | None) -> None:
+    def send(chunks: Chunks | None, fault: KafkaError | None) -> None:
         if fault is not None:
             try:
-                response = _refusal(handler, fault)
+                chunks = _encode(handler, header, _refusal(handler, fault))
             except Disconnect:
                 connection.close()
                 return
-        assert response is not None
-        answer.send(_encode(handler, header, response))
+        assert chunks is not None
+        answer.send(chunks)
 
     later.then(send)
     return answer

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Machine)
 T = TypeVar("T")
 
-Changed = Callable[[Sequence[internal.Record]], None]
+Changed = Callable[[Sequence[internal.Record], int], None]
 
 LEADER_EPOCH = 0
 READ_SIZE = 1 << 20
@@ -82,7 +82,8 @@ class MachineHost(Generic[M]):
         self._changed: list[Changed] = []
 
     def on_change(self, changed: Changed) -> None:
-        """Call `changed(records)` with each decision's records, once they are durable."""
+        """Call `changed(records, end_offset)` with each decision's records, once they are durable;
+        `end_offset` is that of the log behind them."""
         self._changed.append(changed)
 
     def ask(self, decide: Callable[[M], Result[T]]) -> Later[T]:
@@ -153,7 +154,7 @@ class MachineHost(Generic[M]):
             answer = self._waiting.popleft()
             if answer.records:
                 for changed in self._changed:
-                    changed(answer.records)
+                    changed(answer.records, answer.end_offset)
             answer.settle()
 
     # -- loading -----------------------------------------------------------------------------

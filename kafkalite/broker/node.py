@@ -1,12 +1,19 @@
 """Node: what one Kafka node owns, put together.
 
-A node has an id, a listener, a controller (its state is the metadata log), the logs of the
-partitions it leads, and the replica manager over them.  It is given its settings, its clock, its
-loop, its disk and its socket; it makes no thread but the flusher's.
+A node has an id, a listener, a way to the controller, the logs of the partitions it leads, and the
+replica manager over them.  It is given its settings, its clock, its loop, its disk and its socket;
+it makes no thread but the flusher's.
 
-With `workers=0` this one node is the whole cluster: it leads every partition, and it is its own
-controller.  What the metadata log says is, is made so: `reconcile` creates, reconfigures and
-deletes logs until they match the ClusterImage, after a restart as after a change.
+What the metadata log says is, is made so: `reconcile` creates, reconfigures, deletes, hands over
+and takes over logs until they match the ClusterImage, after a restart as after a change.
+
+    the image gives a partition to this node, and its log is not here
+        leader epoch 0   it is new, and made empty (unless this node once had it: then it is lost)
+        above            another node has it, and hands it over; it is looked for until it comes
+    the image gives a partition that is here to another node
+        it is led no more, its last flush is awaited, and its directory handed over
+
+With `workers=0` one node is the whole cluster.
 """
 
 from __future__ import annotations
@@ -14,28 +21,32 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from socket import socket
+from typing import NamedTuple
 
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.handlers import Caller
-from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.partition import Partition
 from kafkalite.broker.producer_ids import ProducerIdBlocks
-from kafkalite.broker.replica_manager import ReplicaManager
+from kafkalite.broker.remote_controller import RemoteController, State
+from kafkalite.broker.replica_manager import ReplicaManager, Topic
 from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
     ADVERTISED_LISTENERS,
-    BROKER_RACK,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
     parse_listener,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.controller import Controller
-from kafkalite.coordination.image import ClusterImage, NodeImage, TopicImage
-from kafkalite.errors import KafkaError
+from kafkalite.coordination.image import ClusterImage, NodeImage, PartitionImage, TopicImage
+from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, Record
 from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.layout import node_directory
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
@@ -50,6 +61,21 @@ MAKE_AGAIN_MS = 1_000
 MADE_AT_ONCE_MAX = 64
 """How many logs are made before the loop goes on: each is a handful of new files."""
 
+LOOK_FOR_MS = 5
+LOOK_FOR_MS_MAX = 500
+"""How often it is looked whether a partition has been handed over: the longer it takes, the
+seldomer."""
+
+LATE_MS = 10_000
+"""After so long a partition that was not handed over is spoken of."""
+
+
+class Awaited(NamedTuple):
+    """A partition that this node shall lead and another has not handed over yet."""
+
+    topic: str
+    since_ms: int
+
 
 class Node:
     """One node of the cluster; see the module."""
@@ -61,6 +87,9 @@ class Node:
         reactor: Reactor,
         logs: LogManager,
         listener: socket,
+        controller: LocalController | RemoteController,
+        *,
+        root: Path,
         node_id: int = SUPERVISOR_ID,
     ) -> None:
         self.settings = settings
@@ -68,33 +97,62 @@ class Node:
         self.reactor = reactor
         self.logs = logs
         self.listener = listener
+        self.controller = controller
+        self.root = root
         self.node_id = node_id
         self.cluster_id = logs.cluster_id
         self.authorizer = Authorizer()
-        self.flusher = logs.flusher = Flusher(clock)
-        self.replicas = ReplicaManager(reactor, self.flusher)
+        assert logs.flusher is not None
+        self.flusher: Flusher = logs.flusher
+        self.replicas = ReplicaManager(reactor, self.flusher, self.topic_image)
         self.fetch_sessions = FetchSessions(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
-        self.controller = MachineHost(Controller(), logs.open_metadata(), self.flusher, clock)
-        self.producer_ids = ProducerIdBlocks(self.controller, node_id)
+        self.producer_ids = ProducerIdBlocks(controller, node_id)
+        self.dispatcher = Dispatcher(self)
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()
+        self._awaited: dict[tuple[bytes, int], Awaited] = {}
+        self._looking = False
 
     @property
     def image(self) -> ClusterImage:
         """The cluster as this node knows it."""
-        return self.controller.machine.image
+        return self.controller.image
 
-    def advertised(self, caller: Caller) -> tuple[str, int]:
-        """Where clients are told to find this node: where this one did, unless settings say."""
+    @property
+    def here(self) -> LocalController:
+        """The controller, which is at this node: the dispatcher has seen to that."""
+        assert isinstance(self.controller, LocalController)
+        return self.controller
+
+    @property
+    def controls(self) -> bool:
+        """Whether the controller is at this node."""
+        return isinstance(self.controller, LocalController)
+
+    def topic_image(self, topic: Topic) -> TopicImage | None:
+        """A topic by its name or by its id."""
+        image = self.image
+        return image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
+
+    def advertised(self, caller: Caller, node: NodeImage) -> tuple[str, int]:
+        """Where this client is told to find a node: at the address by which it came here, unless
+        settings say otherwise; the ports are as far from each other as those listened on."""
         listeners = self.settings[ADVERTISED_LISTENERS]
-        return parse_listener(listeners[0]) if listeners else caller.local
+        if listeners:
+            told = parse_listener(listeners[0])
+            first = self.image.nodes.get(SUPERVISOR_ID)
+            return told.host, told.port + (node.port - first.port if first is not None else 0)
+        return caller.local if node.node_id == self.node_id else (caller.local[0], node.port)
 
     # -- opening and closing -----------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the metadata log, recover the partitions' logs, and begin to serve."""
-        self.controller.load()
-        self._register()
+        """Recover the logs of the partitions that are here, and begin to serve.
+
+        The controller's image is loaded already; it says what is to be here.
+        """
+        if hasattr(self.logs, "hand_over_misplaced"):
+            self.logs.hand_over_misplaced(self._belongs)
         loaded = self.logs.load(self._topic_settings)
         for topic in self.image.topics.values():
             self._open_topic(topic, loaded)
@@ -102,24 +160,18 @@ class Node:
             log.warning("%s-%d is in no topic: set aside", stray.topic, stray.partition)
             self.logs.set_stray(stray)
         self.controller.on_change(self._changed)
+        if isinstance(self.controller, RemoteController):
+            self.controller.state = self._state
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self._tend()
-        self.reactor.listen(self.listener, Dispatcher(self).serve)
+        self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def close(self) -> None:
         """Flush and close every log; the next start finds a clean end."""
         self.reactor.close()
         self.flusher.close()
         self.logs.close()
-
-    def _register(self) -> None:
-        host, port = self.listener.getsockname()[:2]
-        rack = self.settings[BROKER_RACK]
-        self.controller.ask_at_start(lambda machine: machine.found(self.cluster_id))
-        self.controller.ask_at_start(
-            lambda machine: machine.register_node(NodeImage(self.node_id, host, port, rack))
-        )
 
     def _tend(self) -> None:
         """Retention, rolls, delayed deletes and checkpoints, whenever one is due."""
@@ -134,9 +186,36 @@ class Node:
             if flush.done is not None:
                 flush.done(flush)
 
+    def _state(self) -> State:
+        unmade = [
+            (topic_id, index)
+            for topic_id in self._unmade
+            if topic_id in self.image.topics_by_id
+            for index, partition in self.image.topics_by_id[topic_id].partitions.items()
+            if partition.leader == self.node_id and index not in self.replicas.of_topic(topic_id)
+        ]
+        led = list(self.replicas)
+        return State(
+            made=not self._to_make,
+            led_count=len(led),
+            size=sum(partition.log.size for partition in led),
+            unmade=[*self._awaited, *unmade],
+        )
+
     # -- making it so ------------------------------------------------------------------------
 
-    def _changed(self, records: Sequence[Record]) -> None:
+    def _belongs(self, topic: str, index: int, topic_id: bytes) -> Path | None:
+        """The directory of the node that leads a partition; None if it is this node's own, or
+        nobody's."""
+        known = self.image.topics.get(topic)
+        partition = known.partitions.get(index) if known is not None else None
+        if known is None or partition is None or partition.leader == self.node_id:
+            return None
+        if topic_id not in (known.topic_id, NO_ID):
+            return None
+        return node_directory(self.root, partition.leader)
+
+    def _changed(self, records: Sequence[Record], end_offset: int) -> None:
         touched = dict.fromkeys(
             topic_id
             for record in records
@@ -144,6 +223,13 @@ class Node:
         )
         for topic_id in touched:
             self.reconcile(topic_id)
+        if not self._to_make:
+            self._tell()
+
+    def _tell(self) -> None:
+        """What the image says has been made so; the supervisor may be waiting to hear it."""
+        if isinstance(self.controller, RemoteController):
+            self.controller.heartbeat()
 
     def reconcile(self, topic_id: bytes) -> None:
         """Bring this topic's logs to what the image says of it."""
@@ -153,11 +239,20 @@ class Node:
             return
         settings = self.settings.for_topic(topic.config)
         present = self.replicas.of_topic(topic_id)
-        for partition in present.values():
+        for partition in list(present.values()):
+            leader = topic.partitions[partition.index]
+            if leader.leader != self.node_id:
+                self._give_up(partition, leader)
+                continue
+            partition.lead(leader.leader_epoch)
             partition.log.reconfigure(settings)
             self.replicas.reconfigure(partition, settings)
         idle = not self._to_make
-        self._to_make += [(topic_id, index) for index in topic.partitions if index not in present]
+        self._to_make += [
+            (topic_id, index)
+            for index, partition in topic.partitions.items()
+            if partition.leader == self.node_id and index not in present
+        ]
         if idle and self._to_make:
             self._make_some()
 
@@ -171,9 +266,14 @@ class Node:
             topic_id, index = self._to_make.popleft()
             topic = self.image.topics_by_id.get(topic_id)
             if topic is not None and index not in self.replicas.of_topic(topic_id):
-                self._create(topic, index, self.settings.for_topic(topic.config))
+                self._make(topic, index, self.settings.for_topic(topic.config))
         if self._to_make:
-            self.reactor.call_later(1, self._make_some)
+            self.reactor.call_later(1, self._make_more)
+
+    def _make_more(self) -> None:
+        self._make_some()
+        if not self._to_make:
+            self._tell()
 
     def _make_again(self) -> None:
         """Try those once more that could not be made, when all others are."""
@@ -188,27 +288,108 @@ class Node:
     def _open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
         settings = self.settings.for_topic(topic.config)
         for index, partition in topic.partitions.items():
+            if partition.leader != self.node_id:
+                continue
             found = loaded.pop((topic.name, index), None)
             if found is not None and found.topic_id == topic.topic_id:
                 self.replicas.add(found, partition.leader_epoch, settings)
                 continue
             # One whose id was lost is this topic's, one with another id is not: create knows.
-            if found is None:
-                log.warning("%s-%d has no log: an empty one is made", topic.name, index)
-            self._create(topic, index, settings)
+            self._make(topic, index, settings)
 
-    def _create(self, topic: TopicImage, index: int, settings: Settings) -> None:
-        """Make a partition's log; what stands in the way may pass, so it is tried again."""
+    def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:
+        """Take a partition's log over, or make it; what stands in the way may pass, so it is
+        tried again."""
+        partition = topic.partitions[index]
+        if partition.leader != self.node_id:
+            return
         try:
-            made = self.logs.create(topic.name, topic.topic_id, index, settings)
+            found = self._found_or_made(topic, index, partition.leader_epoch, settings)
         except KafkaError as fault:
             if self.replicas.take_offline(topic.name, topic.topic_id, index, fault):
                 log.error("%s-%d cannot be served yet: %s", topic.name, index, fault)
             if not self._unmade:
                 self.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             self._unmade.add(topic.topic_id)
+            return
+        if found is not None:
+            self.replicas.add(found, partition.leader_epoch, settings)
         else:
-            self.replicas.add(made, topic.partitions[index].leader_epoch, settings)
+            self._await(topic, index)
+
+    def _found_or_made(
+        self, topic: TopicImage, index: int, leader_epoch: int, settings: Settings
+    ) -> Log | None:
+        if not hasattr(self.logs, "find"):
+            return self.logs.create(topic.name, topic.topic_id, index, settings)
+        found = self.logs.find(topic.name, index, topic.topic_id, settings)
+        if found is not None:
+            return found
+        if self.logs.had(topic.name, index, topic.topic_id):
+            raise KafkaStorageError(
+                f"its directory is gone from {self.logs.data}; restore it from a copy, or delete"
+                " the topic"
+            )
+        if leader_epoch > 0:
+            return None
+        return self.logs.create(topic.name, topic.topic_id, index, settings)
+
+    # -- taking over and handing over --------------------------------------------------------
+
+    def _await(self, topic: TopicImage, index: int) -> None:
+        now_ms = self.clock.monotonic_ms()
+        self._awaited.setdefault((topic.topic_id, index), Awaited(topic.name, now_ms))
+        self.replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
+        if not self._looking:
+            self._looking = True
+            self.reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
+
+    def _look_for_awaited(self) -> None:
+        """Look whether partitions that this node shall lead have been handed over."""
+        now_ms = self.clock.monotonic_ms()
+        before = len(self._awaited)
+        for (topic_id, index), awaited in list(self._awaited.items()):
+            late = now_ms - awaited.since_ms >= LATE_MS
+            if self._arrived(topic_id, index, awaited.topic, late):
+                del self._awaited[topic_id, index]
+            elif late and now_ms - awaited.since_ms < LATE_MS + LOOK_FOR_MS_MAX:
+                log.error("%s-%d is not handed over by any node", awaited.topic, index)
+        if len(self._awaited) < before:
+            self._tell()
+        self._looking = bool(self._awaited)
+        if self._awaited:
+            waited_ms = now_ms - max(awaited.since_ms for awaited in self._awaited.values())
+            next_ms = min(LOOK_FOR_MS_MAX, max(LOOK_FOR_MS, waited_ms // 8))
+            self.reactor.call_later(next_ms, self._look_for_awaited)
+
+    def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
+        """Whether a partition need not be waited for any more."""
+        topic = self.image.topics_by_id.get(topic_id)
+        if topic is None:
+            # Deleted on its way here: it is to be deleted when it comes.
+            found = self.logs.find(name, index, topic_id, self.settings)
+            if found is not None:
+                self.logs.delete(found)
+            return late or found is not None
+        if topic.partitions[index].leader != self.node_id:
+            return True
+        self._make(topic, index, self.settings.for_topic(topic.config))
+        return index in self.replicas.of_topic(topic_id)
+
+    def _give_up(self, partition: Partition, to: PartitionImage) -> None:
+        """Lead a partition no more, and hand its directory to the node that does."""
+
+        def hand_over() -> None:
+            if partition.topic_id not in self.image.topics_by_id:
+                self.logs.delete(partition.log)  # meanwhile
+                return
+            try:
+                self.logs.hand_over(partition.log, node_directory(self.root, to.leader))
+            except KafkaError as fault:
+                log.error("%s cannot be handed over yet: %s", partition, fault)
+                self.reactor.call_later(MAKE_AGAIN_MS, hand_over)
+
+        self.replicas.retire(partition, hand_over)
 
     def _delete_topic(self, topic_id: bytes) -> None:
         partitions = list(self.replicas.of_topic(topic_id).values())

@@ -38,10 +38,8 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
-        self.leader_epoch = leader_epoch
         self.high_watermark = log.end_offset
-        if leader_epoch > log.leader_epochs.latest:
-            log.leader_epochs.assign(leader_epoch, log.end_offset)
+        self.lead(leader_epoch)
         self.waiting: dict[Delayed, None] = {}
         self.fault: KafkaError | None = None
         self.flushing = False
@@ -50,6 +48,12 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"
+
+    def lead(self, leader_epoch: int) -> None:
+        """Lead it in this epoch from now on."""
+        self.leader_epoch = leader_epoch
+        if leader_epoch > self.log.leader_epochs.latest:
+            self.log.leader_epochs.assign(leader_epoch, self.log.end_offset)
 
     def reconfigure(self, settings: Settings) -> None:
         """Take new topic settings."""

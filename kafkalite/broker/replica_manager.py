@@ -9,7 +9,7 @@ must be flushed, high watermarks move, and what waited in purgatory is looked at
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.partition import READ_COMMITTED, Partition
@@ -25,12 +25,14 @@ from kafkalite.config.topic import (
 from kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
+    NotLeaderOrFollower,
     OffsetOutOfRange,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 
 if TYPE_CHECKING:
+    from kafkalite.coordination.image import TopicImage
     from kafkalite.storage.flusher import Flush, Flusher
     from kafkalite.storage.log import Log
 
@@ -110,14 +112,18 @@ def flush_rule(settings: Settings) -> FlushRule | None:
 class ReplicaManager:
     """The partitions of a node; see the module."""
 
-    def __init__(self, timers: Timers, flusher: Flusher) -> None:
+    def __init__(
+        self, timers: Timers, flusher: Flusher, topic_image: Callable[[Topic], TopicImage | None]
+    ) -> None:
         self.purgatory = Purgatory(timers)
+        self._topic_image = topic_image
         self._timers = timers
         self._flusher = flusher
         self._topics: dict[Topic, dict[int, Partition]] = {}
         self._offline: dict[tuple[Topic, int], tuple[bytes, KafkaError]] = {}
         self._dirty: dict[Partition, None] = {}
         self._flush_rules: dict[Partition, FlushRule | None] = {}
+        self._retiring: dict[Partition, Callable[[], object]] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         for topic, partitions in self._topics.items():
@@ -136,15 +142,37 @@ class ReplicaManager:
         return partition
 
     def remove(self, partition: Partition) -> None:
-        """Lead it no more: what waits for it is answered, what comes for it is refused."""
+        """It is deleted: what waits for it is answered, what comes for it is refused."""
+        self._lead_no_more(partition)
+        self._forget(partition, UnknownTopicOrPartition())
+
+    def retire(self, partition: Partition, then: Callable[[], object]) -> None:
+        """Another node leads it: what comes is refused, and `then()` called once all that was
+        written to it is flushed as was promised, and answered."""
+        self._lead_no_more(partition)
+        self._retiring[partition] = then
+        self.touched(partition)
+
+    def _lead_no_more(self, partition: Partition) -> None:
         for topic in (partition.topic, partition.topic_id):
             del self._topics[topic][partition.index]
             if not self._topics[topic]:
                 del self._topics[topic]
+
+    def _forget(self, partition: Partition, fault: KafkaError) -> None:
         self._dirty.pop(partition, None)
         self._flush_rules.pop(partition, None)
-        partition.fault = UnknownTopicOrPartition()
+        partition.fault = fault
         self.purgatory.wake(partition)
+
+    def _retire(self) -> None:
+        for partition, then in list(self._retiring.items()):
+            log = partition.log
+            unsafe = partition.flushes_always and log.durable_offset < log.end_offset
+            if not partition.flushing and not unsafe:
+                del self._retiring[partition]
+                self._forget(partition, NotLeaderOrFollower())
+                then()
 
     def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
         """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
@@ -154,7 +182,7 @@ class ReplicaManager:
         return news
 
     def is_offline(self, topic: str, index: int) -> bool:
-        """Whether the partition cannot be served: its log is not there, or damaged."""
+        """Whether a partition of this node cannot be served: its log is not there, or damaged."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is None:
             return (topic, index) in self._offline
@@ -177,8 +205,8 @@ class ReplicaManager:
     def leader(self, topic: Topic, index: int) -> Partition:
         """The partition, led here, by its topic's name or id.
 
-        Raises UnknownTopicOrPartition, UnknownTopicId for an id that nobody has, or why the
-        partition is offline.
+        Raises UnknownTopicOrPartition, UnknownTopicId for an id that nobody has,
+        NotLeaderOrFollower for a partition of another node, or why the partition is offline.
         """
         partitions = self._topics.get(topic)
         partition = partitions.get(index) if partitions else None
@@ -189,9 +217,10 @@ class ReplicaManager:
     def _why_absent(self, topic: Topic, index: int) -> KafkaError:
         if (topic, index) in self._offline:
             return self._offline[topic, index][1]
-        if isinstance(topic, bytes) and topic not in self._topics:
-            return UnknownTopicId()
-        return UnknownTopicOrPartition()
+        image = self._topic_image(topic)
+        if image is None:
+            return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()
+        return NotLeaderOrFollower() if index in image.partitions else UnknownTopicOrPartition()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -267,6 +296,8 @@ class ReplicaManager:
             self.purgatory.wake(partition)
         if flushes:
             self._flusher.submit(flushes)
+        if self._retiring:
+            self._retire()
 
     def flushed(self, partition: Partition, flush: Flush) -> None:
         """A flush came back whole."""
@@ -276,7 +307,9 @@ class ReplicaManager:
             return
         if partition.advance():
             self.purgatory.wake(partition)
-        if partition.log.durable_offset < partition.log.end_offset:
+        if partition in self._retiring or (
+            partition.log.durable_offset < partition.log.end_offset
+        ):
             # What came meanwhile is flushed now, or gets its time.
             self.touched(partition)
 

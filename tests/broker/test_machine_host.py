@@ -155,7 +155,7 @@ def test_answers_come_in_the_order_of_the_questions(hosted):
 
 def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
     told: list[Any] = []
-    hosted.host.on_change(lambda records: told.append([record.kind.name for record in records]))
+    hosted.host.on_change(lambda records, _: told.append([record.kind.name for record in records]))
     later = hosted.host.ask(hosted.create("a", 2))
     later.then(lambda value, fault: told.append("answer"))
     assert told == []
@@ -229,7 +229,8 @@ def test_a_change_that_was_half_written_never_was(hosted):
 
 def test_a_damaged_log_is_refused_in_one_sentence(hosted):
     hosted.ask(hosted.create("a"))
-    end = hosted.log.close()
+    end = hosted.log.finish()
+    hosted.log.release()
     with hosted.log.active.path.open("r+b") as file:
         file.seek(80)
         file.write(b"\xff\xff\xff")

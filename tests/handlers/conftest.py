@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from kafkalite.broker.assembly import node_alone
 from kafkalite.broker.dispatch import Dispatcher
-from kafkalite.broker.node import Node
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.protocol.frame import write_header
@@ -73,7 +73,7 @@ class InProcess:
         self.locked.lock()
         logs = LogManager(self.directory, settings, self.clock)
         logs.open_directory(self.locked.cluster_id, 0)
-        self.node = Node(settings, self.clock, self.reactor, logs, self.listener)
+        self.node = node_alone(settings, self.reactor, logs, self.listener)
         self.node.open()
 
     def close(self) -> None:

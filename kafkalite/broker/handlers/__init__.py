@@ -36,7 +36,8 @@ Answer = Callable[["Node", Any, "Caller"], "Response | Later[Response] | None"]
 
 class At(Enum):
     """Which node may answer.  One node alone is all of them; where there are several, the
-    dispatcher will bring a request there, and no handler know."""
+    dispatcher brings a request for the controller there, and no handler knows; a leader refuses
+    what another leads, and the client finds it by itself."""
 
     ANY = "any"
     LEADER = "leader"
@@ -157,3 +158,24 @@ def fault_fields(fault: KafkaError, messages: bool = True) -> dict[str, Any]:
     if messages:
         return {"error_code": fault.code, "error_message": str(fault)[:MESSAGE_LENGTH_MAX]}
     return {"error_code": fault.code}
+
+
+def leader_of(node: Node, topic: str | bytes, index: int) -> tuple[int, int] | None:
+    """Who leads a partition, in which epoch: for a client that asked somebody else (KIP-951)."""
+    image = node.topic_image(topic)
+    partition = image.partitions.get(index) if image is not None else None
+    return (partition.leader, partition.leader_epoch) if partition is not None else None
+
+
+def endpoints(
+    node: Node, caller: Caller, leaders: Iterable[tuple[int, int] | None]
+) -> list[tuple[int, str, int, str | None]]:
+    """Where these leaders are, so that the client need not ask for metadata: `(id, host, port,
+    rack)`."""
+    ids = dict.fromkeys(leader[0] for leader in leaders if leader is not None)
+    known = [node.image.nodes[node_id] for node_id in ids if node_id in node.image.nodes]
+    return [
+        (there.node_id, *node.advertised(caller, there), there.rack)
+        for there in known
+        if there.port
+    ]

@@ -5,14 +5,15 @@ Metadata                  v0–v13   v4 may create topics, v12 asks by topic id
 DescribeCluster           v0–v2
 DescribeTopicPartitions   v0       in the order of names, a page at a time (KIP-966)
 
-A node tells each client the address that this client reached it at, unless advertised.listeners
-says otherwise.  A topic that Metadata creates stands in that same answer; Kafka says "unknown"
-first and lets the client ask again.
+A node tells each client the address that this client reached it at, and for other nodes the same
+host with their port, unless advertised.listeners says otherwise.  A topic that Metadata creates
+stands in that same answer; Kafka says "unknown" first and lets the client ask again.
 
 No features are advertised.  Kafka's levels speak of its own metadata log, groups and transactions;
 a finalized transaction.version of 2 would switch Java producers to a protocol not served here.
 
-Left out: fenced brokers and eligible leader replicas (there are none while one node leads all);
+Left out: fenced brokers and eligible leader replicas (a partition has one replica, which is back
+before anybody else could lead it);
 REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node never knows that its cluster was replaced).
 """
 
@@ -24,12 +25,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves
-from kafkalite.broker.handlers.topics import create_topics_as_asked
+from kafkalite.broker.handlers.topics import auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
-from kafkalite.coordination.controller import NewTopic
 from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
@@ -111,7 +111,7 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
     faults: dict[str, KafkaError] = {}
     missing = _to_create(node, request, caller, names, faults)
 
-    def respond(created: Mapping[str, TopicImage | KafkaError]) -> Response:
+    def respond(created: Mapping[str, TopicImage | KafkaError | None]) -> Response:
         faults.update(
             {name: came for name, came in created.items() if isinstance(came, KafkaError)}
         )
@@ -120,7 +120,7 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
 
     if not missing:
         return respond({})
-    return create_topics_as_asked(node, [NewTopic(name) for name in missing]).map(respond)
+    return auto_create(node, missing, caller).map(respond)
 
 
 def _wanted(wanted: Sequence[Any], version: int) -> tuple[list[str], list[bytes]]:
@@ -221,7 +221,8 @@ def _partition(node: Node, name: str, index: int, partition: PartitionImage) -> 
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
     }
-    if node.replicas.is_offline(name, index):
+    leader = node.image.nodes.get(partition.leader)
+    if leader is None or not leader.port or node.replicas.is_offline(name, index):
         # Nobody leads it: a client waits for that, and says so, instead of asking in vain.
         answer |= {
             "error_code": LeaderNotAvailable.code,
@@ -256,9 +257,11 @@ def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
 def _brokers(node: Node, caller: Caller, id_field: str) -> list[Response]:
     brokers = []
     for known in node.image.nodes.values():
-        here = known.node_id == node.node_id
-        host, port = node.advertised(caller) if here else (known.host, known.port)
-        brokers.append({id_field: known.node_id, "host": host, "port": port, "rack": known.rack})
+        if known.port:  # else it has no process yet
+            host, port = node.advertised(caller, known)
+            brokers.append(
+                {id_field: known.node_id, "host": host, "port": port, "rack": known.rack}
+            )
     return brokers
 
 

@@ -1,6 +1,7 @@
 """Produce: batches in, at the end of their partitions.
 
-Produce   v3–v13   v8 says which records of a batch were refused (KIP-467); v13 names topics by id
+Produce   v3–v13   v8 says which records of a batch were refused (KIP-467), v10 who leads a
+                   partition that this node does not (KIP-951); v13 names topics by id
 
 Versions 0–2 are advertised, because librdkafka reads the message format from them (KAFKA-18659),
 and refused when used, as Kafka 4 does.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
-from kafkalite.broker.handlers import At, Caller, Codec, serves
+from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.purgatory import DelayedProduce, OpenEntry
 from kafkalite.broker.security import TOPIC, WRITE
@@ -22,6 +23,7 @@ from kafkalite.errors import (
     InvalidRequiredAcks,
     InvalidTxnState,
     KafkaError,
+    NotLeaderOrFollower,
     TopicAuthorizationFailed,
 )
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -36,7 +38,11 @@ NOBODY = 0
 
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
-    return [wire.encode_produce(version, correlation_id, response["topics"], 0)]
+    return [
+        wire.encode_produce(
+            version, correlation_id, response["topics"], 0, response.get("node_endpoints", ())
+        )
+    ]
 
 
 @serves(PRODUCE, versions="3-13", at=At.LEADER, codec=Codec(wire.decode_produce, _encode))
@@ -46,6 +52,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
     open_entries: list[OpenEntry] = []
     any_fault = False
     answers: list[Any] = []
+    leaders: list[tuple[int, int] | None] = []
     for topic, partitions in topics:
         entries: list[Any] = []
         answers.append((topic, entries))
@@ -63,7 +70,11 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                 appended = partition.append(batch)
             except KafkaError as fault:
                 any_fault = True
-                entries.append(_refused(index, fault))
+                leader = None
+                if fault.code == NotLeaderOrFollower.code:
+                    leader = leader_of(node, topic, index)
+                    leaders.append(leader)
+                entries.append(_refused(index, fault, leader))
                 continue
             node.replicas.touched(partition)
             if acks == ALL and partition.high_watermark <= appended.last_offset:
@@ -87,12 +98,14 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
             # The client hears of a fault only by losing the connection: as Kafka does.
             raise Disconnect("a produce with acks=0 failed")
         return None
-    response = {"topics": answers}
+    response: dict[str, Any] = {"topics": answers}
+    if leaders:
+        response["node_endpoints"] = endpoints(node, caller, leaders)
     if open_entries:
         delayed = DelayedProduce(response, open_entries)
         return node.replicas.purgatory.park(delayed, max(0, timeout_ms))
     return response
 
 
-def _refused(index: int, fault: KafkaError) -> tuple[Any, ...]:
-    return (index, fault.code, -1, -1, -1, fault.record_errors, str(fault), None)
+def _refused(index: int, fault: KafkaError, leader: tuple[int, int] | None) -> tuple[Any, ...]:
+    return (index, fault.code, -1, -1, -1, fault.record_errors, str(fault), leader)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
 from kafkalite.broker.later import Later
+from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.security import (
     ALTER,
     CLUSTER,
@@ -37,10 +38,13 @@ from kafkalite.coordination.controller import Controller, Defaults, Growth, NewT
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import (
+    BY_CODE,
     InvalidRequest,
     KafkaError,
+    LeaderNotAvailable,
     TopicAuthorizationFailed,
     TopicDeletionDisabled,
+    UnknownServerError,
     UnknownTopicId,
 )
 from kafkalite.ids import NO_ID, new_id
@@ -48,8 +52,12 @@ from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, 
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+    from kafkalite.protocol.schema import Fields
 
 T = TypeVar("T")
+
+AUTO_CREATE_MS_MAX = 1_000
+"""How long Metadata waits for the controller: the answers behind it wait as well."""
 
 
 # -- CreateTopics --------------------------------------------------------------------------------
@@ -89,6 +97,38 @@ def create_topics_as_asked(
     )
 
 
+def auto_create(
+    node: Node, names: Sequence[str], caller: Caller
+) -> Later[dict[str, TopicImage | KafkaError | None]]:
+    """Create topics that a client asked about, with all defaults; at whichever node it asked."""
+    if isinstance(node.controller, LocalController):
+        return create_topics_as_asked(node, [NewTopic(name) for name in names]).map(dict)
+    topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
+    answers: Later[dict[str, TopicImage | KafkaError | None]] = Later()
+
+    def came(created: Fields | None, fault: KafkaError | None) -> None:
+        if created is None:
+            # Nobody decides at the moment; the client asks again, as if this were to be awaited.
+            answers.resolve(dict.fromkeys(names, LeaderNotAvailable(str(fault))))
+        else:
+            answers.resolve(
+                {
+                    topic.name: _fault_of(topic.error_code, topic.error_message)
+                    for topic in created.topics
+                }
+            )
+
+    node.controller.request(
+        CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
+        client_id=caller.client_id, wait_ms=AUTO_CREATE_MS_MAX,
+    ).then(came)  # fmt: skip
+    return answers
+
+
+def _fault_of(code: int, message: str | None) -> KafkaError | None:
+    return BY_CODE.get(code, UnknownServerError)(message) if code else None
+
+
 def _ask(
     node: Node,
     names: Iterable[str],
@@ -103,7 +143,7 @@ def _ask(
             decided = dict.fromkeys(names, fault)
         answers.resolve(decided)
 
-    node.controller.ask(decide).then(came)
+    node.here.carry_out(decide).then(came)
     return answers
 
 

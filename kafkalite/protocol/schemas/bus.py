@@ -100,7 +100,7 @@ ALLOCATE_IDS = MESSAGES.declare(
 
 WELCOME = MESSAGES.declare(
     5, "Welcome", "0",
-    # Its own incarnation, the end of its metadata log, and how often it wants to hear from a worker.
+    # Its incarnation, the end of its metadata log, and how often it wants to hear from a worker.
     Struct(incarnation=Int64(), image_offset=Int64(), heartbeat_ms=Int32()),
 )  # fmt: skip
 

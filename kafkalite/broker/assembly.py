@@ -1,0 +1,85 @@
+"""Nodes put together: one that hosts the controller, alone or among workers, and a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from socket import socket
+
+from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.broker.node import SUPERVISOR_ID, Node
+from kafkalite.broker.remote_controller import RemoteController
+from kafkalite.config.broker import BROKER_RACK
+from kafkalite.config.settings import Settings
+from kafkalite.coordination.controller import Controller
+from kafkalite.ids import METADATA_TOPIC
+from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.layout import directory_name
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.transport.reactor import Reactor
+
+Addresses = Mapping[int, tuple[str, int]]
+
+
+def node_alone(
+    settings: Settings, reactor: Reactor, logs: LogManager, listener: socket
+) -> Node:
+    """The one node of a cluster; still to be opened."""
+    controller = local_controller(logs, reactor)
+    settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
+    return node_with(controller, settings, reactor, logs, listener, logs.data)
+
+
+def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
+    """The controller as its log tells; Refusal when that cannot be read."""
+    logs.flusher = Flusher(reactor.clock)
+    controller = LocalController(
+        Controller(), logs.open_metadata(), logs.flusher, reactor.clock
+    )
+    controller.load()
+    return controller
+
+
+def settle(
+    controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
+) -> None:
+    """Begin with just these nodes: what others led is led by them from now on."""
+    controller.ask_at_start(lambda machine: machine.found(cluster_id))
+    controller.ask_at_start(
+        lambda machine: machine.settle_nodes(addresses, settings[BROKER_RACK])
+    )
+
+
+def worker_node(
+    settings: Settings,
+    reactor: Reactor,
+    logs: LogManager,
+    listener: socket,
+    root: Path,
+    node_id: int,
+) -> Node:
+    """A node that follows the controller of another; still to be opened.
+
+    Its image is what the metadata log's files say; Refusal when they cannot be read.
+    """
+    logs.flusher = Flusher(reactor.clock)
+    reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
+    controller = RemoteController(reader, reactor)
+    controller.load()
+    return node_with(controller, settings, reactor, logs, listener, root, node_id)
+
+
+def node_with(
+    controller: LocalController | RemoteController,
+    settings: Settings,
+    reactor: Reactor,
+    logs: LogManager,
+    listener: socket,
+    root: Path,
+    node_id: int = SUPERVISOR_ID,
+) -> Node:
+    """A node with this way to the controller; still to be opened."""
+    return Node(
+        settings, reactor.clock, reactor, logs, listener, controller, root=root, node_id=node_id
+    )

@@ -1,0 +1,318 @@
+"""Membership: the workers as the supervisor knows them.
+
+    launcher   ─▶ Nodes        which processes there are, each with its incarnation
+    worker     ─▶ Hello        ─▶ Welcome: how far the metadata log goes; deltas follow
+    worker     ─▶ Heartbeat    how far it has made things so; its session goes on
+    metadata   ─▶ changed      ─▶ Delta to every worker that was welcomed
+    worker     ─▶ Forward      ─▶ Answer, as if the client had come here itself
+
+Only the incarnation that the launcher started last is heard; a message of an older one is refused.
+A worker whose session has ended is fenced: the launcher kills and reaps it before it starts
+another on the same files, so there are never two that write.
+
+After a restart the supervisor knows nobody.  It greets every process the launcher tells of until
+that one has been heard, so a change of metadata goes out again at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafkalite.broker.later import Later
+from kafkalite.coordination.producer_ids import Block
+from kafkalite.errors import Fatal, InvalidRequest, KafkaError
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.transport.bus import Peer, identity_of, peer_of
+from kafkalite.transport.connection import Disconnect
+
+if TYPE_CHECKING:
+    from kafkalite.broker.dispatch import Dispatcher
+    from kafkalite.broker.local_controller import LocalController
+    from kafkalite.coordination.sessions import NodeSessions
+    from kafkalite.protocol.schemas.bus import Record
+    from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
+
+MADE_WAIT_MS_MAX = 5_000
+"""How long an answer waits for workers to make a decision so; what was decided stands anyway."""
+LOOK_MS = 50
+"""How often it is looked whether somebody is silent, or was not greeted yet."""
+AWAY_MS = 500
+"""A look that comes so much too late says that this process itself was away."""
+
+STARTING, READY, BACKOFF = "starting", "ready", "backoff"
+
+Send = Callable[[bytes, "Record"], bool]
+
+
+class Process(NamedTuple):
+    """A node's process, as the launcher tells of it."""
+
+    incarnation: int
+    pid: int
+    host: str
+    port: int
+    state: str
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker of the incarnation that runs now, and what it has told."""
+
+    peer: Peer
+    welcomed: bool = False
+    made_offset: int = -1
+    led_count: int = 0
+    size: int = 0
+    unmade: frozenset[tuple[bytes, int]] = frozenset()
+
+
+class Waiting(NamedTuple):
+    """An answer that goes when all members have made it so up to an offset."""
+
+    end_offset: int
+    later: Later[None]
+    timer: Any
+
+
+class Membership:
+    """The supervisor's end of the bus; see the module."""
+
+    def __init__(
+        self,
+        controller: LocalController,
+        dispatcher: Dispatcher,
+        sessions: NodeSessions,
+        reactor: Reactor,
+        *,
+        send: Send,
+        fence: Callable[[Peer], None],
+        incarnation: int,
+        heartbeat_ms: int,
+    ) -> None:
+        self.processes: dict[int, Process] = {}
+        self.members: dict[int, Member] = {}
+        self.heard: list[Callable[[], object]] = []
+        """Called when a member told something new of what it has made."""
+        self.refused = 0
+        """How many messages came from an incarnation that is not the one that runs."""
+        self._controller = controller
+        self._dispatcher = dispatcher
+        self._sessions = sessions
+        self._reactor = reactor
+        self._send = send
+        self._fence = fence
+        self._incarnation = incarnation
+        self._heartbeat_ms = heartbeat_ms
+        self._waiting: list[Waiting] = []
+        self._looked_ms = reactor.clock.monotonic_ms()
+        controller.on_change(self._changed)
+        controller.applied_everywhere = self.applied_everywhere
+        reactor.call_later(LOOK_MS, self._look)
+
+    # -- who is there ------------------------------------------------------------------------
+
+    def processes_are(self, processes: dict[int, Process]) -> None:
+        """The launcher tells of all the workers' processes there are."""
+        for node_id, member in list(self.members.items()):
+            process = processes.get(node_id)
+            if process is None or process.incarnation != member.peer.incarnation:
+                self._sessions.ended(*member.peer)
+                del self.members[node_id]
+        for node_id, process in processes.items():
+            if process.state != BACKOFF and node_id not in self.members:
+                peer = Peer(node_id, process.incarnation)
+                self._sessions.started(*peer)
+                self.members[node_id] = Member(peer)
+        self.processes = processes
+        self._release()
+
+    def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
+        """Whether a node leads a partition that the metadata log gave it before `end_offset`."""
+        member = self.members.get(node_id)
+        return (
+            member is not None
+            and member.made_offset >= end_offset
+            and (topic_id, partition) not in member.unmade
+        )
+
+    def _look(self) -> None:
+        now_ms = self._reactor.clock.monotonic_ms()
+        late_ms = now_ms - self._looked_ms - LOOK_MS
+        if late_ms >= AWAY_MS:
+            # Whoever was stopped heard nobody; that is no one's silence but its own.
+            self._sessions.excuse(late_ms)
+        self._looked_ms = now_ms
+        for node_id, incarnation in self._sessions.silent(now_ms):
+            log.warning("node %d was silent for too long: it is ended and started anew", node_id)
+            self._fence(Peer(node_id, incarnation))
+        for member in self.members.values():
+            if not member.welcomed:
+                self._welcome(member)
+        self._reactor.call_later(LOOK_MS, self._look)
+
+    def _welcome(self, member: Member) -> None:
+        member.welcomed = self._send(
+            identity_of(member.peer),
+            bus.WELCOME(
+                incarnation=self._incarnation,
+                image_offset=self._controller.log.end_offset,
+                heartbeat_ms=self._heartbeat_ms,
+            ),
+        )
+
+    # -- what they tell ----------------------------------------------------------------------
+
+    def received(self, identity: bytes, message: Record) -> None:
+        """Take a worker's message in; one of an older incarnation is refused."""
+        peer = peer_of(identity)
+        member = self.members.get(peer.node_id) if peer is not None else None
+        if peer is None or member is None or member.peer != peer:
+            self._refuse(f"a {message.kind} of {identity!r}, which does not run")
+            return
+        take = self._RECEIVED.get(message.kind.key)
+        if take is None:
+            self._refuse(f"a {message.kind} of {identity!r}, which is not for the supervisor")
+            return
+        self._sessions.heard(*peer, self._reactor.clock.monotonic_ms())
+        take(self, member, message.fields)
+
+    def _refuse(self, what: str) -> None:
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:  # the first, the second, the fourth …
+            log.warning("refused: %s (%d so far)", what, self.refused)
+
+    def _hello(self, member: Member, fields: dict[str, Any]) -> None:
+        self._welcome(member)
+
+    def _heartbeat(self, member: Member, fields: dict[str, Any]) -> None:
+        member.made_offset = fields["image_offset"]
+        member.led_count = fields["led_count"]
+        member.size = fields["size"]
+        member.unmade = frozenset(
+            (entry["topic_id"], entry["partition"]) for entry in fields["unmade"]
+        )
+        self._release()
+        for told in self.heard:
+            told()
+
+    def _forward(self, member: Member, fields: dict[str, Any]) -> None:
+        request_id, peer = fields["request_id"], member.peer
+
+        def answer(frame: bytes | None, fault: KafkaError | None = None) -> None:
+            self._send(
+                identity_of(peer),
+                bus.ANSWER(
+                    request_id=request_id,
+                    error_code=fault.code if fault is not None else 0,
+                    error_message=str(fault) if fault is not None else None,
+                    frame=frame,
+                ),
+            )
+
+        requester = Requester(
+            (fields["peer_host"], fields["peer_port"]),
+            (fields["local_host"], fields["local_port"]),
+            answer,
+        )
+        try:
+            chunks = self._dispatcher.serve(requester, memoryview(fields["frame"]))
+        except (AssertionError, Fatal):
+            raise
+        except Disconnect as reason:
+            answer(None, InvalidRequest(str(reason)))
+        except Exception:
+            log.exception("a request of %s, forwarded by node %d, failed", requester.peer, peer[0])
+            requester.close()
+        else:
+            if isinstance(chunks, list):
+                requester.send(chunks)
+
+    def _allocate_ids(self, member: Member, fields: dict[str, Any]) -> None:
+        def answer(block: Block | None, fault: KafkaError | None) -> None:
+            self._send(
+                identity_of(member.peer),
+                bus.IDS(
+                    request_id=fields["request_id"],
+                    error_code=fault.code if fault is not None else 0,
+                    error_message=str(fault) if fault is not None else None,
+                    first_id=block.first_id if block is not None else -1,
+                    end_id=block.end_id if block is not None else -1,
+                ),
+            )
+
+        self._controller.allocate_producer_ids(member.peer.node_id).then(answer)
+
+    _RECEIVED: dict[int, Callable[[Membership, Member, dict[str, Any]], None]] = {
+        bus.HELLO.key: _hello,
+        bus.HEARTBEAT.key: _heartbeat,
+        bus.FORWARD.key: _forward,
+        bus.ALLOCATE_IDS.key: _allocate_ids,
+    }
+
+    # -- what they are told ------------------------------------------------------------------
+
+    def _changed(self, records: Sequence[internal.Record], end_offset: int) -> None:
+        delta = bus.DELTA(
+            begin_offset=end_offset - len(records),
+            end_offset=end_offset,
+            records=[internal.write(record) for record in records],
+        )
+        for member in self.members.values():
+            if member.welcomed:
+                # One that could not be sent to is welcomed again, and reads on in the files.
+                member.welcomed = self._send(identity_of(member.peer), delta)
+
+    def applied_everywhere(self, end_offset: int) -> Later[None]:
+        """Resolves when every worker that runs has made it so up to this offset, or takes long."""
+        later: Later[None] = Later()
+        waiting = Waiting(
+            end_offset,
+            later,
+            self._reactor.call_later(MADE_WAIT_MS_MAX, lambda: self._let_go(waiting)),
+        )
+        self._waiting.append(waiting)
+        self._release()
+        return later
+
+    def _release(self) -> None:
+        if self._waiting:
+            made = min((member.made_offset for member in self.members.values()), default=1 << 62)
+            for waiting in [each for each in self._waiting if each.end_offset <= made]:
+                self._let_go(waiting)
+
+    def _let_go(self, waiting: Waiting) -> None:
+        self._waiting.remove(waiting)
+        waiting.timer.cancel()
+        waiting.later.resolve(None)
+
+
+class Requester:
+    """Stands in the dispatcher for a client that asked at another node."""
+
+    def __init__(
+        self,
+        peer: tuple[str, int],
+        local: tuple[str, int],
+        answer: Callable[..., None],
+    ) -> None:
+        self.peer = peer
+        self.local = local
+        self.abandoned: Callable[[], None] | None = None
+        self._answer = answer
+
+    def expect(self) -> Requester:
+        """The answer comes later, by `send`."""
+        return self
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        """The answer: no records are fetched by way of another node, so it is bytes only."""
+        self._answer(b"".join(chunks))
+
+    def close(self) -> None:
+        """There is no answer: the client's connection is to be closed."""
+        self._answer(None, InvalidRequest("The controller closes the connection."))

@@ -1,0 +1,124 @@
+"""MetadataReader: the metadata log, read as its files stand, beside the supervisor that writes it.
+
+A worker starts without asking anybody: it replays the newest snapshot and the log behind it, and
+then follows by the deltas it is sent.  Should it miss one, it reads on here.
+
+Nothing is changed and nothing is locked.  The supervisor may be in the middle of a write, or have
+died there, so reading ends at the first batch that does not check; what is behind it comes later,
+or never was.  Segments are only removed when two snapshots stand for what was in them.
+
+Left out: the records are read as soon as they are written, a moment before they are durable.  Only
+a machine that loses its power could take them back, and it takes this reader with it; where a
+flush fails, the supervisor's log may come back shorter, and whoever read further must begin again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from kafkalite._ext import record_batch
+from kafkalite.broker.machine_host import SNAPSHOT, read_snapshot
+from kafkalite.errors import CorruptMessage, KafkaError, Refusal
+from kafkalite.protocol.schemas import internal
+from kafkalite.records.batch import RecordBatch
+from kafkalite.storage import layout
+
+log = logging.getLogger("kafkalite.broker")
+
+Replay = Callable[[internal.Record], None]
+
+ROLLED_TIMES_MAX = 10
+"""How often a file may vanish between its being listed and its being opened."""
+
+
+class MetadataReader:
+    """Where in the metadata log a follower is; see the module."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.offset = 0
+        """The offset of the next record."""
+        self._segment = -1
+        self._position = 0
+
+    def load(self, replay: Replay) -> None:
+        """Replay all there is; Refusal says why that cannot be."""
+        for _ in range(ROLLED_TIMES_MAX):
+            try:
+                self._load_snapshot(replay)
+                self.read_on(replay)
+                return
+            except FileNotFoundError:
+                continue  # the supervisor has just tidied up
+            except (OSError, KafkaError) as fault:
+                raise self._unreadable(fault) from None
+        raise self._unreadable("its files come and go.")
+
+    def _unreadable(self, reason: object) -> Refusal:
+        return Refusal(
+            f"the metadata log in {self.directory} cannot be read at offset {self.offset}:"
+            f" {str(reason).rstrip('.')}; restore the data directory from a copy"
+        )
+
+    def _load_snapshot(self, replay: Replay) -> None:
+        if self.offset:
+            return  # replayed already, before a file vanished
+        for path in sorted(self.directory.glob("?" * 20 + SNAPSHOT), reverse=True):
+            try:
+                records = read_snapshot(path)
+            except CorruptMessage as fault:
+                log.warning("%s is passed over: %s", path, fault)
+                continue
+            for record in records:
+                replay(record)
+            self.offset = int(path.stem)
+            return
+
+    def read_on(self, replay: Replay) -> None:
+        """Replay what has been written since; CorruptMessage if it is not there any more."""
+        while self._read_segment(replay):
+            pass
+
+    def _read_segment(self, replay: Replay) -> bool:
+        """Read on in the segment that holds the next record; whether another follows it."""
+        bases = self._bases()
+        number = sum(base <= self.offset for base in bases) - 1
+        if number < 0:
+            if not bases:
+                return False
+            raise CorruptMessage(f"it begins at offset {bases[0]}.")
+        if bases[number] != self._segment:
+            self._segment, self._position = bases[number], 0
+        with (self.directory / layout.file_name(self._segment, layout.LOG)).open("rb") as file:
+            file.seek(self._position)
+            content = file.read()
+        for batch in _whole_batches(content):
+            if batch.header.base_offset > self.offset:
+                raise CorruptMessage("records are missing there.")
+            for record in batch if batch.header.last_offset >= self.offset else ():
+                if record.offset >= self.offset:
+                    replay(internal.read(record.value or b""))
+                    self.offset = record.offset + 1
+            self._position += batch.header.size
+        return number + 1 < len(bases) and bases[number + 1] == self.offset
+
+    def _bases(self) -> list[int]:
+        found = (layout.offset_of(path.name, layout.LOG) for path in self.directory.iterdir())
+        return sorted(base for base in found if base is not None)
+
+
+def _whole_batches(content: bytes) -> list[RecordBatch]:
+    """The batches up to the first that does not check."""
+    view = memoryview(content)
+    found = []
+    position = 0
+    while len(view) - position >= record_batch.HEADER_SIZE:
+        length = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
+        end = position + record_batch.PREFIX_SIZE + length
+        if length <= 0 or end > len(view) or record_batch.check(view[position:end]):
+            break
+        found.append(RecordBatch(view[position:end]))
+        position = end
+    return found

@@ -1,0 +1,277 @@
+"""RemoteController: the controller, from a node that does not host it.
+
+    start      the image is read from the metadata log's files; nobody is asked
+    Hello  ─▶  ◀─ Welcome         how far the supervisor's log goes; what is missing is read on
+               ◀─ Delta           records of the metadata log, the moment they are durable
+    Heartbeat ─▶                  how far this node has made it so, what it leads, what it lacks
+    Forward   ─▶  ◀─ Answer       a request that only the controller can answer, header and all
+    AllocateIds ─▶ ◀─ Ids         producer ids
+
+An image offset is an offset of the metadata log, so a delta that does not begin where this image
+ends is noticed: what is missing is read from the files.
+
+While the supervisor is away everything else goes on.  What was sent to one that died has an
+unknown outcome, and is answered so: by REQUEST_TIMED_OUT, or where a response has no place for it
+by the end of the connection, as if the client had spoken to the controller itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafkalite.broker.later import Later
+from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.producer_ids import Block
+from kafkalite.errors import BY_CODE, Fatal, KafkaError, RequestTimedOut, UnknownServerError
+from kafkalite.protocol.frame import response_header, write_header
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
+
+if TYPE_CHECKING:
+    from kafkalite.broker.metadata_reader import MetadataReader
+    from kafkalite.broker.purgatory import Timers
+    from kafkalite.protocol.schema import Api, Fields
+    from kafkalite.transport.connection import Address
+
+log = logging.getLogger("kafkalite.broker")
+
+ANSWER_MS_MAX = 30_000
+"""How long a client's request may stay with the supervisor."""
+HEARTBEAT_MS = 2_000
+"""Until the supervisor has said how often it wants to hear from this node."""
+
+Changed = Callable[[Sequence[Record], int], None]
+Send = Callable[[Record], bool]
+
+
+class Asked(NamedTuple):
+    """A request to the supervisor that has no answer yet."""
+
+    later: Later[Any]
+    timer: Any
+
+
+class State(NamedTuple):
+    """What a node tells with its heartbeat."""
+
+    made: bool
+    """Whether it has made everything so that its image says, except what it lacks."""
+    led_count: int
+    size: int
+    unmade: Sequence[tuple[bytes, int]]
+    """Partitions, by topic id and number, that it shall lead and cannot yet."""
+
+
+class RemoteController:
+    """The controller's image, and the way to it; see the module."""
+
+    def __init__(self, reader: MetadataReader, timers: Timers) -> None:
+        self.image = ClusterImage()
+        self.state: Callable[[], State] | None = None
+        """Given by the node."""
+        self._reader = reader
+        self._timers = timers
+        self._send: Send | None = None
+        self._changed: list[Changed] = []
+        self._supervisor = -1
+        self._heartbeat_ms = HEARTBEAT_MS
+        self._made_offset = 0
+        self._request_ids = itertools.count(1)
+        self._asked: dict[int, Asked] = {}
+
+    @property
+    def offset(self) -> int:
+        """The offset of the metadata log that this image stands for."""
+        return self._reader.offset
+
+    def load(self) -> None:
+        """Read the image from the files; Refusal says why that cannot be."""
+        self._reader.load(self._replay)
+
+    def on_change(self, changed: Changed) -> None:
+        """Call `changed(records, end_offset)` with the records of each delta."""
+        self._changed.append(changed)
+
+    # -- over the bus ------------------------------------------------------------------------
+
+    def connect(self, send: Send) -> None:
+        """Begin to talk to the supervisor, by whatever sends a message to it."""
+        self._send = send
+        send(bus.HELLO(image_offset=self.offset))
+        self._beat()
+
+    def received(self, message: Record) -> None:
+        """Take a message of the supervisor's in."""
+        take = self._RECEIVED.get(message.kind.key)
+        if take is None:
+            log.warning("a %s is nothing to a worker: dropped", message.kind)
+            return
+        take(self, message.fields)
+
+    def _welcome(self, fields: dict[str, Any]) -> None:
+        if fields["incarnation"] != self._supervisor:
+            self._forget_asked()
+            self._supervisor = fields["incarnation"]
+        self._heartbeat_ms = max(1, fields["heartbeat_ms"])
+        if fields["image_offset"] < self.offset:
+            raise Fatal(
+                f"the supervisor's metadata log came back shorter: it ends at"
+                f" {fields['image_offset']}, and this image stands for {self.offset}"
+            )
+        self._read_up_to(fields["image_offset"])
+        self.heartbeat()
+
+    def _delta(self, fields: dict[str, Any]) -> None:
+        begin, end = fields["begin_offset"], fields["end_offset"]
+        if end - begin != len(fields["records"]):
+            log.warning("a delta of %d to %d has %d records: dropped", begin, end,
+                        len(fields["records"]))  # fmt: skip
+            return
+        if begin > self.offset:
+            self._read_up_to(end)
+            return
+        try:
+            records = [internal.read(value) for value in fields["records"][self.offset - begin :]]
+        except KafkaError as fault:
+            log.warning("a delta of %d to %d cannot be read: %s", begin, end, fault)
+            return
+        if records:
+            for record in records:
+                self._replay(record)
+            self._reader.offset = end
+            self._tell(records)
+
+    def _read_up_to(self, end_offset: int) -> None:
+        """Read on in the files, which reach at least there."""
+        records: list[Record] = []
+
+        def replay(record: Record) -> None:
+            self._replay(record)
+            records.append(record)
+
+        try:
+            self._reader.read_on(replay)
+        except (KafkaError, OSError) as fault:
+            lost = f"the metadata log cannot be followed at offset {self.offset}"
+            raise Fatal(f"{lost}: {fault}") from None
+        if self.offset < end_offset:
+            raise Fatal(f"the metadata log ends at {self.offset}, and should reach {end_offset}")
+        self._tell(records)
+
+    def _replay(self, record: Record) -> None:
+        if record.kind is not PRODUCER_IDS_BLOCK:  # whose ids these are is nothing to an image
+            self.image.replay(record)
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        for changed in self._changed:
+            changed(records, self.offset)
+
+    # -- heartbeats --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self.heartbeat()
+        self._timers.call_later(self._heartbeat_ms, self._beat)
+
+    def heartbeat(self) -> None:
+        """Tell the supervisor now; it may be waiting to hear that a change was made so."""
+        if self._send is None or self.state is None:
+            return
+        state = self.state()
+        if state.made:
+            self._made_offset = self.offset
+        self._send(
+            bus.HEARTBEAT(
+                image_offset=self._made_offset,
+                led_count=state.led_count,
+                size=state.size,
+                unmade=[
+                    {"topic_id": topic_id, "partition": index} for topic_id, index in state.unmade
+                ],
+            )
+        )
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def forward(
+        self,
+        frame: bytes | memoryview,
+        peer: Address,
+        local: Address,
+        wait_ms: int = ANSWER_MS_MAX,
+    ) -> Later[bytes]:
+        """Have the controller answer a client's request: the response, header and all."""
+        return self._ask(
+            lambda request_id: bus.FORWARD(
+                request_id=request_id,
+                frame=bytes(frame),
+                peer_host=peer[0],
+                peer_port=peer[1],
+                local_host=local[0],
+                local_port=local[1],
+            ),
+            wait_ms,
+        )
+
+    def request(
+        self, api: Api, request: dict[str, Any], *, client_id: str | None, wait_ms: int
+    ) -> Later[Fields]:
+        """Ask the controller something ourselves, in the API's newest version."""
+        version = api.versions[1]
+        header = write_header(api.key, version, 0, client_id, api.request_header_flexible(version))
+        begin = len(response_header(0, api.response_header_flexible(version)))
+        nobody = ("", 0)
+        return self.forward(
+            header + api.request.write(version, request), nobody, nobody, wait_ms
+        ).map(lambda answer: api.response.read(version, answer, begin))
+
+    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+        """The next block of producer ids for this node."""
+        return self._ask(
+            lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX
+        )
+
+    def _ask(self, message: Callable[[int], Record], wait_ms: int) -> Later[Any]:
+        request_id = next(self._request_ids)
+        later: Later[Any] = Later()
+        if self._send is None or not self._send(message(request_id)):
+            later.fail(RequestTimedOut("The controller cannot be reached."))
+            return later
+        timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
+        self._asked[request_id] = Asked(later, timer)
+        return later
+
+    def _fail(self, request_id: int) -> None:
+        asked = self._asked.pop(request_id)
+        asked.timer.cancel()
+        asked.later.fail(RequestTimedOut("The controller has not answered."))
+
+    def _forget_asked(self) -> None:
+        for request_id in list(self._asked):
+            self._fail(request_id)
+
+    def _answered(self, fields: dict[str, Any], value: Callable[[], Any]) -> None:
+        asked = self._asked.pop(fields["request_id"], None)
+        if asked is None:
+            return  # it came too late, and somebody was told so
+        asked.timer.cancel()
+        if fields["error_code"]:
+            kind = BY_CODE.get(fields["error_code"], UnknownServerError)
+            asked.later.fail(kind(fields["error_message"]))
+        else:
+            asked.later.resolve(value())
+
+    def _answer(self, fields: dict[str, Any]) -> None:
+        self._answered(fields, lambda: bytes(fields["frame"] or b""))
+
+    def _ids(self, fields: dict[str, Any]) -> None:
+        self._answered(fields, lambda: Block(fields["first_id"], fields["end_id"]))
+
+    _RECEIVED: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
+        bus.WELCOME.key: _welcome,
+        bus.DELTA.key: _delta,
+        bus.ANSWER.key: _answer,
+        bus.IDS.key: _ids,
+    }
