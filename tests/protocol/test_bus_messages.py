@@ -1,0 +1,181 @@
+"""Messages of the bus: what each kind is as bytes, and what becomes of bytes that lie."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import xxhash
+
+from kafkalite.errors import CorruptMessage, UnsupportedVersion
+from kafkalite.protocol.record_kinds import RecordKinds
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.types import Int32, Int64, String, Struct
+
+ID = bytes(range(16))
+
+MESSAGES = {
+    "Hello": bus.HELLO(image_offset=7),
+    "Heartbeat": bus.HEARTBEAT(
+        image_offset=7, led_count=2, size=1 << 40, unmade=[{"topic_id": ID, "partition": 3}]
+    ),
+    "Forward": bus.FORWARD(
+        request_id=1,
+        frame=b"a request",
+        peer_host="127.0.0.1",
+        peer_port=50000,
+        local_host="127.0.0.1",
+        local_port=9093,
+    ),
+    "AllocateIds": bus.ALLOCATE_IDS(request_id=2),
+    "Welcome": bus.WELCOME(image_offset=9, heartbeat_ms=2000, incarnation=1),
+    "Delta": bus.DELTA(begin_offset=7, end_offset=9, records=[b"one", b""]),
+    "Answer": bus.ANSWER(request_id=1, error_code=0, error_message=None, frame=b"a response"),
+    "Ids": bus.IDS(request_id=2, error_code=-1, error_message="why", first_id=0, end_id=0),
+    "NodeOrder": bus.NODE_ORDER(request_id=3, verb="drain", node_id=2, dry_run=True),
+    "NodeReport": bus.NODE_REPORT(
+        request_id=3,
+        error_code=0,
+        error_message=None,
+        nodes=[
+            {
+                "node_id": 2,
+                "role": "worker",
+                "host": "127.0.0.1",
+                "port": 9094,
+                "pid": 17,
+                "state": "ready",
+                "led_count": 2,
+                "size": 5,
+                "draining": True,
+            }
+        ],
+        moves=[{"topic": "t", "partition": 0, "from_node": 2, "to_node": 1}],
+        moves_left=1,
+    ),
+    "Roster": bus.ROSTER(node_ids=[0, 2], dedicated=[2]),
+    "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
+    "Nodes": bus.NODES(
+        nodes=[
+            {
+                "node_id": 2,
+                "incarnation": 1_700_000_000_000,
+                "pid": 17,
+                "host": "127.0.0.1",
+                "port": 9094,
+                "state": "ready",
+            }
+        ]
+    ),
+}
+each_message = pytest.mark.parametrize("name", MESSAGES)
+
+
+def sealed(said):
+    """A frame whose checksum holds, whatever it says."""
+    return said + xxhash.xxh3_64_digest(said)
+
+
+def said(name):
+    return bus.write_frame(MESSAGES[name])[:-8]
+
+
+def refused(frame):
+    with pytest.raises((CorruptMessage, UnsupportedVersion)):
+        bus.read_frame(frame)
+
+
+def test_every_kind_is_tried_here():
+    assert {kind.name for kind in bus.MESSAGES.by_key.values()} == MESSAGES.keys()
+
+
+def test_a_frame_is_kind_version_fields_and_checksum():
+    frame = bus.write_frame(bus.FENCE(node_id=2, incarnation=3))
+    assert frame[:-8].hex() == "0c 00 00000002 0000000000000003 00".replace(" ", "")
+    assert frame[-8:] == xxhash.xxh3_64_digest(frame[:-8])
+
+
+@each_message
+def test_a_message_is_read_as_it_was_written(name):
+    message = MESSAGES[name]
+    frame = bus.write_frame(message)
+    assert bus.read_frame(frame) == message
+    assert bus.read_frame(memoryview(frame)) == message
+
+
+@each_message
+def test_a_frame_cut_short_is_refused_wherever_it_is_cut(name):
+    frame = bus.write_frame(MESSAGES[name])
+    for size in range(len(frame)):
+        refused(frame[:size])
+
+
+@each_message
+def test_a_frame_with_one_byte_changed_is_refused_whichever_it_is(name):
+    frame = bytearray(bus.write_frame(MESSAGES[name]))
+    for at in range(len(frame)):
+        frame[at] ^= 0x10
+        refused(bytes(frame))
+        frame[at] ^= 0x10
+    assert bus.read_frame(bytes(frame)) == MESSAGES[name]
+
+
+@each_message
+def test_fields_cut_short_under_a_checksum_that_holds_are_refused(name):
+    whole = said(name)
+    for size in range(len(whole)):
+        refused(sealed(whole[:size]))
+
+
+@each_message
+def test_changed_fields_under_a_checksum_that_holds_give_a_message_or_a_refusal(name):
+    dice = random.Random(name)
+    for _ in range(300):
+        changed = bytearray(said(name))
+        for _ in range(dice.randint(1, 3)):
+            changed[dice.randrange(len(changed))] = dice.randrange(256)
+        try:
+            bus.read_frame(sealed(bytes(changed)))
+        except (CorruptMessage, UnsupportedVersion):
+            pass
+
+
+@pytest.mark.parametrize("start", [b"\x00\x00", b"\xff\x00", b"\x01\x01", b"\x01\xff"])
+def test_a_kind_or_version_that_is_not_known_is_said_to_be_newer(start):
+    with pytest.raises(UnsupportedVersion, match="newer kafkalite wrote this message of the bus"):
+        bus.read_frame(sealed(start + b"rest"))
+
+
+def test_a_count_that_no_bytes_stand_behind_is_refused():
+    offsets = bytes(16)
+    for count in (b"\x03", b"\xff\x01", b"\xff\xff\xff\xff\x0f"):
+        refused(sealed(b"\x06\x00" + offsets + count))
+
+
+def test_a_message_cannot_unfold_into_more_memory_than_a_request_may():
+    count = 1 << 20
+    fields = bytes(16) + b"\x81\x80\x40" + b"\x01" * count + b"\x00"
+    assert len(bus.read_frame(sealed(b"\x06\x00" + fields)).fields["records"]) == count
+    fields = bytes(16) + b"\x82\x80\x40" + b"\x01" * (count + 1) + b"\x00"
+    refused(sealed(b"\x06\x00" + fields))
+
+
+def test_an_older_reader_passes_over_what_a_newer_writer_adds_as_a_tag():
+    older, newer = (RecordKinds("message", exact=False) for _ in range(2))
+    known = older.declare(1, "Kind", "0", Struct(number=Int32()))
+    grown = newer.declare(
+        1, "Kind", "0", Struct(number=Int32(), word=String(tag=0), size=Int64(tag=9))
+    )
+    record = older.read(newer.write(grown(number=5, word="more", size=1)))
+    assert record == known(number=5)
+    assert newer.read(older.write(known(number=5))) == grown(number=5, word="", size=0)
+
+
+def test_a_record_of_the_log_is_no_message():
+    with pytest.raises(AssertionError, match="no message of the bus"):
+        bus.write_frame(internal.CLUSTER(cluster_id="c"))
+
+
+def test_no_two_kinds_have_one_number():
+    with pytest.raises(AssertionError, match="both claim kind 3"):
+        bus.MESSAGES.declare(3, "Another", "0", Struct(number=Int32()))
