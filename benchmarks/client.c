@@ -7,7 +7,9 @@
  *                     what roundtrip does without librdkafka's threads
  *   client frames     plain sockets; one request frame from a file, over and over, on N
  *                     connections with one request in flight on each; answers are counted and
- *                     dropped in the kernel, so that the client costs next to nothing
+ *                     dropped in the kernel, so that the client costs next to nothing.  With
+ *                     `--leader HOST:PORT=PARTITION` (repeated) each connection keeps to one
+ *                     partition, written at --partition-at, and goes to its leader
  *
  * Options are pairs `--name value`; the answer is one line of JSON on stdout.  A record that was
  * refused, lost or came twice ends the program with exit code 1: a fast wrong answer is no figure.
@@ -32,14 +34,15 @@
 
 #define BATCH_MAX 1000
 #define VARIED_MAX 4
+#define LEADERS_MAX 64
 #define SILENCE_MS_MAX 60000
 
 static struct {
     const char *broker, *topic, *acks, *linger_ms, *batch_bytes, *batch_records, *frame, *answer;
     const char *fetch_frame;
-    const char *vary[VARIED_MAX];
-    int partitions, connections, vary_count;
-    int64_t records, warm_up, size, offset_at;
+    const char *vary[VARIED_MAX], *leaders[LEADERS_MAX];
+    int partitions, connections, vary_count, leader_count;
+    int64_t records, warm_up, size, offset_at, partition_at;
 } asked = {
     .broker = "127.0.0.1:9092", .topic = "bench", .acks = "1", .linger_ms = "5",
     .batch_bytes = "1000000", .batch_records = "1000000", .partitions = 1, .connections = 1,
@@ -302,15 +305,17 @@ static unsigned char *read_frame(const char *path, uint32_t *size_with_prefix) {
     return frame;
 }
 
-static int connect_to_broker(void) {
+static int connect_to(const char *where) {
     char host[64];
-    const char *colon = strrchr(asked.broker, ':');
-    snprintf(host, sizeof host, "%.*s", (int)(colon - asked.broker), asked.broker);
+    const char *colon = strrchr(where, ':');
+    if (colon == NULL)
+        die("%s is not of the form HOST:PORT", where);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - where), where);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(colon + 1))};
     inet_pton(AF_INET, host, &address.sin_addr);
     int file = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     if (connect(file, (struct sockaddr *)&address, sizeof address) != 0)
-        die("connect: %s", strerror(errno));
+        die("connect to %s: %s", where, strerror(errno));
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     return file;
 }
@@ -404,6 +409,23 @@ static void read_varied(void) {
             die("--vary takes position:width:low:high, not %s", asked.vary[i]);
 }
 
+/* Connect the connection of this number to whom it sends to, with a frame of its own. */
+static void open_connection(struct connection *each, int number, const unsigned char *frame) {
+    const char *leader = NULL, *where = asked.broker;
+    if (asked.leader_count)
+        where = leader = asked.leaders[number % asked.leader_count];
+    each->file = connect_to(where);
+    fcntl(each->file, F_SETFL, O_NONBLOCK);
+    each->frame = memcpy(malloc(frame_size), frame, frame_size);
+    if (leader == NULL)
+        return;
+    const char *equals = strrchr(leader, '=');
+    if (equals == NULL || asked.partition_at + 8 > frame_size)
+        die("--leader takes HOST:PORT=PARTITION, and --partition-at a place in the frame");
+    uint32_t partition = htobe32(atoi(equals + 1));
+    memcpy(each->frame + 4 + asked.partition_at, &partition, sizeof partition);
+}
+
 static void frames(void) {
     unsigned char *frame = read_frame(asked.frame, &frame_size);
     read_varied();
@@ -412,9 +434,7 @@ static void frames(void) {
     int poller = epoll_create1(0);
     latencies = calloc(asked.records, sizeof *latencies);
     for (int i = 0; i < asked.connections; i++) {
-        all[i].file = connect_to_broker();
-        fcntl(all[i].file, F_SETFL, O_NONBLOCK);
-        all[i].frame = memcpy(malloc(frame_size), frame, frame_size);
+        open_connection(&all[i], i, frame);
         struct epoll_event want = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = &all[i]};
         epoll_ctl(poller, EPOLL_CTL_ADD, all[i].file, &want);
     }
@@ -447,7 +467,7 @@ static void rawtrip(void) {
     uint32_t produce_size, fetch_size;
     unsigned char *produced = read_frame(asked.frame, &produce_size);
     unsigned char *fetched = read_frame(asked.fetch_frame, &fetch_size);
-    int producer = connect_to_broker(), consumer = connect_to_broker();
+    int producer = connect_to(asked.broker), consumer = connect_to(asked.broker);
     int64_t total = asked.warm_up + asked.records, began = 0;
     latencies = calloc(total, sizeof *latencies);
     for (int64_t number = 0; number < total; number++) {
@@ -481,6 +501,7 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--frame")) asked.frame = value;
     else if (!strcmp(name, "--fetch-frame")) asked.fetch_frame = value;
     else if (!strcmp(name, "--offset-at")) asked.offset_at = atoll(value);
+    else if (!strcmp(name, "--partition-at")) asked.partition_at = atoll(value);
     else if (!strcmp(name, "--answer")) asked.answer = value;
     else if (!strcmp(name, "--partitions")) asked.partitions = atoi(value);
     else if (!strcmp(name, "--connections")) asked.connections = atoi(value);
@@ -489,6 +510,8 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--size")) asked.size = atoll(value);
     else if (!strcmp(name, "--vary") && asked.vary_count < VARIED_MAX)
         asked.vary[asked.vary_count++] = value;
+    else if (!strcmp(name, "--leader") && asked.leader_count < LEADERS_MAX)
+        asked.leaders[asked.leader_count++] = value;
     else die("unknown option %s", name);
 }
 

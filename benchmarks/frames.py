@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from benchmarks.harness import Run, run_client
 from benchmarks.subjects import Subject
-from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -28,19 +28,38 @@ RECORD_SIZE = 100
 
 @dataclass(frozen=True)
 class Frame:
-    """A request without its size prefix; `varied` is what the client's --vary takes."""
+    """A request without its size prefix; `varied` is what the client's --vary takes.
+
+    `partition_at` is where the partition stands, in a request that is for a drawn one.
+    """
 
     api: Api
     version: int
     request: bytes
     varied: tuple[str, ...] = ()
+    partition_at: int | None = None
 
-    def run(self, subject: Subject, scratch: Path, requests: int, connections: int = 1) -> Run:
-        """Send it so many times; first once alone, to see that it is answered without error."""
+    def run(
+        self,
+        subject: Subject,
+        scratch: Path,
+        requests: int,
+        connections: int = 1,
+        leaders: Sequence[str] = (),
+    ) -> Run:
+        """Send it so many times; first once alone, to see that it is answered without error.
+
+        With `leaders`, the address of each partition's, a connection keeps to one partition and
+        goes where it is led; without, all go to the bootstrap address and draw.
+        """
         path = scratch / "frame"
         path.write_bytes(self.request)
         answer = scratch / "answer"
-        options = {"frame": path, "vary": list(self.varied)}
+        options: dict[str, object] = {"frame": path, "vary": list(self.varied)}
+        if leaders:
+            assert self.partition_at is not None, "its request is for one partition"
+            led = [f"{address}={partition}" for partition, address in enumerate(leaders)]
+            options = {"frame": path, "partition_at": self.partition_at, "leader": led}
         run_client(subject, "frames", records=1, answer=answer, **options)
         if subject.name not in ("receive_and_write", "sendfile"):
             self.check(answer.read_bytes())
@@ -48,8 +67,8 @@ class Frame:
         return run_client(subject, "frames", records=requests, connections=connections, **options)
 
     def check(self, answer: bytes) -> None:
-        found = self.api.response.read(self.version, answer, 4)
-        for topic in found["responses"]:
+        found = self.api.response.read(self.version, answer, header_size(self.api, self.version))
+        for topic in found["responses"] if "responses" in found else found["topics"]:
             for partition in topic.get("partition_responses") or topic["partitions"]:
                 if partition["error_code"]:
                     raise RuntimeError(f"{self.api.name} is answered with {partition}")
@@ -67,7 +86,7 @@ def produce_frame(topic: str, batch: bytes, *, partitions: int = 1, acks: int = 
     if partitions == 1:
         return Frame(PRODUCE, PRODUCE_VERSION, request)
     position = request.index(struct.pack(">i", PARTITION_MARK))
-    return Frame(PRODUCE, PRODUCE_VERSION, request, (f"{position}:4:0:{partitions}",))
+    return Frame(PRODUCE, PRODUCE_VERSION, request, (f"{position}:4:0:{partitions}",), position)
 
 
 def fetch_frame(topic: str, *, end_offset: int, size_max: int) -> Frame:
@@ -100,6 +119,11 @@ def waiting_fetch(topic: str) -> tuple[bytes, int]:
 def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
     header = write_header(api.key, version, 1, "bench", api.request_header_flexible(version))
     return header + api.request.write(version, dict(body))
+
+
+def header_size(api: Api, version: int) -> int:
+    """How many bytes of an answer come before its body."""
+    return len(response_header(1, api.response_header_flexible(version)))
 
 
 @cache

@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
+from kafkalite.process.ready import NodeReady, Ready, running
 from tools.apache_kafka import ApacheKafka, answers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,31 +38,44 @@ class Subject(Protocol):
 
 
 class Kafkalite:
-    """Ours, through the command a user would type."""
-
-    name = "kafkalite"
+    """Ours, through the command a user would type; one process, unless `workers` says more."""
 
     def __init__(
-        self, directory: Path, *, durability: str = "os", options: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        durability: str = "os",
+        options: Mapping[str, str] | None = None,
+        workers: int = 0,
+        name: str = "kafkalite",
     ) -> None:
+        self.name = name
+        self.workers = workers
         self.directory = directory
         self.data = directory / "data"
         self.durability = durability
         self.options = dict(options or {})
-        self.ready: dict[str, object] = {}
+        self.ready: Ready | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.startup_s = 0.0
 
     @property
     def bootstrap(self) -> str:
-        return str(self.ready["bootstrap"])
+        assert self.ready is not None, "it was not started"
+        return self.ready["bootstrap"]
 
     @property
     def pids(self) -> list[int]:
-        nodes = self.ready["nodes"]
-        assert isinstance(nodes, list)
-        found = {int(str(self.ready["launcher_pid"])), *(int(node["pid"]) for node in nodes)}
-        return sorted(found)
+        """The launcher and every node's process, as they are now."""
+        assert self.ready is not None, "it was not started"
+        return sorted({self.ready["launcher_pid"], *(node["pid"] for node in self.nodes)})
+
+    @property
+    def nodes(self) -> list[NodeReady]:
+        """What the broker says of its nodes now; they come, go, and are started again."""
+        now = running(self.data)
+        assert now is not None, f"{self.name} has ended"
+        return now["nodes"]
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -69,7 +83,7 @@ class Kafkalite:
         ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
         command += ["--data", str(self.data), "--ready-file", str(ready_file)]
-        command += ["--durability", self.durability, "--workers", "0"]
+        command += ["--durability", self.durability, "--workers", str(self.workers)]
         command += [word for pair in self.options.items() for word in ("-o", "=".join(pair))]
         begun = time.monotonic()
         with (self.directory / "output.log").open("wb") as output:
@@ -88,13 +102,17 @@ class Kafkalite:
     def _is_ready(self, ready_file: Path) -> bool:
         if not ready_file.exists():
             return False
-        self.ready = json.loads(ready_file.read_text())
+        self.ready = cast(Ready, json.loads(ready_file.read_text()))
         host, _, port = self.bootstrap.rpartition(":")
         return answers(host, int(port))
 
     def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGTERM)
+
+    def end(self, number: signal.Signals) -> None:
+        """End it by a signal to the process that was started, and wait until it is gone."""
         assert self.process is not None
-        self.process.terminate()
+        self.process.send_signal(number)
         try:
             self.process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
