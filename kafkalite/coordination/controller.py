@@ -5,26 +5,33 @@
 It decides which topics there are, where their partitions lie, what their configs say, and who gets
 which producer ids.  Everything it knows it has from its records.
 
-Left out: leader elections, replicas that come and go, and reassignment (a partition is led by its
-first replica for good); config changes of existing topics.
+What it decides about nodes is written down in nodes.py, and where partitions go in placement.py.
+
+Left out: more than one replica, and with it leader elections and the Isr; reassignment at a
+client's request; config changes of existing topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kafkalite.config.broker import WORKER_DEDICATED_MAX
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination import topic_names
+from kafkalite.coordination import nodes, topic_names
 from kafkalite.coordination.image import (
+    SUPERVISOR_ID,
     ClusterImage,
     NodeImage,
     PartitionImage,
     TopicImage,
+    node_record,
     partition_records,
     topic_records,
 )
 from kafkalite.coordination.machine import Result
+from kafkalite.coordination.nodes import Placer
+from kafkalite.coordination.placement import UNMEASURED, Move, Sizes
 from kafkalite.coordination.producer_ids import Block, ProducerIds
 from kafkalite.errors import (
     InconsistentClusterId,
@@ -41,8 +48,8 @@ from kafkalite.errors import (
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.internal import (
     CLUSTER,
-    NODE,
     PRODUCER_IDS_BLOCK,
+    REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
     Record,
@@ -80,6 +87,10 @@ class Growth(NamedTuple):
     partition_count: int
     # the nodes of each new partition's replicas, or None to have them placed
     assignments: Sequence[Sequence[int]] | None = None
+
+
+Assigned = dict[int, int | None]
+"""New partitions, each with the node that somebody chose for it, if anybody did."""
 
 
 class Controller:
@@ -124,7 +135,38 @@ class Controller:
     def register_node(self, node: NodeImage) -> Result[None]:
         """Take a node in, or its new address."""
         known = self.image.nodes.get(node.node_id) == node
-        return Result(None, [] if known else [NODE(**node._asdict())])
+        return Result(None, [] if known else [node_record(node)])
+
+    def settle_nodes(
+        self,
+        addresses: nodes.Addresses,
+        rack: str | None,
+        *,
+        sizes: Sizes = UNMEASURED,
+        dedicated_max: int = WORKER_DEDICATED_MAX.default,
+    ) -> Result[None]:
+        """At the start: exactly these nodes are there, and lead all partitions among them."""
+        return nodes.settle(self.image, addresses, rack, sizes, dedicated_max)
+
+    def locate_node(self, node_id: int, host: str, port: int, rack: str | None) -> Result[None]:
+        """A node has got its listener, or another one."""
+        return nodes.locate(self.image, node_id, host, port, rack)
+
+    def add_node(self) -> Result[int]:
+        """Have one more worker: its id."""
+        return nodes.add(self.image)
+
+    def remove_node(self, node_id: int) -> Result[None]:
+        """Have a worker no more that leads nothing."""
+        return nodes.remove(self.image, node_id)
+
+    def set_draining(self, node_id: int, draining: bool) -> Result[None]:
+        """Whether a worker is to lose its partitions and get no more."""
+        return nodes.set_draining(self.image, node_id, draining)
+
+    def move(self, moves: Sequence[Move]) -> Result[list[Move]]:
+        """Move partitions to other workers: those moves that still make sense."""
+        return nodes.move(self.image, moves)
 
     def allocate_producer_ids(self, node_id: int) -> Result[Block]:
         """Give a node its next block of producer ids."""
@@ -138,12 +180,15 @@ class Controller:
         topic_ids: Sequence[bytes],
         defaults: Defaults,
         *,
+        sizes: Sizes = UNMEASURED,
+        dedicated_max: int = WORKER_DEDICATED_MAX.default,
         validate_only: bool = False,
     ) -> Result[dict[str, TopicImage | KafkaError]]:
         """Create topics, each for itself: the answer is its image, or what speaks against it.
 
         `topic_ids` are fresh ids, one a topic.
         """
+        placer = Placer.over(self.image, sizes, dedicated_max)
         assert len({new.name for new in wanted}) == len(wanted) == len(topic_ids)
         answers: dict[str, TopicImage | KafkaError] = {}
         records: list[Record] = []
@@ -152,27 +197,39 @@ class Controller:
         for new, topic_id in zip(wanted, topic_ids, strict=True):
             try:
                 self._check_name(new.name, new_metric_names)
-                partitions = self._first_partitions(new, defaults, room)
-                topic = TopicImage(new.name, topic_id, partitions, _checked_config(new.config))
+                assigned = self._first_partitions(new, defaults, room)
+                topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
+                self._place(topic, assigned, placer)
             except KafkaError as fault:
                 answers[new.name] = fault
                 continue
             answers[new.name] = topic
             records.extend(topic_records(topic))
             new_metric_names[topic_names.metric_name(new.name)] = new.name
-            room -= len(partitions)
-        return Result(answers, [] if validate_only else records)
+            room -= len(topic.partitions)
+        made = map(node_record, placer.made)
+        return Result(answers, [] if validate_only else [*made, *records])
 
     def delete_topics(self, topic_ids: Sequence[bytes]) -> Result[dict[str, None | KafkaError]]:
-        """Delete topics that are there: None for each name."""
-        names = [self.image.topics_by_id[topic_id].name for topic_id in topic_ids]
+        """Delete topics that are there, and their dedicated nodes: None for each name."""
+        topics = [self.image.topics_by_id[topic_id] for topic_id in topic_ids]
         records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in topic_ids]
-        return Result(dict.fromkeys(names), records)
+        for topic in topics:
+            leaders = [partition.leader for partition in topic.partitions.values()]
+            alone = [node_id for node_id in leaders if self.image.nodes[node_id].dedicated]
+            records += [REMOVE_NODE(node_id=node_id) for node_id in alone]
+        return Result({topic.name: None for topic in topics}, records)
 
     def create_partitions(
-        self, wanted: Sequence[Growth], *, validate_only: bool = False
+        self,
+        wanted: Sequence[Growth],
+        *,
+        sizes: Sizes = UNMEASURED,
+        dedicated_max: int = WORKER_DEDICATED_MAX.default,
+        validate_only: bool = False,
     ) -> Result[dict[str, None | KafkaError]]:
         """Give topics more partitions, each for itself: None, or what speaks against it."""
+        placer = Placer.over(self.image, sizes, dedicated_max)
         assert len({growth.name for growth in wanted}) == len(wanted)
         answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
@@ -180,14 +237,16 @@ class Controller:
         for growth in wanted:
             try:
                 topic = self.image.topic(growth.name)
-                partitions = self._more_partitions(topic, growth, room)
+                grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
+                self._place(grown, self._more_partitions(topic, growth, room), placer)
             except KafkaError as fault:
                 answers[growth.name] = fault
                 continue
             answers[growth.name] = None
-            records.extend(partition_records(topic.topic_id, partitions))
-            room -= len(partitions)
-        return Result(answers, [] if validate_only else records)
+            records.extend(partition_records(topic.topic_id, grown.partitions))
+            room -= len(grown.partitions)
+        made = map(node_record, placer.made)
+        return Result(answers, [] if validate_only else [*made, *records])
 
     # -- what speaks against it --------------------------------------------------------------
 
@@ -204,9 +263,7 @@ class Controller:
                 f"The topic {name} would collide with {other}: in metric names '.' and '_' are one."
             )
 
-    def _first_partitions(
-        self, new: NewTopic, defaults: Defaults, room: int
-    ) -> dict[int, PartitionImage]:
+    def _first_partitions(self, new: NewTopic, defaults: Defaults, room: int) -> Assigned:
         if new.assignments:
             if new.partition_count != DEFAULT or new.replication_factor != DEFAULT:
                 raise InvalidRequest(
@@ -214,7 +271,7 @@ class Controller:
                     " replication factor at -1."
                 )
             _check_room(len(new.assignments), room)
-            return self._placed_by_hand(new.assignments)
+            return self._assigned_first(new.assignments)
         count, factor = new.partition_count, new.replication_factor
         if factor == DEFAULT:
             factor = defaults.replication_factor
@@ -224,16 +281,18 @@ class Controller:
             raise InvalidReplicationFactor(
                 f"The replication factor is at least 1, or -1 for the default; {factor} is neither."
             )
+        if factor > 1:
+            raise InvalidReplicationFactor(
+                f"A partition has one replica in this version; ask for 1 or -1, not for {factor}."
+            )
         if count <= 0:
             raise InvalidPartitions(
                 f"A topic has at least 1 partition, or -1 for the default; {count} is neither."
             )
         _check_room(count, room)
-        return self._placed(range(count), factor)
+        return dict.fromkeys(range(count))
 
-    def _more_partitions(
-        self, topic: TopicImage, growth: Growth, room: int
-    ) -> dict[int, PartitionImage]:
+    def _more_partitions(self, topic: TopicImage, growth: Growth, room: int) -> Assigned:
         present = len(topic.partitions)
         if growth.partition_count <= present:
             raise InvalidPartitions(
@@ -243,33 +302,18 @@ class Controller:
         added = range(present, growth.partition_count)
         _check_room(len(added), room)
         if growth.assignments is None:
-            return self._placed(added, topic.replication_factor)
+            return dict.fromkeys(added)
         if len(growth.assignments) != len(added):
             raise InvalidReplicaAssignment(
                 f"{len(added)} partitions are to be added, and"
                 f" {len(growth.assignments)} of them are assigned."
             )
         return {
-            index: self._hand_placed(index, nodes, topic.replication_factor)
+            index: self._assigned(index, nodes)
             for index, nodes in zip(added, growth.assignments, strict=True)
         }
 
-    # -- where partitions lie ----------------------------------------------------------------
-
-    def _placed(self, indexes: Iterable[int], factor: int) -> dict[int, PartitionImage]:
-        """Partitions in turn over the nodes, replicas on the nodes that follow the leader."""
-        nodes = sorted(self.image.nodes)
-        if factor > len(nodes):
-            raise InvalidReplicationFactor(
-                f"The replication factor {factor} is larger than the number of nodes, {len(nodes)}."
-            )
-        around = nodes + nodes
-        starts = {index: index % len(nodes) for index in indexes}
-        return {index: _new(around[start : start + factor]) for index, start in starts.items()}
-
-    def _placed_by_hand(
-        self, assignments: Sequence[tuple[int, Sequence[int]]]
-    ) -> dict[int, PartitionImage]:
+    def _assigned_first(self, assignments: Sequence[tuple[int, Sequence[int]]]) -> Assigned:
         by_index = dict(assignments)
         if len(by_index) != len(assignments):
             raise InvalidReplicaAssignment("A partition is assigned twice.")
@@ -277,32 +321,57 @@ class Controller:
             raise InvalidReplicaAssignment(
                 "The assigned partitions are not numbered from 0 without gaps."
             )
-        factor = len(by_index[0])
-        return {
-            index: self._hand_placed(index, by_index[index], factor)
-            for index in range(len(by_index))
-        }
+        return {index: self._assigned(index, by_index[index]) for index in range(len(by_index))}
 
-    def _hand_placed(self, index: int, nodes: Sequence[int], factor: int) -> PartitionImage:
+    def _assigned(self, index: int, nodes: Sequence[int]) -> int:
+        """The node that somebody assigned a partition to, when it takes partitions."""
         if not nodes:
             raise InvalidReplicaAssignment(f"Partition {index} is assigned to no node.")
-        if len(set(nodes)) != len(nodes):
-            raise InvalidReplicaAssignment(f"Partition {index} is assigned to a node twice.")
-        for node_id in nodes:
-            if node_id not in self.image.nodes:
-                raise InvalidReplicaAssignment(
-                    f"Partition {index} is assigned to node {node_id}, which is not there."
-                )
-        if len(nodes) != factor:
+        if len(nodes) > 1:
             raise InvalidReplicaAssignment(
-                f"Partition {index} is assigned {len(nodes)} replicas, and others {factor}."
+                f"Partition {index} is assigned to {len(nodes)} nodes; it has one replica in this"
+                " version."
             )
-        return _new(nodes)
+        node = self.image.nodes.get(nodes[0])
+        placeable = self.image.placeable
+        if node is not None and node.node_id in placeable:
+            return node.node_id
+        if node is None:
+            why = "which is not there"
+        elif node.node_id == SUPERVISOR_ID:
+            why = "the supervisor, which leads no partitions while there are workers"
+        elif node.dedicated:
+            why = "which serves one partition alone"
+        else:
+            why = "which takes no partitions now"
+        raise InvalidReplicaAssignment(
+            f"Partition {index} is assigned to node {nodes[0]}, {why}; choose among"
+            f" {', '.join(map(str, placeable))}."
+        )
 
+    # -- where partitions lie ----------------------------------------------------------------
 
-def _new(replicas: Sequence[int]) -> PartitionImage:
-    nodes = tuple(replicas)
-    return PartitionImage(leader=nodes[0], leader_epoch=0, replicas=nodes, isr=nodes)
+    def _place(self, topic: TopicImage, assigned: Assigned, placer: Placer) -> None:
+        """Fill in the topic's partitions: as assigned, on workers of their own, or in turn."""
+        open_to_us = [index for index, node_id in assigned.items() if node_id is None]
+        if not (topic.dedicated and placer.dedicates):
+            leaders = placer.share(topic.topic_id, open_to_us)
+        elif len(open_to_us) < len(assigned):
+            raise InvalidReplicaAssignment(
+                f"The topic {topic.name} has worker.dedicated=true: its partitions lie on workers"
+                " made for them, so assign none."
+            )
+        elif len(assigned) > placer.room:
+            raise PolicyViolation(
+                f"The topic {topic.name} asks for {len(assigned)} dedicated workers, and"
+                f" {placer.room} of worker.dedicated.max={placer.dedicated_max} are left; ask for"
+                " fewer partitions, raise that key, or create the topic without worker.dedicated."
+            )
+        else:
+            leaders = placer.dedicate(open_to_us)
+        for index, node_id in assigned.items():
+            nodes = (leaders[index] if node_id is None else node_id,)
+            topic.partitions[index] = PartitionImage(nodes[0], 0, nodes, nodes)
 
 
 def _check_room(count: int, room: int) -> None:

@@ -51,6 +51,10 @@ class PartitionImage(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
+    def led_by(self, node_id: int) -> PartitionImage:
+        """The same under its next leader, which alone holds it."""
+        return PartitionImage(node_id, self.leader_epoch + 1, (node_id,), (node_id,))
+
 
 @dataclass(slots=True)
 class TopicImage:
@@ -97,7 +101,7 @@ class ClusterImage:
 
     @property
     def workers(self) -> list[int]:
-        """The nodes that partitions are placed over when there is more than node 0 alone."""
+        """The nodes that share the partitions when there are more than node 0 alone."""
         return sorted(
             node.node_id
             for node in self.nodes.values()
@@ -106,9 +110,15 @@ class ClusterImage:
 
     @property
     def placeable(self) -> list[int]:
-        """The workers that may be given partitions: they can be reached and are to stay."""
-        nodes = self.nodes
-        return [w for w in self.workers if nodes[w].port and not nodes[w].draining]
+        """The nodes that may be given partitions: workers that can be reached and are to stay.
+
+        Without workers that is node 0.
+        """
+        workers = self.workers
+        if not workers:
+            return [SUPERVISOR_ID]
+        staying = [node_id for node_id in workers if not self.nodes[node_id].draining]
+        return [node_id for node_id in staying if self.nodes[node_id].port] or staying
 
     def led_count(self, node_id: int) -> int:
         """How many partitions a node leads."""
@@ -137,7 +147,7 @@ class ClusterImage:
         if self.cluster_id:
             yield CLUSTER(cluster_id=self.cluster_id)
         for node in self.nodes.values():
-            yield NODE(**node._asdict())
+            yield node_record(node)
         if self.next_node_id > max(self.nodes, default=-1) + 1:
             yield REMOVE_NODE(node_id=self.next_node_id - 1)
         for topic in self.topics.values():
@@ -206,6 +216,11 @@ class ClusterImage:
         REMOVE_TOPIC.key: _remove_topic,
         CONFIG.key: _config,
     }
+
+
+def node_record(node: NodeImage) -> Record:
+    """The record that brings a node into an image, or changes it there."""
+    return NODE(**node._asdict())
 
 
 def topic_records(topic: TopicImage) -> Iterator[Record]:

@@ -33,11 +33,11 @@ def do(controller: Controller, result: Any) -> Any:
     return result.response
 
 
-def cluster_of(node_count: int) -> Controller:
+def cluster_of(workers: int) -> Controller:
     controller = Controller()
     do(controller, controller.found("a-cluster"))
-    for node_id in range(node_count):
-        do(controller, controller.register_node(NodeImage(node_id, "localhost", 9092 + node_id)))
+    addresses = {node_id: ("localhost", 9092 + node_id) for node_id in range(workers + 1)}
+    do(controller, controller.settle_nodes(addresses, None))
     return controller
 
 
@@ -53,7 +53,7 @@ def grow(controller: Controller, *wanted: Growth, **options: Any) -> dict[str, A
 
 @pytest.fixture
 def controller() -> Controller:
-    return cluster_of(1)
+    return cluster_of(workers=0)
 
 
 def test_a_topic_is_there_once_its_records_are_replayed(controller):
@@ -149,25 +149,20 @@ def test_the_bound_on_new_partitions_holds_for_a_whole_request(controller):
     assert len(controller.image.topics["a"].partitions) == NEW_PARTITIONS_MAX
 
 
-def test_partitions_lie_in_turn_over_the_nodes():
-    controller = cluster_of(3)
-    partitions = create(controller, NewTopic("a", 6, 2))["a"].partitions
-    assert [partition.leader for partition in partitions.values()] == [0, 1, 2, 0, 1, 2]
-    assert all(len(set(partition.replicas)) == 2 for partition in partitions.values())
-    assert all(partition.leader == partition.replicas[0] for partition in partitions.values())
+def test_partitions_lie_in_turn_over_the_workers():
+    controller = cluster_of(workers=3)
+    partitions = create(controller, NewTopic("a", 6))["a"].partitions
+    assert [partition.leader for partition in partitions.values()] == [1, 2, 3, 1, 2, 3]
+    assert partitions[4] == PartitionImage(leader=2, leader_epoch=0, replicas=(2,), isr=(2,))
 
 
 def test_partitions_placed_by_hand_lie_where_they_were_put():
-    controller = cluster_of(3)
-    answer = create(controller, NewTopic("a", assignments=[(1, [2, 0]), (0, [1, 2])]))["a"]
-    assert [*answer.partitions] == [0, 1]
-    assert answer.partitions[1].replicas == (2, 0)
-
-
-def test_replicas_placed_by_hand_are_as_many_for_each_partition():
-    controller = cluster_of(3)
-    answer = create(controller, NewTopic("a", assignments=[(0, [0, 1]), (1, [1])]))["a"]
-    assert isinstance(answer, errors.InvalidReplicaAssignment)
+    controller = cluster_of(workers=3)
+    answer = create(controller, NewTopic("a", assignments=[(1, [2]), (0, [3])]))["a"]
+    assert {i: partition.leader for i, partition in answer.partitions.items()} == {0: 3, 1: 2}
+    grow(controller, Growth("a", 4, [[2], [2]]))
+    leaders = [partition.leader for partition in controller.image.topics["a"].partitions.values()]
+    assert leaders == [3, 2, 2, 2]
 
 
 def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):

@@ -1,6 +1,7 @@
 """A controller driven at random: after any decisions, three ways of making it again agree.
 
-Its records replayed through their bytes, its fewest records, and itself.
+Its records replayed through their bytes, its fewest records, and itself.  What may never be
+whatever was decided is looked for after every step.
 """
 
 from __future__ import annotations
@@ -9,34 +10,39 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
-from kafkalite.coordination.image import NodeImage
+from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
+from kafkalite.coordination.placement import Move, drain_moves, rebalance_moves
+from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas import internal
 
 NAMES = st.sampled_from(["a", "a.b", "a_b", "b", "..", "__cluster_metadata"])
 CONFIGS = st.dictionaries(
-    st.sampled_from(["retention.ms", "segment.bytes", "no.such.key"]),
-    st.sampled_from(["-1", "1048576", "soon", None]),
+    st.sampled_from(["retention.ms", "worker.dedicated", "no.such.key"]),
+    st.sampled_from(["-1", "true", "true", "soon", None]),
 )
+NODE_IDS = st.integers(0, 7)
 NEW_TOPICS = st.builds(
     NewTopic,
     NAMES,
-    st.integers(-2, 4),
-    st.integers(-2, 3),
+    st.integers(-2, 9),
+    st.integers(-2, 2),
     assignments=st.one_of(
         st.just([]),
-        st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3))),
+        st.lists(st.tuples(st.integers(0, 3), st.lists(NODE_IDS, max_size=2)), max_size=3),
     ),
     config=CONFIGS,
 )
 GROWTHS = st.builds(
     Growth,
     NAMES,
-    st.integers(-1, 6),
-    st.one_of(st.none(), st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=3)),
+    st.integers(-1, 12),
+    st.one_of(st.none(), st.lists(st.lists(NODE_IDS, max_size=2), max_size=3)),
 )
+SIZES = st.dictionaries(st.integers(0, 12), st.integers(0, 100))
+DEDICATED_MAX = 6
 
 
 def state(controller: Controller) -> Any:
@@ -44,8 +50,10 @@ def state(controller: Controller) -> Any:
     return (
         image.cluster_id,
         image.nodes,
+        image.next_node_id,
         image.topics,
         image.topics_by_id,
+        {node_id: image.led_count(node_id) for node_id in range(image.next_node_id)},
         controller.producer_ids.next_id,
         controller._metric_names,
     )
@@ -64,48 +72,164 @@ class ControllerMachine(RuleBasedStateMachine):
         self.controller = Controller()
         self.log: list[bytes] = []
         self.topic_ids = 0
+        self.node_ids: set[int] = set()
+        self.leaders: dict[tuple[bytes, int], tuple[int, int]] = {}
 
-    def do(self, result: Any) -> Any:
+    @property
+    def image(self) -> Any:
+        return self.controller.image
+
+    def do(self, result: Any, settled: Any = frozenset()) -> Any:
+        """Replay a decision; a node that it made has an id that no node ever had."""
+        before = {*self.image.nodes}
         for record in result.records:
             self.log.append(internal.write(record))
             self.controller.replay(record)
+        made = self.image.nodes.keys() - before - settled
+        assert not made & self.node_ids
+        self.node_ids |= {*self.image.nodes}
         return result.response
 
-    @rule()
-    def found(self) -> None:
-        self.do(self.controller.found("a-cluster"))
+    # -- nodes -------------------------------------------------------------------------------
 
-    @rule(node_id=st.integers(0, 3), port=st.integers(1, 3), rack=st.sampled_from([None, "r"]))
-    def register_node(self, node_id: int, port: int, rack: str | None) -> None:
-        self.do(self.controller.register_node(NodeImage(node_id, "localhost", port, rack)))
+    @initialize(workers=st.integers(0, 4))
+    def found(self, workers: int) -> None:
+        self.do(self.controller.found("a-cluster"))
+        self.settle(workers, 1, None)
+
+    @rule(workers=st.integers(0, 4), port=st.integers(1, 2), rack=st.sampled_from([None, "r"]))
+    def settle(self, workers: int, port: int, rack: str | None) -> None:
+        addresses = dict.fromkeys(range(workers + 1), ("localhost", port))
+        result = self.controller.settle_nodes(addresses, rack, dedicated_max=DEDICATED_MAX)
+        self.do(result, settled=addresses.keys())
+        if self.image.workers:
+            ordinary = {n for n, node in self.image.nodes.items() if not node.dedicated}
+            assert ordinary <= addresses.keys() <= self.image.nodes.keys()
+        else:
+            assert self.image.nodes.keys() == {0}
+
+    @rule()
+    def settle_as_it_is(self) -> None:
+        addresses = {
+            node.node_id: (node.host, node.port) for node in self.image.nodes.values()
+        }
+        rack = self.image.nodes[0].rack
+        result = self.controller.settle_nodes(addresses, rack, dedicated_max=DEDICATED_MAX)
+        # Topics that had to share may get workers of their own, and ids without a rack get one.
+        moved = [record for record in result.records if record.kind is internal.PARTITION]
+        for record in moved:
+            assert self.image.topics_by_id[record.fields["topic_id"]].dedicated
+        self.do(result)
+
+    @rule(node_id=NODE_IDS, port=st.integers(0, 2))
+    def locate_node(self, node_id: int, port: int) -> None:
+        self.do(self.controller.locate_node(node_id, "localhost", port, None))
+
+    @rule()
+    def add_node(self) -> None:
+        self.ask(lambda: self.controller.add_node())
+
+    @rule(node_id=NODE_IDS)
+    def remove_node(self, node_id: int) -> None:
+        self.ask(lambda: self.controller.remove_node(node_id))
+
+    @rule(node_id=NODE_IDS, draining=st.booleans())
+    def set_draining(self, node_id: int, draining: bool) -> None:
+        self.ask(lambda: self.controller.set_draining(node_id, draining))
+
+    def ask(self, decide: Any) -> None:
+        try:
+            self.do(decide())
+        except InvalidRequest:
+            pass
+
+    # -- moves -------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        topics = sorted(self.image.topics_by_id) or [b"nobody's"]
+        moves = data.draw(
+            st.lists(
+                st.builds(
+                    Move, st.sampled_from(topics), st.integers(0, 3), NODE_IDS, NODE_IDS
+                )
+            )
+        )
+        for granted in self.do(self.controller.move(moves)):
+            assert granted in moves
+            assert granted.to_node in self.image.workers
+
+    @precondition(lambda self: self.image.workers)
+    @rule(data=st.data(), sizes=SIZES)
+    def drain(self, data: st.DataObject, sizes: dict[int, int]) -> None:
+        node_id = data.draw(st.sampled_from(self.image.workers))
+        moves = drain_moves(self.image, node_id, self.measured(sizes))
+        assert self.do(self.controller.move(moves)) == moves
+        if set(self.image.placeable) - {node_id}:
+            assert self.image.led_count(node_id) == 0
+
+    @rule(sizes=SIZES)
+    def rebalance(self, sizes: dict[int, int]) -> None:
+        moves = rebalance_moves(self.image, self.measured(sizes))
+        assert self.do(self.controller.move(moves)) == moves
+        counts = [self.image.led_count(node_id) for node_id in self.image.placeable]
+        assert max(counts) - min(counts) <= 1
+        assert rebalance_moves(self.image, {}) == []
+
+    def measured(self, sizes: dict[int, int]) -> dict[tuple[bytes, int], int]:
+        return {
+            (topic_id, index): size + topic_id[-1]
+            for topic_id in self.image.topics_by_id
+            for index, size in sizes.items()
+        }
+
+    # -- topics ------------------------------------------------------------------------------
 
     @rule(
         wanted=st.lists(NEW_TOPICS, max_size=3, unique_by=lambda new: new.name),
         validate_only=st.booleans(),
+        sizes=SIZES,
     )
-    def create_topics(self, wanted: list[NewTopic], validate_only: bool) -> None:
+    def create_topics(
+        self, wanted: list[NewTopic], validate_only: bool, sizes: dict[int, int]
+    ) -> None:
         ids = []
         for _ in wanted:
             self.topic_ids += 1
             ids.append(self.topic_ids.to_bytes(16, "big"))
-        self.do(
-            self.controller.create_topics(wanted, ids, Defaults(2, 1), validate_only=validate_only)
+        placeable = self.image.placeable
+        answers = self.do(
+            self.controller.create_topics(
+                wanted,
+                ids,
+                Defaults(2, 1),
+                sizes=self.measured(sizes),
+                dedicated_max=DEDICATED_MAX,
+                validate_only=validate_only,
+            )
         )
+        topics = [each for each in answers.values() if isinstance(each, TopicImage)]
+        for topic in () if validate_only else topics:
+            for partition in topic.partitions.values():
+                node = self.image.nodes[partition.leader]
+                assert topic.dedicated if node.dedicated else node.node_id in placeable
 
     @rule(data=st.data())
     def delete_topics(self, data: st.DataObject) -> None:
-        there = sorted(self.controller.image.topics_by_id)
+        there = sorted(self.image.topics_by_id)
         if there:
             chosen = data.draw(st.lists(st.sampled_from(there), unique=True))
             self.do(self.controller.delete_topics(chosen))
 
     @rule(wanted=st.lists(GROWTHS, max_size=3, unique_by=lambda growth: growth.name))
     def create_partitions(self, wanted: list[Growth]) -> None:
-        self.do(self.controller.create_partitions(wanted))
+        self.do(self.controller.create_partitions(wanted, dedicated_max=DEDICATED_MAX))
 
     @rule(node_id=st.integers(0, 3))
     def allocate_producer_ids(self, node_id: int) -> None:
         self.do(self.controller.allocate_producer_ids(node_id))
+
+    # -- what holds --------------------------------------------------------------------------
 
     @invariant()
     def its_log_makes_it_again(self) -> None:
@@ -117,13 +241,52 @@ class ControllerMachine(RuleBasedStateMachine):
         assert state(replayed(self.controller.records())) == state(self.controller)
 
     @invariant()
-    def partitions_have_no_gap_and_live_on_nodes_that_are_there(self) -> None:
-        for topic in self.controller.image.topics.values():
+    def every_partition_has_one_leader_that_may_lead_it(self) -> None:
+        image = self.image
+        for topic in image.topics.values():
             assert [*topic.partitions] == [*range(len(topic.partitions))]
             for partition in topic.partitions.values():
-                assert set(partition.replicas) <= self.controller.image.nodes.keys()
-                assert partition.leader in partition.isr
+                assert partition.replicas == partition.isr == (partition.leader,)
+                node = image.nodes[partition.leader]
+                assert (node.node_id == SUPERVISOR_ID) == (not image.workers)
+                assert not node.dedicated or (
+                    topic.dedicated and image.led_count(node.node_id) == 1
+                )
+
+    @invariant()
+    def a_leader_changes_only_with_a_higher_epoch(self) -> None:
+        now = {
+            (topic.topic_id, index): (partition.leader_epoch, partition.leader)
+            for topic in self.image.topics.values()
+            for index, partition in topic.partitions.items()
+        }
+        for place, (epoch, leader) in now.items():
+            old_epoch, old_leader = self.leaders.get(place, (epoch, leader))
+            assert leader == old_leader if epoch == old_epoch else epoch > old_epoch
+        self.leaders = now
+
+    @invariant()
+    def led_partitions_are_counted(self) -> None:
+        leaders = [
+            partition.leader
+            for topic in self.image.topics.values()
+            for partition in topic.partitions.values()
+        ]
+        for node_id in range(self.image.next_node_id):
+            assert self.image.led_count(node_id) == leaders.count(node_id)
+
+    @invariant()
+    def a_dedicated_node_is_there_for_its_partition(self) -> None:
+        dedicated = [node.node_id for node in self.image.nodes.values() if node.dedicated]
+        assert all(self.image.led_count(node_id) == 1 for node_id in dedicated)
+        assert len(dedicated) <= DEDICATED_MAX
+
+    @invariant()
+    def there_is_a_node_that_takes_partitions(self) -> None:
+        if self.image.nodes:
+            assert self.image.placeable
+            assert {*self.image.placeable} <= self.image.nodes.keys()
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestController.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)

@@ -1,0 +1,279 @@
+"""Nodes: which there are, what they lead, and how both change.
+
+    node 0          the supervisor; it leads everything while there are no workers
+    workers         share the partitions of ordinary topics
+    dedicated ones  each leads one partition, of a topic with worker.dedicated; made with it, and
+                    removed with it
+
+The functions here are the controller's decisions about them: each looks at the image and gives the
+records that make its answer true.  A partition that gets another leader gets the next epoch.
+
+Left out: the ids of nodes that are settled are given by whoever started them, so the id of a
+worker that was removed may come back at a later start; only those given here never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from kafkalite.config.broker import WORKERS_MAX
+from kafkalite.coordination.image import (
+    SUPERVISOR_ID,
+    ClusterImage,
+    NodeImage,
+    TopicImage,
+    node_record,
+    partition_records,
+)
+from kafkalite.coordination.machine import Result
+from kafkalite.coordination.placement import Load, Move, Sizes
+from kafkalite.errors import InvalidRequest, PolicyViolation
+from kafkalite.protocol.schemas.internal import REMOVE_NODE, Record
+
+Addresses = Mapping[int, tuple[str, int]]
+"""Where each node listens: its host and port."""
+
+
+class Placer:
+    """Places the partitions of one decision, each of which finds those before it counted."""
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        nodes: Sequence[int],
+        sizes: Sizes,
+        *,
+        dedicated_count: int,
+        dedicated_max: int,
+        next_node_id: int,
+    ) -> None:
+        self.dedicates = SUPERVISOR_ID not in nodes
+        """Whether there can be dedicated workers; a cluster without workers has none."""
+        self.dedicated_max = dedicated_max
+        self.room = max(0, dedicated_max - dedicated_count)
+        self.made: list[NodeImage] = []
+        """The dedicated nodes this decision makes."""
+        self._load = Load(image, nodes, sizes)
+        self._sizes = sizes
+        self._next_node_id = next_node_id
+
+    @classmethod
+    def over(cls, image: ClusterImage, sizes: Sizes, dedicated_max: int) -> Placer:
+        """One for the nodes that are there."""
+        assert image.nodes, "nodes are settled first"
+        return cls(
+            image,
+            image.placeable,
+            sizes,
+            dedicated_count=sum(node.dedicated for node in image.nodes.values()),
+            dedicated_max=dedicated_max,
+            next_node_id=image.next_node_id,
+        )
+
+    def share(self, topic_id: bytes, indexes: Sequence[int]) -> dict[int, int]:
+        """A node of the shared ones for each partition of a topic."""
+        sizes = [self._sizes.get((topic_id, index), 0) for index in indexes]
+        return dict(zip(indexes, self._load.place(topic_id, sizes), strict=True))
+
+    def dedicate(self, indexes: Sequence[int]) -> dict[int, int]:
+        """A new node of its own for each partition."""
+        assert self.dedicates and len(indexes) <= self.room
+        self.room -= len(indexes)
+        placed = dict(zip(indexes, count(self._next_node_id)))
+        self._next_node_id += len(indexes)
+        self.made += [NodeImage(node_id, "", 0, dedicated=True) for node_id in placed.values()]
+        return placed
+
+
+# -- at the start --------------------------------------------------------------------------------
+
+
+def settle(
+    image: ClusterImage,
+    addresses: Addresses,
+    rack: str | None,
+    sizes: Sizes,
+    dedicated_max: int,
+) -> Result[None]:
+    """Have exactly these nodes, and every partition led by one of them that may.
+
+    Node 0 alone leads everything.  With workers it leads none but the internal topics; dedicated
+    nodes that are not among the addresses stay, and wait for their listeners.
+    """
+    assert SUPERVISOR_ID in addresses
+    nodes = _settled_nodes(image, addresses, rack)
+    shared = [node_id for node_id in _workers(nodes) if not nodes[node_id].draining]
+    placer = Placer(
+        image,
+        shared or [SUPERVISOR_ID],
+        sizes,
+        dedicated_count=sum(node.dedicated for node in nodes.values()),
+        dedicated_max=dedicated_max,
+        next_node_id=max(image.next_node_id, *(node_id + 1 for node_id in nodes)),
+    )
+    moved: list[Record] = []
+    for topic in image.topics.values():
+        leaders = _settled_leaders(topic, nodes, placer)
+        changed = {
+            index: topic.partitions[index].led_by(node_id) for index, node_id in leaders.items()
+        }
+        moved += partition_records(topic.topic_id, changed)
+    nodes |= {node.node_id: node for node in placer.made}
+    changed_nodes = [node for node in nodes.values() if image.nodes.get(node.node_id) != node]
+    removed = [REMOVE_NODE(node_id=node_id) for node_id in image.nodes if node_id not in nodes]
+    return Result(None, [*map(node_record, changed_nodes), *moved, *removed])
+
+
+def _settled_nodes(
+    image: ClusterImage, addresses: Addresses, rack: str | None
+) -> dict[int, NodeImage]:
+    nodes = {}
+    for node_id, (host, port) in sorted(addresses.items()):
+        known = image.nodes.get(node_id, NodeImage(node_id, host, port))
+        nodes[node_id] = known._replace(host=host, port=port, rack=rack)
+    workers = _workers(nodes)
+    if not workers:
+        return {SUPERVISOR_ID: nodes[SUPERVISOR_ID]}
+    if all(nodes[node_id].draining for node_id in workers):
+        # Those that they were to make way for did not come back.
+        for node_id in workers:
+            nodes[node_id] = nodes[node_id]._replace(draining=False)
+    for node in image.nodes.values():
+        if node.dedicated and node.node_id not in nodes:
+            nodes[node.node_id] = node._replace(port=0)
+    return nodes
+
+
+def _workers(nodes: Mapping[int, NodeImage]) -> list[int]:
+    return [n for n, node in nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
+
+
+def _settled_leaders(
+    topic: TopicImage, nodes: Mapping[int, NodeImage], placer: Placer
+) -> dict[int, int]:
+    """The new leaders of a topic's partitions, where they are not what they were."""
+    leaders = {index: partition.leader for index, partition in topic.partitions.items()}
+    if topic.internal or not placer.dedicates:
+        return {i: SUPERVISOR_ID for i, leader in leaders.items() if leader != SUPERVISOR_ID}
+    alone: list[int] = []
+    if topic.dedicated:
+        alone = [i for i, leader in leaders.items() if not _is_dedicated(nodes, leader)]
+        alone = alone[: placer.room]
+    lost = [
+        index
+        for index, leader in leaders.items()
+        if index not in alone and (leader == SUPERVISOR_ID or leader not in nodes)
+    ]
+    return placer.dedicate(alone) | placer.share(topic.topic_id, lost)
+
+
+def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
+    return node_id in nodes and nodes[node_id].dedicated
+
+
+# -- while it runs -------------------------------------------------------------------------------
+
+
+def locate(
+    image: ClusterImage, node_id: int, host: str, port: int, rack: str | None
+) -> Result[None]:
+    """Note where a node listens; one that was removed meanwhile is nowhere."""
+    node = image.nodes.get(node_id)
+    if node is None:
+        return Result(None)
+    located = node._replace(host=host, port=port, rack=rack)
+    return Result(None, [] if located == node else [node_record(located)])
+
+
+def add(image: ClusterImage) -> Result[int]:
+    """Have one more worker; its listener comes with its process."""
+    workers = image.workers
+    if not workers:
+        raise InvalidRequest(
+            "The cluster runs without workers; start it with --workers 1 or more to have some."
+        )
+    if len(workers) >= WORKERS_MAX:
+        raise PolicyViolation(f"There are at most {WORKERS_MAX} workers, and so many there are.")
+    node = NodeImage(image.next_node_id, "", 0)
+    return Result(node.node_id, [node_record(node)])
+
+
+def remove(image: ClusterImage, node_id: int) -> Result[None]:
+    """Have a worker no more that leads nothing."""
+    node = _worker(image, node_id)
+    led_count = image.led_count(node_id)
+    if node.dedicated:
+        raise InvalidRequest(_goes_with_its_topic(image, node_id))
+    if led_count:
+        raise InvalidRequest(
+            f"Node {node_id} still leads {led_count} partitions; drain it first:"
+            f" kafkalite node drain {node_id}."
+        )
+    _check_others(image, node_id)
+    return Result(None, [REMOVE_NODE(node_id=node_id)])
+
+
+def set_draining(image: ClusterImage, node_id: int, draining: bool) -> Result[None]:
+    """Give a worker no more partitions, so that those it has can be moved away; or take it back."""
+    node = _worker(image, node_id)
+    if node.dedicated:
+        raise InvalidRequest(_goes_with_its_topic(image, node_id))
+    if node.draining == draining:
+        return Result(None)
+    if draining:
+        _check_others(image, node_id)
+    return Result(None, [node_record(node._replace(draining=draining))])
+
+
+def _worker(image: ClusterImage, node_id: int) -> NodeImage:
+    if node_id == SUPERVISOR_ID:
+        raise InvalidRequest("Node 0 is the supervisor; it stays as long as the cluster runs.")
+    node = image.nodes.get(node_id)
+    if node is None:
+        workers = ", ".join(map(str, image.workers)) or "none"
+        raise InvalidRequest(f"There is no node {node_id}; the workers are: {workers}.")
+    return node
+
+
+def _goes_with_its_topic(image: ClusterImage, node_id: int) -> str:
+    names = [
+        topic.name
+        for topic in image.topics.values()
+        if any(partition.leader == node_id for partition in topic.partitions.values())
+    ]
+    return f"Node {node_id} is dedicated to a partition of {names[0]} and goes with that topic."
+
+
+def _check_others(image: ClusterImage, node_id: int) -> None:
+    if not set(image.placeable) - {node_id}:
+        raise InvalidRequest(
+            f"No other worker could take partitions; add one before node {node_id} goes:"
+            " kafkalite node add."
+        )
+
+
+def move(image: ClusterImage, moves: Sequence[Move]) -> Result[list[Move]]:
+    """Move partitions to other workers; the answer is those moves that still make sense.
+
+    A partition that is elsewhere by now, is gone, or is served by a dedicated worker stays, and
+    nothing goes to a node that takes none.
+    """
+    targets = set(image.workers) & set(image.placeable)
+    granted: dict[tuple[bytes, int], Move] = {}
+    records: list[Record] = []
+    for wanted in moves:
+        topic = image.topics_by_id.get(wanted.topic_id)
+        partition = topic.partitions.get(wanted.partition) if topic is not None else None
+        if (
+            topic is not None
+            and partition is not None
+            and partition.leader == wanted.from_node != wanted.to_node
+            and wanted.to_node in targets
+            and not (topic.internal or _is_dedicated(image.nodes, wanted.from_node))
+            and wanted[:2] not in granted
+        ):
+            granted[wanted[:2]] = wanted
+            changed = {wanted.partition: partition.led_by(wanted.to_node)}
+            records += partition_records(topic.topic_id, changed)
+    return Result(list(granted.values()), records)

@@ -1,0 +1,253 @@
+"""Placement: which node leads which partition, and which partitions had better move.
+
+A new partition goes to the node with the fewest of its topic; among those, to the one with the
+fewest in all, then with the fewest bytes, then with the lowest id.  So a topic is spread first,
+and the cluster with what is left.
+
+Only ordinary workers are looked at (ClusterImage.placeable): node 0 leads nothing while there are
+workers, and what is on a dedicated one stays there.  Everything here follows from its arguments
+alone; asked twice it answers the same.
+
+`sizes` holds what partitions measure in bytes, as far as that is known; an unknown one counts as
+empty.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kafkalite.coordination.image import ClusterImage
+
+Place = tuple[bytes, int]
+"""A partition: its topic's id and its number."""
+
+Sizes = Mapping[Place, int]
+UNMEASURED: Sizes = {}
+
+WORTH_IT = 0.9
+"""Two partitions are swapped when the fuller of their two nodes then has at most this share."""
+
+
+class Move(NamedTuple):
+    """A partition that is to go from the node that leads it to another."""
+
+    topic_id: bytes
+    partition: int
+    from_node: int
+    to_node: int
+
+
+class Load:
+    """What some nodes bear.  It counts what it places, so that the next finds its place by it."""
+
+    def __init__(self, image: ClusterImage, nodes: Iterable[int], sizes: Sizes) -> None:
+        self._image = image
+        self._count = {node_id: image.led_count(node_id) for node_id in sorted(nodes)}
+        self._size = dict.fromkeys(self._count, 0)
+        for (topic_id, index), size in sizes.items():
+            topic = image.topics_by_id.get(topic_id)
+            leader = topic.partitions[index].leader if topic and index in topic.partitions else -1
+            if leader in self._size:
+                self._size[leader] += size
+
+    def place(self, topic_id: bytes, sizes: Sequence[int]) -> list[int]:
+        """A node for each of these new partitions of one topic, given their sizes.
+
+        The next call for the same topic does not know of them before they are in the image.
+        """
+        of_topic = dict.fromkeys(self._count, 0)
+        topic = self._image.topics_by_id.get(topic_id)
+        for partition in topic.partitions.values() if topic else ():
+            if partition.leader in of_topic:
+                of_topic[partition.leader] += 1
+        heap = [(of_topic[n], self._count[n], self._size[n], n) for n in self._count]
+        heapq.heapify(heap)
+        placed = []
+        for size in sizes:
+            of_this, count, full, node_id = heap[0]
+            heapq.heapreplace(heap, (of_this + 1, count + 1, full + size, node_id))
+            placed.append(node_id)
+            self._count[node_id] += 1
+            self._size[node_id] += size
+        return placed
+
+
+def drain_moves(image: ClusterImage, node_id: int, sizes: Sizes) -> list[Move]:
+    """The moves that leave a worker without partitions; none when it is dedicated to one."""
+    if image.nodes[node_id].dedicated:
+        return []
+    others = [other for other in image.placeable if other != node_id]
+    load = Load(image, others, sizes)
+    moves = []
+    for topic in image.topics.values():
+        leaving = [i for i, partition in topic.partitions.items() if partition.leader == node_id]
+        if not leaving or not others or topic.internal:
+            continue
+        # The large ones first: the small ones then fill the differences up.
+        leaving.sort(key=lambda index: -sizes.get((topic.topic_id, index), 0))
+        placed = load.place(topic.topic_id, [sizes.get((topic.topic_id, i), 0) for i in leaving])
+        moves += [
+            Move(topic.topic_id, index, node_id, to_node)
+            for index, to_node in sorted(zip(leaving, placed, strict=True))
+        ]
+    return moves
+
+
+def rebalance_moves(image: ClusterImage, sizes: Sizes) -> list[Move]:
+    """The moves after which workers differ by at most one partition, and no swap is worth it.
+
+    For their number as few as possible are moved, those first whose topic is crowded here and
+    rare there; then partitions are swapped while that takes a tenth off the fuller of two nodes
+    and spreads no topic worse.  A draining worker is left to drain_moves.
+    """
+    arrangement = Arrangement(image, sizes)
+    arrangement.level_counts()
+    if sizes:
+        arrangement.level_sizes()
+    return list(arrangement.moves())
+
+
+class Arrangement:
+    """A layout of partitions over the placeable workers, while it is being thought about."""
+
+    def __init__(self, image: ClusterImage, sizes: Sizes) -> None:
+        self._image = image
+        self._sizes = sizes
+        self._at: dict[Place, int] = {}
+        # by node and topic, the sizes and numbers of the partitions there, in order
+        self._there: dict[int, dict[bytes, list[tuple[int, int]]]] = {
+            node_id: {} for node_id in image.placeable
+        }
+        self._count = dict.fromkeys(self._there, 0)
+        self._size = dict.fromkeys(self._there, 0)
+        for topic in image.topics.values():
+            for index, partition in topic.partitions.items():
+                if partition.leader in self._there and not topic.internal:
+                    self._put((topic.topic_id, index), partition.leader)
+
+    def moves(self) -> Iterator[Move]:
+        """What lies elsewhere than in the image."""
+        for (topic_id, index), node_id in self._at.items():
+            leader = self._image.topics_by_id[topic_id].partitions[index].leader
+            if leader != node_id:
+                yield Move(topic_id, index, leader, node_id)
+
+    def _put(self, place: Place, node_id: int) -> None:
+        topic_id, index = place
+        size = self._sizes.get(place, 0)
+        before = self._at.get(place)
+        if before is not None:
+            self._there[before][topic_id].remove((size, index))
+            self._count[before] -= 1
+            self._size[before] -= size
+        insort(self._there[node_id].setdefault(topic_id, []), (size, index))
+        self._count[node_id] += 1
+        self._size[node_id] += size
+        self._at[place] = node_id
+
+    def _of_topic(self, topic_id: bytes, node_id: int) -> int:
+        return len(self._there[node_id].get(topic_id, ()))
+
+    # -- by count ----------------------------------------------------------------------------
+
+    def level_counts(self) -> None:
+        """Bring the counts within one, with the fewest moves that do."""
+        fair, left = divmod(sum(self._count.values()), len(self._count))
+        fullest_first = sorted(self._count, key=lambda node_id: (-self._count[node_id], node_id))
+        due = {n: fair + (rank < left) for rank, n in enumerate(fullest_first)}
+        room = {n: due[n] - self._count[n] for n in sorted(due) if due[n] > self._count[n]}
+        for node_id in fullest_first:
+            if self._count[node_id] > due[node_id]:
+                self._unload(node_id, due[node_id], room)
+
+    def _unload(self, node_id: int, count: int, room: dict[int, int]) -> None:
+        """Move partitions of a node, until it has `count`, to where there is room."""
+
+        def spread(topic_id: bytes) -> int:
+            """How much a topic is denser here than where it is rarest; sinks with every move."""
+            rarest = min(self._of_topic(topic_id, other) for other in room)
+            return self._of_topic(topic_id, node_id) - rarest
+
+        name_of = self._image.topics_by_id
+        there = [topic_id for topic_id, partitions in self._there[node_id].items() if partitions]
+        heap = [(-spread(topic_id), name_of[topic_id].name, topic_id) for topic_id in there]
+        heapq.heapify(heap)
+        while self._count[node_id] > count:
+            promised, name, topic_id = heapq.heappop(heap)
+            if not self._of_topic(topic_id, node_id):
+                continue
+            if -spread(topic_id) != promised:
+                heapq.heappush(heap, (-spread(topic_id), name, topic_id))
+                continue
+            to_node = min(
+                room, key=lambda n: (self._of_topic(topic_id, n), -room[n], self._size[n], n)
+            )
+            heavier = self._size[node_id] > self._size[to_node]
+            _, index = self._there[node_id][topic_id][-1 if heavier else 0]
+            self._put((topic_id, index), to_node)
+            heapq.heappush(heap, (promised, name, topic_id))
+            room[to_node] -= 1
+            if not room[to_node]:
+                del room[to_node]
+
+    # -- by bytes ----------------------------------------------------------------------------
+
+    def level_sizes(self) -> None:
+        """Swap partitions of the fullest node with others' while it is worth it."""
+        # Each swap brings the squares of the sizes down; the bound is for the time it may take.
+        for _ in range(len(self._at)):
+            emptiest_first = sorted(self._size, key=lambda node_id: (self._size[node_id], node_id))
+            full = emptiest_first.pop()
+            for other in emptiest_first:
+                swap = self._best_swap(full, other)
+                if swap is not None:
+                    self._put(swap[0], other)
+                    self._put(swap[1], full)
+                    break
+            else:
+                return
+
+    def _best_swap(self, full: int, other: int) -> tuple[Place, Place] | None:
+        """The partition of a full node and that of another to change places, if it is worth it."""
+        gap = self._size[full] - self._size[other]
+        best: tuple[int, Place, Place] | None = None
+        for given, taken in self._exchangeable(full, other):
+            sizes = [size for size, _ in taken]
+            for size, place in given:
+                # The nearest to half the gap: what one has more the other then has less.
+                at = bisect_left(sizes, size - gap // 2)
+                for size_back, place_back in taken[max(0, at - 1) : at + 1]:
+                    off = abs(gap - 2 * (size - size_back))
+                    if best is None or off < best[0]:
+                        best = off, place, place_back
+        if best is None:
+            return None
+        fuller = (self._size[full] + self._size[other] + best[0]) // 2
+        return best[1:] if fuller <= WORTH_IT * self._size[full] else None
+
+    def _exchangeable(
+        self, full: int, other: int
+    ) -> Iterator[tuple[list[tuple[int, Place]], list[tuple[int, Place]]]]:
+        """What two nodes may exchange without spreading a topic worse, by size.
+
+        Two partitions of one topic; or any that each come from where their topic is denser.
+        """
+        given, taken = [], []
+        for topic_id, here in self._there[full].items():
+            there = self._there[other].get(topic_id, [])
+            if here and there:
+                yield _placed(topic_id, here), _placed(topic_id, there)
+            if len(here) > len(there):
+                given += _placed(topic_id, here)
+        for topic_id, there in self._there[other].items():
+            if len(there) > self._of_topic(topic_id, full):
+                taken += _placed(topic_id, there)
+        if given and taken:
+            yield given, sorted(taken)
+
+
+def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[int, Place]]:
+    return [(size, (topic_id, index)) for size, index in partitions]
