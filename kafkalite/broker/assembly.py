@@ -10,7 +10,7 @@ from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.metadata_reader import MetadataReader
 from kafkalite.broker.node import SUPERVISOR_ID, Node
 from kafkalite.broker.remote_controller import RemoteController
-from kafkalite.config.broker import BROKER_RACK
+from kafkalite.config.broker import BROKER_RACK, WORKER_DEDICATED_MAX
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.ids import METADATA_TOPIC
@@ -22,9 +22,7 @@ from kafkalite.transport.reactor import Reactor
 Addresses = Mapping[int, tuple[str, int]]
 
 
-def node_alone(
-    settings: Settings, reactor: Reactor, logs: LogManager, listener: socket
-) -> Node:
+def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
     """The one node of a cluster; still to be opened."""
     controller = local_controller(logs, reactor)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
@@ -34,9 +32,7 @@ def node_alone(
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     """The controller as its log tells; Refusal when that cannot be read."""
     logs.flusher = Flusher(reactor.clock)
-    controller = LocalController(
-        Controller(), logs.open_metadata(), logs.flusher, reactor.clock
-    )
+    controller = LocalController(Controller(), logs.open_metadata(), logs.flusher, reactor.clock)
     controller.load()
     return controller
 
@@ -47,7 +43,9 @@ def settle(
     """Begin with just these nodes: what others led is led by them from now on."""
     controller.ask_at_start(lambda machine: machine.found(cluster_id))
     controller.ask_at_start(
-        lambda machine: machine.settle_nodes(addresses, settings[BROKER_RACK])
+        lambda machine: machine.settle_nodes(
+            addresses, settings[BROKER_RACK], dedicated_max=settings[WORKER_DEDICATED_MAX]
+        )
     )
 
 

@@ -100,8 +100,12 @@ class RemoteController:
     def connect(self, send: Send) -> None:
         """Begin to talk to the supervisor, by whatever sends a message to it."""
         self._send = send
-        send(bus.HELLO(image_offset=self.offset))
         self._beat()
+
+    def greet(self) -> None:
+        """The supervisor is reached, which may be another than before."""
+        assert self._send is not None
+        self._send(bus.HELLO(image_offset=self.offset))
 
     def received(self, message: Record) -> None:
         """Take a message of the supervisor's in."""

@@ -43,6 +43,9 @@ class Birth(NamedTuple):
     """Where each node listens that has a listener at this moment."""
     explicit_workers: int | None
     """How many workers were asked for; None when nobody said."""
+    first: bool
+    """Whether the broker itself begins with this fork.  A supervisor that comes back among living
+    workers takes the nodes as its log has them, whatever was asked for at the start."""
 
 
 Run = Callable[[Birth], int]

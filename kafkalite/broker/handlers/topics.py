@@ -31,6 +31,7 @@ from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
     NUM_PARTITIONS,
+    WORKER_DEDICATED_MAX,
 )
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
@@ -92,7 +93,11 @@ def create_topics_as_asked(
         node,
         [new.name for new in wanted],
         lambda controller: controller.create_topics(
-            wanted, ids, defaults, validate_only=validate_only
+            wanted,
+            ids,
+            defaults,
+            dedicated_max=node.settings[WORKER_DEDICATED_MAX],
+            validate_only=validate_only,
         ),
     )
 
@@ -278,7 +283,9 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Respons
         node,
         [growth.name for growth in wanted],
         lambda controller: controller.create_partitions(
-            wanted, validate_only=request.validate_only
+            wanted,
+            dedicated_max=node.settings[WORKER_DEDICATED_MAX],
+            validate_only=request.validate_only,
         ),
     ).map(respond)
 

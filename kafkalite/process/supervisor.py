@@ -1,0 +1,180 @@
+"""The supervisor: node 0 in a process of its own, which decides for the cluster.
+
+    metadata log → controller → nodes settled → roster to the launcher → the bus, the listener
+
+The controller's records say which nodes there are; the launcher is told the whole list whenever it
+changes, and tells of the processes it has.  Workers are met on the bus (broker/membership.py).
+
+Only at the broker's own start does the number of workers that was asked for count.  A supervisor
+that starts again among living workers takes the nodes from its log.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from kafkalite.broker.assembly import local_controller, node_with, settle
+from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.membership import Membership, Process
+from kafkalite.broker.mover import Mover
+from kafkalite.broker.node import Node
+from kafkalite.broker.node_orders import NodeOrders
+from kafkalite.clock import SystemClock
+from kafkalite.config.broker import (
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_RACK,
+    BROKER_SESSION_TIMEOUT_MS,
+)
+from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.coordination.sessions import NodeSessions
+from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
+from kafkalite.process.birth import Birth
+from kafkalite.process.loop import hear_signals, limits_of, rest_collector
+from kafkalite.process.options import default_workers
+from kafkalite.process.run_directory import BUS
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.transport.bus import BusServer, Peer
+from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.process")
+
+
+def run(birth: Birth) -> int:
+    """Be the supervisor until told to end; the process's exit code."""
+    reactor = Reactor(SystemClock(), limits_of(birth.settings))
+    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    logs = LogManager(birth.data, birth.settings, reactor.clock)
+    logs.open_directory(birth.cluster_id, SUPERVISOR_ID)
+    controller = local_controller(logs, reactor)
+    addresses = wanted_nodes(birth, controller)
+    settle(controller, birth.cluster_id, birth.settings, addresses)
+    node = node_with(controller, birth.settings, reactor, logs, birth.listener, birth.data)
+    node.open()
+    supervisor = Supervisor(birth, node, controller, reactor)
+    rest_collector()
+    log.info("supervising nodes %s", [*controller.image.nodes])
+    reactor.run()
+    log.info("ending")
+    supervisor.close()
+    node.close()
+    log.info("ended")
+    return 0
+
+
+def wanted_nodes(birth: Birth, controller: LocalController) -> dict[int, tuple[str, int]]:
+    """The nodes there shall be, with their addresses as far as they have one by now."""
+    image = controller.image
+    known = [n for n, node in image.nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
+    ids = set(known)
+    if birth.first:
+        count = birth.explicit_workers or len(known) or default_workers()
+        ids = set(sorted(known)[:count])
+        free = (n for n in range(1, count + len(image.nodes) + 1) if n not in image.nodes)
+        while len(ids) < count:
+            ids.add(next(free))
+    ids |= {n for n, node in image.nodes.items() if node.dedicated and n in birth.nodes}
+    return {n: birth.nodes.get(n, ("", 0)) for n in sorted({SUPERVISOR_ID, *ids})}
+
+
+class Supervisor:
+    """Ties the controller to the launcher and to the bus."""
+
+    def __init__(
+        self, birth: Birth, node: Node, controller: LocalController, reactor: Reactor
+    ) -> None:
+        assert birth.orders is not None
+        self._orders = birth.orders
+        self._controller = controller
+        self._rack = birth.settings[BROKER_RACK]
+        self._reactor = reactor
+        self._roster: list[int] | None = None
+        self._bus = BusServer(reactor, birth.run_directory / BUS, self._received)
+        self.membership = Membership(
+            controller,
+            node.dispatcher,
+            NodeSessions(birth.settings[BROKER_SESSION_TIMEOUT_MS]),
+            reactor,
+            send=self._bus.send,
+            fence=self._fence,
+            incarnation=birth.incarnation,
+            heartbeat_ms=birth.settings[BROKER_HEARTBEAT_INTERVAL_MS],
+        )
+        self.mover = Mover(controller, self.membership, reactor, birth.data)
+        self.node_orders = NodeOrders(node, self.membership, self.mover, birth.data)
+        controller.on_change(self._changed)
+        self._orders.setblocking(False)
+        reactor.watch(self._orders.fileno(), self._launcher_tells)
+        self._tell_roster()
+
+    def close(self) -> None:
+        """Leave the bus; the launcher hears that this process ends from its end."""
+        self._bus.close()
+
+    # -- the bus -----------------------------------------------------------------------------
+
+    def _received(self, identity: bytes, message: bus.Record) -> None:
+        if message.kind is bus.NODE_ORDER:
+            self.node_orders.received(message, lambda report: self._bus.send(identity, report))
+        else:
+            self.membership.received(identity, message)
+
+    # -- the launcher ------------------------------------------------------------------------
+
+    def _changed(self, records: Sequence[internal.Record], end_offset: int) -> None:
+        self._tell_roster()
+
+    def _tell_roster(self) -> None:
+        nodes = self._controller.image.nodes
+        roster = [node_id for node_id in nodes if node_id != SUPERVISOR_ID]
+        if roster != self._roster:
+            self._roster = roster
+            dedicated = [node_id for node_id in roster if nodes[node_id].dedicated]
+            self._order(bus.ROSTER(node_ids=roster, dedicated=dedicated))
+
+    def _fence(self, peer: Peer) -> None:
+        self._order(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
+
+    def _order(self, message: bus.Record) -> None:
+        try:
+            self._orders.send(bus.write_frame(message))
+        except OSError as fault:
+            # Without the launcher this process is not to be; it dies with it anyway.
+            raise Fatal(f"the launcher cannot be told anything: {fault}") from None
+
+    def _launcher_tells(self) -> None:
+        while True:
+            try:
+                frame = self._orders.recv(FRAME_SIZE_MAX)
+            except BlockingIOError:
+                return
+            if not frame:
+                raise Fatal("the launcher is gone")
+            try:
+                message = bus.read_frame(frame)
+            except (CorruptMessage, UnsupportedVersion) as fault:
+                log.warning("the launcher said something that does not read: %s", fault)
+                continue
+            if message.kind is bus.NODES:
+                self._nodes_are(message.fields["nodes"])
+
+    def _nodes_are(self, nodes: list[dict[str, Any]]) -> None:
+        processes = {}
+        for told in nodes:
+            process = Process(
+                told["incarnation"], told["pid"], told["host"], told["port"], told["state"]
+            )
+            if told["node_id"] == SUPERVISOR_ID:
+                continue
+            processes[told["node_id"]] = process
+            self._locate(told["node_id"], process)
+        self.membership.processes_are(processes)
+
+    def _locate(self, node_id: int, process: Process) -> None:
+        self._controller.ask(
+            lambda machine: machine.locate_node(node_id, process.host, process.port, self._rack)
+        )

@@ -1,0 +1,59 @@
+"""A worker: one node in a process of its own, which owns the files of the partitions it leads.
+
+    image from the metadata log's files → own logs opened → listener served → the bus
+
+The supervisor is not waited for.  What the image gives this node it serves, and goes on serving
+while the supervisor is away; deltas, heartbeats and what only the controller can answer go over
+the bus (broker/remote_controller.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+from kafkalite.broker.assembly import worker_node
+from kafkalite.broker.remote_controller import RemoteController
+from kafkalite.clock import SystemClock
+from kafkalite.process.birth import Birth
+from kafkalite.process.loop import hear_signals, limits_of, rest_collector
+from kafkalite.process.run_directory import BUS
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.transport.bus import BusClient, Peer, identity_of
+from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.process")
+
+
+def run(birth: Birth) -> int:
+    """Be a worker until told to end; the process's exit code."""
+    reactor = Reactor(SystemClock(), limits_of(birth.settings))
+    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    logs = LogManager(birth.data, birth.settings, reactor.clock)
+    logs.open_directory(birth.cluster_id, birth.node_id)
+    node = worker_node(birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id)
+    node.open()
+    controller = node.controller
+    assert isinstance(controller, RemoteController)
+
+    def reached(connected: bool) -> None:
+        if connected:
+            controller.greet()
+
+    bus = BusClient(
+        reactor,
+        birth.run_directory / BUS,
+        identity_of(Peer(birth.node_id, birth.incarnation)),
+        controller.received,
+        reached,
+    )
+    controller.connect(bus.send)
+    node.producer_ids.refill()
+    rest_collector()
+    log.info("serving %d partitions", sum(1 for _ in node.replicas))
+    reactor.run()
+    log.info("ending")
+    bus.close()
+    node.close()
+    log.info("ended")
+    return 0
