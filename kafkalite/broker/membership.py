@@ -7,6 +7,7 @@
     worker     ─▶ Forward      ─▶ Answer, as if the client had come here itself
 
 Only the incarnation that the launcher started last is heard; a message of an older one is refused.
+A worker says no more than Hello until it was welcomed, so nothing it asks is lost before that.
 A worker whose session has ended is fenced: the launcher kills and reaps it before it starts
 another on the same files, so there are never two that write.
 
@@ -171,9 +172,11 @@ class Membership:
         """Take a worker's message in; one of an older incarnation is refused."""
         peer = peer_of(identity)
         member = self.members.get(peer.node_id) if peer is not None else None
-        if peer is None or member is None or member.peer != peer:
+        if peer is None or (member is not None and member.peer.incarnation > peer.incarnation):
             self._refuse(f"a {message.kind} of {identity!r}, which does not run")
             return
+        if member is None or member.peer != peer:
+            return  # it is quicker than the launcher's word of it, after which it is welcomed
         take = self._RECEIVED.get(message.kind.key)
         if take is None:
             self._refuse(f"a {message.kind} of {identity!r}, which is not for the supervisor")

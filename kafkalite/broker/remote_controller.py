@@ -10,9 +10,10 @@
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
 ends is noticed: what is missing is read from the files.
 
-While the supervisor is away everything else goes on.  What was sent to one that died has an
-unknown outcome, and is answered so: by REQUEST_TIMED_OUT, or where a response has no place for it
-by the end of the connection, as if the client had spoken to the controller itself.
+While the supervisor is away everything else goes on, and requests wait for the next one to welcome
+this node.  What was sent to one that died has an unknown outcome, and is answered so: by
+REQUEST_TIMED_OUT, or where a response has no place for it by the end of the connection, as if the
+client had spoken to the controller itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.later import Later
@@ -47,11 +49,14 @@ Changed = Callable[[Sequence[Record], int], None]
 Send = Callable[[Record], bool]
 
 
-class Asked(NamedTuple):
+@dataclass(slots=True)
+class Asked:
     """A request to the supervisor that has no answer yet."""
 
+    message: Record
     later: Later[Any]
     timer: Any
+    sent: bool = False
 
 
 class State(NamedTuple):
@@ -76,7 +81,10 @@ class RemoteController:
         self._timers = timers
         self._send: Send | None = None
         self._changed: list[Changed] = []
+        self.welcomed: Callable[[], object] | None = None
+        """Given by the node: called when a supervisor has welcomed it."""
         self._supervisor = -1
+        self._is_welcome = False
         self._heartbeat_ms = HEARTBEAT_MS
         self._made_offset = 0
         self._request_ids = itertools.count(1)
@@ -102,10 +110,11 @@ class RemoteController:
         self._send = send
         self._beat()
 
-    def greet(self) -> None:
-        """The supervisor is reached, which may be another than before."""
-        assert self._send is not None
-        self._send(bus.HELLO(image_offset=self.offset))
+    def reached(self, connected: bool) -> None:
+        """The supervisor's end of the bus was reached, or lost."""
+        self._is_welcome = False
+        if connected and self._send is not None:
+            self._send(bus.HELLO(image_offset=self.offset))
 
     def received(self, message: Record) -> None:
         """Take a message of the supervisor's in."""
@@ -117,7 +126,7 @@ class RemoteController:
 
     def _welcome(self, fields: dict[str, Any]) -> None:
         if fields["incarnation"] != self._supervisor:
-            self._forget_asked()
+            self._fail_sent()
             self._supervisor = fields["incarnation"]
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
         if fields["image_offset"] < self.offset:
@@ -126,7 +135,13 @@ class RemoteController:
                 f" {fields['image_offset']}, and this image stands for {self.offset}"
             )
         self._read_up_to(fields["image_offset"])
+        self._is_welcome = True
         self.heartbeat()
+        for request_id, asked in list(self._asked.items()):
+            if not asked.sent:
+                self._send_asked(request_id, asked)
+        if self.welcomed is not None:
+            self.welcomed()
 
     def _delta(self, fields: dict[str, Any]) -> None:
         begin, end = fields["begin_offset"], fields["end_offset"]
@@ -181,7 +196,7 @@ class RemoteController:
 
     def heartbeat(self) -> None:
         """Tell the supervisor now; it may be waiting to hear that a change was made so."""
-        if self._send is None or self.state is None:
+        if not self._is_welcome or self._send is None or self.state is None:
             return
         state = self.state()
         if state.made:
@@ -240,21 +255,27 @@ class RemoteController:
     def _ask(self, message: Callable[[int], Record], wait_ms: int) -> Later[Any]:
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
-        if self._send is None or not self._send(message(request_id)):
-            later.fail(RequestTimedOut("The controller cannot be reached."))
-            return later
         timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
-        self._asked[request_id] = Asked(later, timer)
+        asked = self._asked[request_id] = Asked(message(request_id), later, timer)
+        if self._is_welcome:
+            self._send_asked(request_id, asked)
         return later
+
+    def _send_asked(self, request_id: int, asked: Asked) -> None:
+        assert self._send is not None
+        asked.sent = True
+        if not self._send(asked.message):
+            self._fail(request_id)
 
     def _fail(self, request_id: int) -> None:
         asked = self._asked.pop(request_id)
         asked.timer.cancel()
         asked.later.fail(RequestTimedOut("The controller has not answered."))
 
-    def _forget_asked(self) -> None:
-        for request_id in list(self._asked):
-            self._fail(request_id)
+    def _fail_sent(self) -> None:
+        for request_id, asked in list(self._asked.items()):
+            if asked.sent:
+                self._fail(request_id)
 
     def _answered(self, fields: dict[str, Any], value: Callable[[], Any]) -> None:
         asked = self._asked.pop(fields["request_id"], None)

@@ -36,19 +36,15 @@ def run(birth: Birth) -> int:
     controller = node.controller
     assert isinstance(controller, RemoteController)
 
-    def reached(connected: bool) -> None:
-        if connected:
-            controller.greet()
-
     bus = BusClient(
         reactor,
         birth.run_directory / BUS,
         identity_of(Peer(birth.node_id, birth.incarnation)),
         controller.received,
-        reached,
+        controller.reached,
     )
+    controller.welcomed = node.producer_ids.refill
     controller.connect(bus.send)
-    node.producer_ids.refill()
     rest_collector()
     log.info("serving %d partitions", sum(1 for _ in node.replicas))
     reactor.run()
