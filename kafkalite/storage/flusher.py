@@ -163,16 +163,28 @@ class Flusher:
             self._threads.append(thread)
 
     def _work(self) -> None:
-        while (flushes := self._jobs.get()) is not None:
-            try:
-                flush_all(flushes, self._disk)
-            except Exception as fault:  # raised again by collect: without a flusher nothing goes on
-                self._failed = self._failed or fault
-            for flush in flushes:
-                if flush.error is not None and self._failed is None:
-                    self._failed = self._mark(flush, flush.error)
-            self._done.put(flushes)
-            os.eventfd_write(self._event, 1)
+        while self._work_once():
+            pass
+
+    def _work_once(self) -> bool:
+        """One job; False at the end.
+
+        A frame of its own: a thread that waits for work must not hold the last job's files open,
+        whose log may be deleted or another node's by then.
+        """
+        flushes = self._jobs.get()
+        if flushes is None:
+            return False
+        try:
+            flush_all(flushes, self._disk)
+        except Exception as fault:  # raised again by collect: without a flusher nothing goes on
+            self._failed = self._failed or fault
+        for flush in flushes:
+            if flush.error is not None and self._failed is None:
+                self._failed = self._mark(flush, flush.error)
+        self._done.put(flushes)
+        os.eventfd_write(self._event, 1)
+        return True
 
     def _mark(self, flush: Flush, error: OSError) -> DiskFailed:
         where = flush.log.directory

@@ -18,6 +18,7 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed
 from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher
 from kafkalite.storage.log import Log
+from tests.process.waiting import until
 from tests.storage.disks import QuickDisk
 from tests.storage.making import batch, open_log
 
@@ -214,4 +215,20 @@ def test_a_fault_beside_the_loop_is_not_lost_there(tmp_path: Path) -> None:
     flusher.submit([begun(open_log(tmp_path))])
     with pytest.raises(LookupError):
         collected(flusher, 1)
+    flusher.close()
+
+
+def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
+    def open_here() -> list[str]:
+        found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+        return [path for path in found if path.startswith(f"{tmp_path}/")]
+
+    flusher = Flusher(SystemClock())
+    log = open_log(tmp_path / "log")
+    flusher.submit([begun(log)])
+    for done in collected(flusher, 1):
+        log.flush_end(done)
+    del done
+    log.release()
+    until(lambda: not open_here())
     flusher.close()
