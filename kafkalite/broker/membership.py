@@ -129,8 +129,16 @@ class Membership:
                 peer = Peer(node_id, process.incarnation)
                 self._sessions.started(*peer)
                 self.members[node_id] = Member(peer)
+            if process.state == READY and not self._was_ready(node_id, process):
+                # It serves, so from now on its silence here is one.
+                now_ms = self._reactor.clock.monotonic_ms()
+                self._sessions.heard(node_id, process.incarnation, now_ms)
         self.processes = processes
         self._release()
+
+    def _was_ready(self, node_id: int, process: Process) -> bool:
+        known = self.processes.get(node_id)
+        return known is not None and known[:2] == process[:2] and known.state == READY
 
     def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
         """Whether a node leads a partition that the metadata log gave it before `end_offset`."""
