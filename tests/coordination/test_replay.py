@@ -12,28 +12,41 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import DEFAULT, Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
 from kafkalite.coordination.placement import Move, drain_moves, rebalance_moves
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas import internal
 
-NAMES = st.sampled_from(["a", "a.b", "a_b", "b", "..", "__cluster_metadata"])
-CONFIGS = st.dictionaries(
-    st.sampled_from(["retention.ms", "worker.dedicated", "no.such.key"]),
-    st.sampled_from(["-1", "true", "true", "soon", None]),
+NAMES = st.sampled_from(["a", "a.b", "b", "c", "a_b", "..", "__cluster_metadata"])
+DEDICATED = {"worker.dedicated": "true"}
+CONFIGS = st.sampled_from(
+    [{}, {"retention.ms": "-1"}, DEDICATED, DEDICATED, {"segment.ms": "soon"}, {"no.such.key": "1"}]
 )
 NODE_IDS = st.integers(0, 7)
 NEW_TOPICS = st.builds(
     NewTopic,
     NAMES,
-    st.integers(-2, 9),
-    st.integers(-2, 2),
-    assignments=st.one_of(
-        st.just([]),
-        st.lists(st.tuples(st.integers(0, 3), st.lists(NODE_IDS, max_size=2)), max_size=3),
-    ),
-    config=CONFIGS,
+    st.integers(-1, 9),
+    st.sampled_from([1, -1, 1, 0, 2]),
+    st.just(()),
+    CONFIGS,
+)
+ASSIGNED_TOPICS = st.builds(
+    NewTopic,
+    NAMES,
+    st.just(DEFAULT),
+    st.just(DEFAULT),
+    st.lists(st.tuples(st.integers(0, 2), st.lists(NODE_IDS, max_size=2)), max_size=3),
+    CONFIGS,
+)
+GOOD_TOPICS = st.builds(
+    NewTopic,
+    st.sampled_from(["a", "b", "c", "d"]),
+    st.integers(1, 9),
+    st.just(1),
+    st.just(()),
+    st.sampled_from([{}, DEDICATED]),
 )
 GROWTHS = st.builds(
     Growth,
@@ -92,10 +105,14 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # -- nodes -------------------------------------------------------------------------------
 
-    @initialize(workers=st.integers(0, 4))
-    def found(self, workers: int) -> None:
+    @initialize(
+        workers=st.integers(0, 4),
+        topics=st.lists(GOOD_TOPICS, min_size=1, max_size=4, unique_by=lambda new: new.name),
+    )
+    def found(self, workers: int, topics: list[NewTopic]) -> None:
         self.do(self.controller.found("a-cluster"))
         self.settle(workers, 1, None)
+        self.create_topics(topics, False, {})
 
     @rule(workers=st.integers(0, 4), port=st.integers(1, 2), rack=st.sampled_from([None, "r"]))
     def settle(self, workers: int, port: int, rack: str | None) -> None:
@@ -110,9 +127,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule()
     def settle_as_it_is(self) -> None:
-        addresses = {
-            node.node_id: (node.host, node.port) for node in self.image.nodes.values()
-        }
+        addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
         rack = self.image.nodes[0].rack
         result = self.controller.settle_nodes(addresses, rack, dedicated_max=DEDICATED_MAX)
         # Topics that had to share may get workers of their own, and ids without a rack get one.
@@ -121,40 +136,48 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.image.topics_by_id[record.fields["topic_id"]].dedicated
         self.do(result)
 
-    @rule(node_id=NODE_IDS, port=st.integers(0, 2))
-    def locate_node(self, node_id: int, port: int) -> None:
+    @rule(located=st.booleans())
+    def add_node(self, located: bool) -> None:
+        node_id = self.ask(lambda: self.controller.add_node())
+        if located and node_id is not None:
+            self.do(self.controller.locate_node(node_id, "localhost", 1, None))
+
+    @rule(data=st.data(), port=st.integers(0, 2))
+    def locate_node(self, data: st.DataObject, port: int) -> None:
+        node_id = data.draw(self.a_node_id())
         self.do(self.controller.locate_node(node_id, "localhost", port, None))
 
-    @rule()
-    def add_node(self) -> None:
-        self.ask(lambda: self.controller.add_node())
-
-    @rule(node_id=NODE_IDS)
-    def remove_node(self, node_id: int) -> None:
+    @rule(data=st.data())
+    def remove_node(self, data: st.DataObject) -> None:
+        node_id = data.draw(self.a_node_id())
         self.ask(lambda: self.controller.remove_node(node_id))
 
-    @rule(node_id=NODE_IDS, draining=st.booleans())
-    def set_draining(self, node_id: int, draining: bool) -> None:
+    @rule(data=st.data(), draining=st.booleans())
+    def set_draining(self, data: st.DataObject, draining: bool) -> None:
+        node_id = data.draw(self.a_node_id())
         self.ask(lambda: self.controller.set_draining(node_id, draining))
 
-    def ask(self, decide: Any) -> None:
+    def a_node_id(self) -> st.SearchStrategy[int]:
+        return st.sampled_from([*self.image.nodes, 99])
+
+    def ask(self, decide: Any) -> Any:
         try:
-            self.do(decide())
+            return self.do(decide())
         except InvalidRequest:
-            pass
+            return None
 
     # -- moves -------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def move(self, data: st.DataObject) -> None:
-        topics = sorted(self.image.topics_by_id) or [b"nobody's"]
-        moves = data.draw(
-            st.lists(
-                st.builds(
-                    Move, st.sampled_from(topics), st.integers(0, 3), NODE_IDS, NODE_IDS
-                )
-            )
+        places = [*self.leaders] or [(b"nobody's", 0)]
+        wanted = st.builds(
+            lambda place, from_node, to_node: Move(*place, from_node, to_node),
+            st.sampled_from(places),
+            self.a_node_id(),
+            self.a_node_id(),
         )
+        moves = data.draw(st.lists(wanted, max_size=20))
         for granted in self.do(self.controller.move(moves)):
             assert granted in moves
             assert granted.to_node in self.image.workers
@@ -168,8 +191,11 @@ class ControllerMachine(RuleBasedStateMachine):
         if set(self.image.placeable) - {node_id}:
             assert self.image.led_count(node_id) == 0
 
-    @rule(sizes=SIZES)
-    def rebalance(self, sizes: dict[int, int]) -> None:
+    @rule(data=st.data(), sizes=SIZES)
+    def rebalance(self, data: st.DataObject, sizes: dict[int, int]) -> None:
+        crowded = data.draw(st.sampled_from(self.image.placeable))
+        leaders = {place: leader for place, (_, leader) in self.leaders.items()}
+        self.do(self.controller.move([Move(*p, at, crowded) for p, at in leaders.items()]))
         moves = rebalance_moves(self.image, self.measured(sizes))
         assert self.do(self.controller.move(moves)) == moves
         counts = [self.image.led_count(node_id) for node_id in self.image.placeable]
@@ -186,10 +212,23 @@ class ControllerMachine(RuleBasedStateMachine):
     # -- topics ------------------------------------------------------------------------------
 
     @rule(
-        wanted=st.lists(NEW_TOPICS, max_size=3, unique_by=lambda new: new.name),
+        wanted=st.lists(
+            st.one_of(NEW_TOPICS, NEW_TOPICS, ASSIGNED_TOPICS),
+            max_size=3,
+            unique_by=lambda new: new.name,
+        ),
         validate_only=st.booleans(),
         sizes=SIZES,
     )
+    def create_any_topics(
+        self, wanted: list[NewTopic], validate_only: bool, sizes: dict[int, int]
+    ) -> None:
+        self.create_topics(wanted, validate_only, sizes)
+
+    @rule(wanted=GOOD_TOPICS, sizes=SIZES)
+    def create_a_topic(self, wanted: NewTopic, sizes: dict[int, int]) -> None:
+        self.create_topics([wanted], False, sizes)
+
     def create_topics(
         self, wanted: list[NewTopic], validate_only: bool, sizes: dict[int, int]
     ) -> None:
@@ -289,4 +328,4 @@ class ControllerMachine(RuleBasedStateMachine):
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestController.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
