@@ -13,6 +13,7 @@ import pytest
 
 from kafkalite.clock import SystemClock
 from kafkalite.transport.reactor import Limits, Reactor
+from tests.transport.buses import Buses
 
 TICKS_MAX = 20_000
 
@@ -165,3 +166,10 @@ def resident_bytes():
 @pytest.fixture
 def readable():
     return lambda file: bool(select.select([file], [], [], 0)[0])
+
+
+@pytest.fixture
+def bus(tmp_path):
+    made = Buses(tmp_path)
+    yield made
+    made.close()

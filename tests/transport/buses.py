@@ -1,0 +1,88 @@
+"""Buses for tests: ends under one reactor that the test ticks, and bare ZeroMQ sockets that say
+what no end of ours would."""
+
+import os
+import time
+
+import zmq
+
+from kafkalite.clock import SystemClock
+from kafkalite.transport.bus import BusClient, BusServer, Peer, identity_of
+from kafkalite.transport.reactor import Reactor
+
+WAIT_S_MAX = 20
+
+
+class Buses:
+    """One bus: its path, a reactor, and whoever the test puts there."""
+
+    def __init__(self, directory):
+        self.path = directory / "bus"
+        self.reactor = Reactor(SystemClock())
+        self.heard = []
+        """(identity, message) at servers, (None, message) at clients, as they came."""
+        self.changes = []
+        self.made = []
+        self.bare_zmq = None
+        self.bare_sockets = []
+
+    def server(self, received=None, reactor=None):
+        def hear(identity, message):
+            self.heard.append((identity, message))
+
+        made = BusServer(reactor or self.reactor, self.path, received or hear)
+        self.made.append(made)
+        return made
+
+    def client(self, peer=None, received=None, reactor=None):
+        identity = identity_of(Peer(*peer)) if peer else None
+        made = BusClient(
+            reactor or self.reactor,
+            self.path,
+            identity,
+            received or (lambda message: self.heard.append((None, message))),
+            self.changes.append,
+        )
+        self.made.append(made)
+        return made
+
+    def bare(self, kind=zmq.DEALER, identity=None):
+        """A ZeroMQ socket that may say anything; it waits at most so long."""
+        self.bare_zmq = self.bare_zmq or zmq.Context(io_threads=1)
+        socket = self.bare_zmq.socket(kind)
+        self.bare_sockets.append(socket)
+        socket.linger = 0
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.rcvtimeo = socket.sndtimeo = WAIT_S_MAX * 1000
+        if identity is not None:
+            socket.routing_id = identity
+        if kind == zmq.ROUTER:
+            socket.router_mandatory = 1
+            socket.bind(f"ipc://{self.path}")
+        else:
+            socket.connect(f"ipc://{self.path}")
+        return socket
+
+    @property
+    def messages(self):
+        return [message for _, message in self.heard]
+
+    def until(self, condition):
+        """Tick until it holds."""
+        end = time.monotonic() + WAIT_S_MAX
+        while not condition():
+            assert time.monotonic() < end, "never"
+            self.reactor.tick(5)
+
+    def close(self):
+        for end in self.made:
+            end.close()
+        for socket in self.bare_sockets:
+            socket.close()
+        if self.bare_zmq is not None:
+            self.bare_zmq.term()
+        self.reactor.close()
+
+
+def threads():
+    return set(os.listdir("/proc/self/task"))

@@ -1,0 +1,482 @@
+"""The bus between real sockets under one reactor: what arrives, what waits, what is refused."""
+
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from kafkalite.clock import SystemClock
+from kafkalite.errors import Refusal
+from kafkalite.protocol.schemas.bus import (
+    FENCE,
+    FORWARD,
+    HELLO,
+    NODE_ORDER,
+    WELCOME,
+    read_frame,
+    write_frame,
+)
+from kafkalite.transport import bus as module
+from kafkalite.transport.bus import Peer, identity_of, peer_of
+from kafkalite.transport.reactor import Reactor
+from tests.transport.buses import threads
+
+LIST = NODE_ORDER(request_id=1, verb="list", node_id=0, dry_run=False)
+
+
+def hello(number):
+    return HELLO(image_offset=number)
+
+
+def welcome(number):
+    return WELCOME(image_offset=number, heartbeat_ms=1, incarnation=1)
+
+
+def numbers(messages):
+    return [message.fields["image_offset"] for message in messages]
+
+
+# Who is who.
+
+
+@pytest.mark.parametrize("peer", [Peer(0, 0), Peer(1, 5), Peer(2**31 - 1, 2**63 - 1)])
+def test_an_identity_says_whose_it_is(peer):
+    assert peer_of(identity_of(peer)) == peer
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [b"", b"1", b"1.", b".1", b"1.2.3", b"01.2", b"1.02", b"-1.2", b"1.-2", b"+1.2", b"1.2\n",
+     b" 1.2", b"1.2\0", b"\xd9\xa1.2", b"2147483648.1", b"1.9223372036854775808", b"\0abcd",
+     b"9" * 200 + b".1", b"1." + b"9" * 200],
+)  # fmt: skip
+def test_what_is_not_written_as_an_identity_is_nobodys(identity):
+    assert peer_of(identity) is None
+
+
+# What arrives.
+
+
+def test_a_message_arrives_at_either_end(bus):
+    server, worker = bus.server(), bus.client((1, 5))
+    assert worker.send(hello(3))
+    bus.until(lambda: bus.heard)
+    assert bus.heard == [(b"1.5", hello(3))]
+    assert server.send(b"1.5", welcome(4))
+    bus.until(lambda: len(bus.heard) == 2)
+    assert bus.heard[1] == (None, welcome(4))
+    assert (server.refused, server.faults, worker.refused, worker.faults) == (0, 0, 0, 0)
+
+
+def test_a_command_is_answered_though_it_has_no_name(bus):
+    server, command = bus.server(), bus.client()
+    command.send(LIST)
+    bus.until(lambda: bus.heard)
+    identity, message = bus.heard.pop()
+    assert (peer_of(identity), message) == (None, LIST)
+    assert server.send(identity, welcome(1))
+    bus.until(lambda: bus.heard)
+    assert bus.heard == [(None, welcome(1))]
+
+
+def test_a_message_of_many_bytes_arrives(bus):
+    bus.server()
+    worker = bus.client((1, 5))
+    where = {"peer_host": "h", "peer_port": 1, "local_host": "h", "local_port": 2}
+    request = FORWARD(request_id=1, frame=os.urandom(20 << 20), **where)
+    worker.send(request)
+    bus.until(lambda: bus.heard)
+    assert bus.heard == [(b"1.5", request)]
+
+
+def test_what_is_sent_before_the_server_is_there_waits_for_it(bus):
+    worker = bus.client((1, 5))
+    for number in range(100):
+        assert worker.send(hello(number))
+    bus.reactor.tick(20)
+    bus.server()
+    bus.until(lambda: len(bus.heard) == 100)
+    assert numbers(bus.messages) == list(range(100))
+
+
+def test_what_is_sent_while_the_server_is_away_waits_for_it(bus):
+    server, worker = bus.server(), bus.client((1, 5))
+    bus.until(lambda: worker.connected)
+    server.close()
+    bus.until(lambda: not worker.connected)
+    for number in range(100):
+        assert worker.send(hello(number))
+    server = bus.server()
+    bus.until(lambda: len(bus.heard) == 100)
+    assert numbers(bus.messages) == list(range(100))
+    assert server.send(b"1.5", welcome(1))
+
+
+def test_a_client_learns_that_the_server_is_reached_and_that_it_is_lost(bus):
+    worker = bus.client((1, 5))
+    bus.reactor.tick(20)
+    assert (bus.changes, worker.connected) == ([], False)
+    for _ in range(2):
+        server = bus.server()
+        bus.until(lambda: worker.connected)
+        server.close()
+        bus.until(lambda: not worker.connected)
+    assert bus.changes == [True, False, True, False]
+
+
+def test_a_server_that_comes_back_is_reached_within_100_ms(bus):
+    worker = bus.client((1, 5))
+    took_s = []
+    for _ in range(5):
+        bus.until(lambda: not worker.connected)
+        time.sleep(0.2)  # long enough for the waits between tries to have grown to their most
+        server, began = bus.server(), time.monotonic()
+        bus.until(lambda: worker.connected)
+        took_s.append(time.monotonic() - began)
+        server.close()
+    assert sorted(took_s)[2] < 0.1, took_s
+
+
+# Who is not there, and who is slow.
+
+
+def test_a_message_to_nobody_is_not_sent_and_is_complained_about_once(bus, caplog):
+    server = bus.server()
+    for _ in range(100):
+        assert not server.send(b"7.1", welcome(1))
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["node 7 (1): was not sent a Welcome: it is not there"]
+
+
+def test_a_client_that_has_gone_is_nobody_as_soon_as_its_end_is_seen(bus):
+    server, worker = bus.server(), bus.client((1, 5))
+    worker.send(hello(1))
+    bus.until(lambda: bus.heard)
+    worker.close()
+    bus.until(lambda: not server.send(b"1.5", welcome(1)))
+    bus.client((1, 6)).send(hello(2))
+    bus.until(lambda: len(bus.heard) == 2)
+    assert not server.send(b"1.5", welcome(1))
+    assert server.send(b"1.6", welcome(1))
+
+
+def test_a_client_whose_queue_is_full_is_told_so_and_loses_nothing_of_what_was_taken(bus):
+    worker = bus.client((1, 5))
+    taken = 0
+    while worker.send(hello(taken)):
+        taken += 1
+        assert taken <= 10 * module.QUEUED_MAX
+    assert not worker.send(hello(-1))
+    bus.server()
+    bus.until(lambda: len(bus.heard) == taken)
+    assert numbers(bus.messages) == list(range(taken))
+    assert worker.send(hello(taken))
+    bus.until(lambda: len(bus.heard) == taken + 1)
+
+
+def test_a_slow_client_fills_its_own_queue_and_nobody_elses(bus):
+    server = bus.server()
+    asleep = Reactor(SystemClock())
+    slow = bus.client((1, 5), reactor=asleep)
+    quick_heard = []
+    quick = bus.client((2, 5), received=quick_heard.append)
+    slow.send(hello(1))
+    quick.send(hello(1))
+    bus.until(lambda: len(bus.heard) == 2)
+    bus.heard.clear()
+    sent = 0
+    # Large ones, so that the kernel's own buffer between the two holds few of them.
+    large = FORWARD(
+        request_id=0, frame=bytes(1 << 16), peer_host="", peer_port=0, local_host="", local_port=0
+    )
+    while server.send(b"1.5", large):
+        sent += 1
+        assert sent < 10 * module.QUEUED_MAX
+    assert server.send(b"2.5", welcome(1))
+    bus.until(lambda: quick_heard)
+    while len(bus.heard) < sent:
+        asleep.tick(5)
+    assert server.send(b"1.5", large)
+    slow.close()
+    asleep.close()
+
+
+def test_a_message_larger_than_any_frame_is_not_sent(bus, monkeypatch):
+    server, worker = bus.server(), bus.client((1, 5))
+    worker.send(hello(1))
+    bus.until(lambda: bus.heard)
+    size = len(write_frame(hello(1)))
+    monkeypatch.setattr(module, "FRAME_SIZE_MAX", size - 1)
+    assert not worker.send(hello(2))
+    assert not server.send(b"1.5", FENCE(node_id=1, incarnation=1))
+    monkeypatch.setattr(module, "FRAME_SIZE_MAX", size)
+    assert worker.send(hello(3))
+    bus.until(lambda: len(bus.heard) == 2)
+    assert numbers(bus.messages) == [1, 3]
+
+
+# One identity, two connections.
+
+
+def test_a_process_that_connects_again_is_heard_though_its_old_connection_is_not_seen_to_end(bus):
+    server = bus.server()
+    old = bus.bare(identity=b"1.5")
+    old.send(write_frame(hello(1)))
+    bus.until(lambda: bus.heard)
+    new = bus.bare(identity=b"1.5")
+    new.send(write_frame(hello(2)))
+    bus.until(lambda: len(bus.heard) == 2)
+    assert server.send(b"1.5", welcome(3))
+    assert read_frame(new.recv()) == welcome(3)
+    assert not old.poll(50)
+    old.close()
+    new.send(write_frame(hello(4)))
+    bus.until(lambda: len(bus.heard) == 3)
+    assert bus.heard == [(b"1.5", hello(1)), (b"1.5", hello(2)), (b"1.5", hello(4))]
+    assert server.send(b"1.5", welcome(5))
+    assert read_frame(new.recv()) == welcome(5)
+
+
+# The loop.
+
+
+def test_ten_thousand_waiting_messages_starve_nobody_and_none_is_lost(bus):
+    bus.server()
+    sender = bus.bare(identity=b"1.5")
+    for number in range(10_000):
+        sender.send(write_frame(hello(number)))
+    ticks, most, before = [], 0, 0
+
+    def tick_passed():
+        nonlocal most, before
+        ticks.append(len(bus.heard))
+        most, before = max(most, len(bus.heard) - before), len(bus.heard)
+
+    bus.reactor.at_settle(tick_passed)
+    bus.until(lambda: len(bus.heard) == 10_000)
+    assert numbers(bus.messages) == list(range(10_000))
+    # Twice, when both of its descriptors are ready at once.
+    assert most <= 2 * module.TAKEN_PER_TICK
+
+
+def test_few_large_messages_are_a_ticks_share_as_well(bus):
+    bus.server()
+    sender = bus.bare(identity=b"1.5")
+    size = module.TAKEN_SIZE_PER_TICK // 2 + 1
+    for _ in range(8):
+        sender.send(bytes(size))  # refused, which is handled too
+    most = before = 0
+    server = bus.made[0]
+
+    def tick_passed():
+        nonlocal most, before
+        most, before = max(most, server.refused - before), server.refused
+
+    bus.reactor.at_settle(tick_passed)
+    bus.until(lambda: server.refused == 8)
+    assert most <= 4
+
+
+def test_a_second_waiting_message_needs_no_second_wake(bus):
+    """Both stand there before the first tick, and ZeroMQ's descriptor speaks once."""
+    bus.server()
+    sender = bus.bare(identity=b"1.5")
+    sender.send(write_frame(hello(1)))
+    sender.send(write_frame(hello(2)))
+    bus.until(lambda: len(bus.heard) == 2)
+
+
+def test_a_message_that_a_send_has_seen_come_is_taken_though_the_descriptor_is_still(bus):
+    server = bus.server()
+    sender = bus.bare(identity=b"1.5")
+    sender.send(write_frame(hello(1)))
+    bus.until(lambda: bus.heard)
+    sender.send(write_frame(hello(2)))
+    # Sends take notice of what comes and so quieten the descriptor; no tick in between.
+    sends = 0
+    while sends < 200 or sender.poll(0) == 0:
+        assert server.send(b"1.5", welcome(sends))
+        sends += 1
+        time.sleep(0.0002)
+    bus.until(lambda: len(bus.heard) == 2)
+    assert bus.messages == [hello(1), hello(2)]
+
+
+def test_an_answer_from_within_the_handling_leaves_nothing_waiting(bus):
+    def answer(identity, message):
+        bus.heard.append((identity, message))
+        assert server.send(identity, welcome(message.fields["image_offset"]))
+
+    server = bus.server(answer)
+    sender = bus.bare(identity=b"1.5")
+    for number in range(1_000):
+        sender.send(write_frame(hello(number)))
+    bus.until(lambda: len(bus.heard) == 1_000)
+    answers = [read_frame(sender.recv()) for _ in range(1_000)]
+    assert numbers(answers) == list(range(1_000))
+
+
+def test_an_idle_bus_lets_the_loop_sleep(bus):
+    worker = bus.client((1, 5))
+    bus.server()
+    worker.send(hello(1))
+    bus.until(lambda: bus.heard and worker.connected)
+
+    def slept():
+        began = time.monotonic()
+        bus.reactor.tick(300)
+        return time.monotonic() - began > 0.2
+
+    assert any(slept() for _ in range(20)), "something wakes it for nothing"
+
+
+def test_a_handling_that_fails_is_counted_and_the_next_is_handled(bus, caplog):
+    def handle(identity, message):
+        bus.heard.append((identity, message))
+        raise KeyError("a bug")
+
+    server, worker = bus.server(handle), bus.client((1, 5))
+    for number in range(5):
+        worker.send(hello(number))
+    bus.until(lambda: len(bus.heard) == 5)
+    assert (server.faults, server.refused) == (5, 0)
+    (line,) = [record for record in caplog.records if "Hello" in record.getMessage()]
+    assert line.exc_info is not None
+
+
+def test_an_assertion_ends_the_tick_and_loses_no_other_message(bus):
+    def handle(identity, message):
+        bus.heard.append((identity, message))
+        assert message != hello(2), "a promise is broken"
+
+    bus.server(handle)
+    sender = bus.bare(identity=b"1.5")
+    for number in range(5):
+        sender.send(write_frame(hello(number)))
+    with pytest.raises(AssertionError, match="a promise"):
+        bus.until(lambda: len(bus.heard) == 5)
+    bus.until(lambda: len(bus.heard) == 5)
+
+
+@pytest.mark.parametrize("who", ["server", "client"])
+def test_an_end_may_be_closed_by_what_it_hears(bus, who):
+    def end_it(*_):
+        bus.heard.append(None)
+        made[who].close()
+
+    made = {"server": bus.server(end_it if who == "server" else None)}
+    made["client"] = bus.client((1, 5), end_it if who == "client" else None)
+    for number in range(3):
+        made["client"].send(hello(number))
+    bus.until(lambda: bus.heard)
+    if who == "client":
+        for number in range(3):
+            made["server"].send(b"1.5", welcome(number))
+        bus.until(lambda: None in bus.heard)
+    bus.reactor.tick(20)
+    bus.reactor.tick(20)
+    assert bus.heard.count(None) == 1
+
+
+# The end, and the file.
+
+
+@pytest.mark.parametrize("met", [True, False], ids=["met", "alone"])
+def test_closing_leaves_no_socket_file_no_thread_and_no_descriptor(bus, open_descriptors, met):
+    bus.reactor.tick(0)
+    descriptors, threads_before = open_descriptors(), threads()
+    for _ in range(3):
+        server = bus.server() if met else None
+        worker = bus.client((1, 5))
+        worker.send(hello(1))
+        if server:
+            bus.until(lambda: bus.heard)
+            assert bus.path.is_socket()
+        assert threads() > threads_before
+        for end in filter(None, (server, worker)):
+            end.close()
+            end.close()
+        bus.heard.clear()
+    assert open_descriptors() == descriptors
+    assert threads() == threads_before
+    assert not bus.path.exists()
+
+
+def test_closing_is_quick_though_a_peer_takes_nothing(bus):
+    server = bus.server()
+    asleep = Reactor(SystemClock())
+    bus.client((1, 5), reactor=asleep).send(hello(1))
+    bus.until(lambda: bus.heard)
+    while server.send(b"1.5", welcome(1)):
+        pass
+    began = time.monotonic()
+    for end in bus.made:
+        end.close()
+    assert time.monotonic() - began < 2
+    asleep.close()
+
+
+def test_a_server_takes_the_place_of_a_file_that_a_killed_one_left(bus):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(bus.path))
+    bus.server()
+    bus.client((1, 5)).send(hello(1))
+    bus.until(lambda: bus.heard)
+
+
+def test_a_server_that_ends_late_leaves_its_successors_file_alone(bus):
+    first, second = bus.server(), bus.server()
+    first.close()
+    assert bus.path.is_socket()
+    bus.client((1, 5)).send(hello(1))
+    bus.until(lambda: bus.heard)
+    second.close()
+    assert not bus.path.exists()
+
+
+def test_a_server_that_cannot_be_there_says_so_in_a_sentence(bus, open_descriptors):
+    bus.path = bus.path.parent / "not-there" / "bus"
+    descriptors, threads_before = open_descriptors(), threads()
+    with pytest.raises(Refusal, match="cannot meet at .*not-there/bus: No such file or directory"):
+        bus.server()
+    assert (open_descriptors(), threads()) == (descriptors, threads_before)
+
+
+def test_a_path_that_is_too_long_is_refused_in_a_sentence(bus):
+    bus.path = bus.path.parent / ("long" * 40)
+    with pytest.raises(Refusal, match="File name too long"):
+        bus.server()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_turned_away_though_the_file_lets_it_in(bus):
+    greeted = {}
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        bus.path = Path(directory, "bus")
+        bus.server()
+        bus.path.chmod(0o777)
+        for uid in (0, 65534):
+            with socket.socket(socket.AF_UNIX) as visitor:
+                visitor.settimeout(10)
+                os.seteuid(uid)
+                try:
+                    visitor.connect(str(bus.path))
+                finally:
+                    os.seteuid(0)
+                try:
+                    greeted[uid] = visitor.recv(1) != b""
+                except ConnectionError:
+                    greeted[uid] = False
+    assert greeted == {0: True, 65534: False}
+
+
+def test_messages_are_heard_from_a_plain_zeromq_socket_of_any_language(bus):
+    bus.server()
+    bus.bare(zmq.DEALER, b"1.5").send(write_frame(hello(1)))
+    bus.until(lambda: bus.heard)
+    assert bus.heard == [(b"1.5", hello(1))]
