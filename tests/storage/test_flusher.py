@@ -230,5 +230,6 @@ def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
         log.flush_end(done)
     del done
     log.release()
+    del log
     until(lambda: not open_here())
     flusher.close()
