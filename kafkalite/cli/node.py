@@ -1,0 +1,359 @@
+"""kafkalite node: the processes of a broker, and which of them has the partitions.
+
+Each worker is a node that clients reach by themselves.  What is ordered here is done by the
+supervisor of the broker that runs on a data directory; it is asked over the broker's bus, so only
+the broker's own user may, on its own machine.
+
+Partitions move while clients go on: none of their records is copied, and none is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.command import argument, columns, command, say
+from kafkalite.cli.progress import size_words
+from kafkalite.clock import SystemClock
+from kafkalite.errors import Refusal, raise_for
+from kafkalite.process.ready import Ready, running
+from kafkalite.process.run_directory import bus_path
+from kafkalite.protocol.schemas.bus import NODE_ORDER, NODE_REPORT, Record
+from kafkalite.transport.bus import BusClient
+from kafkalite.transport.reactor import Reactor
+
+ANSWER_S = 10.0
+"""How long the supervisor may take; one that was killed is back long before."""
+ASK_AGAIN_S = 1.0
+READY_S = 30.0
+LOOK_AGAIN_MS = 50
+"""Between two looks at how far the moves are."""
+STILL_S = 10.0
+"""When nothing has moved for so long, a person is told what may be in the way."""
+SUPERVISOR_ID = 0
+
+NODE = argument("node", metavar="ID", type=int, help="the node's number, as list shows it")
+JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+Node = dict[str, Any]
+Report = dict[str, Any]
+
+
+@command(DATA, JSON, name="list")
+def list_nodes(data: Path | None, as_json: bool) -> None:
+    """List the nodes: where each listens, and how much it has.
+
+    Examples:
+      kafkalite node list
+      kafkalite node list --json --data /tmp/try
+    """
+    with supervisor(data) as asked:
+        report = asked.ask("list")
+    if as_json:
+        print(json.dumps({"nodes": report["nodes"], "moves_left": report["moves_left"]}))
+        return
+    print(table(report["nodes"]))
+    if report["moves_left"]:
+        say(f"{partitions(report['moves_left'])} still to move")
+
+
+@command(DATA, JSON)
+def add(data: Path | None, as_json: bool) -> None:
+    """Add a worker, and wait until it answers.
+
+    New topics are placed on it too; `rebalance` gives it its share of those that are there.
+
+    Examples:
+      kafkalite node add && kafkalite node rebalance
+    """
+    with supervisor(data) as asked:
+        before = {node["node_id"] for node in asked.ask("list")["nodes"]}
+        report = asked.ask("add")
+        node = asked.await_ready(report, before)
+    if as_json:
+        print(json.dumps(node))
+    else:
+        print(f"node {node['node_id']} added, listening at {address(node)}")
+
+
+@command(NODE, DATA, JSON)
+def remove(node: int, data: Path | None, as_json: bool) -> None:
+    """Move a worker's partitions to the others, then end it for good.
+
+    Examples:
+      kafkalite node remove 3
+    """
+    with supervisor(data) as asked:
+        wanted = asked.worker(node)
+        if wanted["role"] == "dedicated":
+            raise Refusal(f"node {node} is dedicated to one partition and goes with its topic")
+        moves = []
+        if wanted["led_count"] or not wanted["draining"]:
+            report = asked.ask("drain", node)
+            moves = report["moves"]
+            asked.follow(report)
+        asked.ask("remove", node)
+        asked.await_gone(node)
+    if as_json:
+        print(json.dumps({"node": node, "removed": True, "moves": moves}))
+    else:
+        print(f"node {node} removed, {partitions(len(moves))} moved away")
+
+
+@command(
+    NODE,
+    argument("--undo", action="store_true", help="let it have partitions again"),
+    DATA,
+    JSON,
+)
+def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
+    """Move a worker's partitions to the others, and give it no new ones.
+
+    It stays that way over restarts, until --undo.
+
+    Examples:
+      kafkalite node drain 2
+      kafkalite node drain 2 --undo && kafkalite node rebalance
+    """
+    with supervisor(data) as asked:
+        asked.worker(node)
+        report = asked.ask("undrain" if undo else "drain", node)
+        if not undo:
+            asked.follow(report)
+    if as_json:
+        print(json.dumps({"node": node, "draining": not undo, "moves": report["moves"]}))
+    elif undo:
+        print(f"node {node} may have partitions again")
+    else:
+        print(f"node {node} drained, {partitions(len(report['moves']))} moved away")
+
+
+@command(
+    argument("--dry-run", action="store_true", help="only say what would be moved where"),
+    DATA,
+    JSON,
+)
+def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
+    """Move partitions until every worker has its share.
+
+    Shares are even by the number of partitions, and then by their bytes.
+
+    Examples:
+      kafkalite node rebalance --dry-run
+      kafkalite node rebalance
+    """
+    with supervisor(data) as asked:
+        report = asked.ask("rebalance", dry_run=dry_run)
+        if not dry_run:
+            asked.follow(report)
+    moves = report["moves"]
+    if as_json:
+        print(json.dumps({"moves": moves, "dry_run": dry_run}))
+    elif not moves:
+        print("every worker has its share")
+    elif dry_run:
+        rows = [[m["topic"], m["partition"], m["from_node"], m["to_node"]] for m in moves]
+        print(columns(["TOPIC", "PARTITION", "FROM", "TO"], rows))
+    else:
+        print(f"{partitions(len(moves))} moved")
+
+
+@contextmanager
+def supervisor(data: Path | None) -> Iterator[Supervisor]:
+    """The supervisor of the broker that runs on this directory."""
+    directory = chosen(data)
+    ready = running(directory)
+    if ready is None:
+        raise Refusal(f"no broker runs on {directory}")
+    if any(node["pid"] == ready["launcher_pid"] for node in ready["nodes"]):
+        raise Refusal(
+            f"the broker on {directory} runs as one process (workers=0) and has no nodes to order;"
+            " kafkalite start --workers 3 starts it with some"
+        )
+    asked = Supervisor(directory, ready)
+    try:
+        yield asked
+    finally:
+        asked.close()
+
+
+class Supervisor:
+    """The supervisor of a running broker: takes orders, and reports."""
+
+    def __init__(self, directory: Path, ready: Ready) -> None:
+        self.directory = directory
+        self.reactor = Reactor(SystemClock())
+        self.bus = BusClient(self.reactor, bus_path(ready), None, self._heard)
+        self._ids = itertools.count(time.time_ns())
+        self._asked = -1
+        self._report: Report | None = None
+
+    def ask(self, verb: str, node: int = -1, dry_run: bool = False) -> Report:
+        """Give an order and answer what is reported.
+
+        A supervisor that dies takes what it has heard with it.  A look is asked for again then,
+        and not what would be done twice.
+        """
+        self._report, self._asked = None, next(self._ids)
+        order = NODE_ORDER(request_id=self._asked, verb=verb, node_id=node, dry_run=dry_run)
+        deadline = time.monotonic() + ANSWER_S
+        while self._report is None and time.monotonic() < deadline:
+            self.bus.send(order)
+            self._wait(ASK_AGAIN_S if verb == "list" else ANSWER_S)
+        if self._report is None:
+            raise Refusal(self._silence(verb))
+        report = self._report
+        raise_for(report["error_code"], report["error_message"])
+        return report
+
+    def _wait(self, wait_s: float) -> None:
+        """Until the report is there, but so long at most."""
+        until = time.monotonic() + wait_s
+        while self._report is None and (left_s := until - time.monotonic()) > 0:
+            self.reactor.tick(int(left_s * 1000) + 1)
+
+    def _heard(self, message: Record) -> None:
+        if message.kind is NODE_REPORT and message.fields["request_id"] == self._asked:
+            self._report = message.fields
+
+    def _silence(self, verb: str) -> str:
+        if running(self.directory) is None:
+            return f"the broker on {self.directory} has ended"
+        unsure = "" if verb == "list" else "; kafkalite node list shows later whether it was done"
+        return f"the supervisor does not answer within {ANSWER_S:.0f} s{unsure}"
+
+    def worker(self, node: int) -> Node:
+        """The node of this number; a Refusal when it is none, or none that can be ordered."""
+        nodes = self.ask("list")["nodes"]
+        found: Node | None = next((each for each in nodes if each["node_id"] == node), None)
+        if found is None:
+            known = ", ".join(str(each["node_id"]) for each in nodes)
+            raise Refusal(f"node {node} is not there; there are {known}")
+        if node == SUPERVISOR_ID:
+            raise Refusal("node 0 is the supervisor: it has no partitions and cannot be removed")
+        return found
+
+    def await_ready(self, report: Report, before: set[int]) -> Node:
+        """The node that was not there before, as soon as it answers."""
+        deadline = time.monotonic() + READY_S
+        added: list[Node] = []
+        while time.monotonic() < deadline:
+            added = [node for node in report["nodes"] if node["node_id"] not in before]
+            if added and added[0]["state"] == "ready":
+                return added[0]
+            self.pause()
+            report = self.ask("list")
+        number = added[0]["node_id"] if added else "new"
+        raise Refusal(
+            f"the node was added ({number}) and is not ready after {READY_S:.0f} s;"
+            f" {self.directory}/kafkalite.log says why"
+        )
+
+    def await_gone(self, node: int) -> None:
+        deadline = time.monotonic() + READY_S
+        while any(each["node_id"] == node for each in self.ask("list")["nodes"]):
+            if time.monotonic() > deadline:
+                raise Refusal(f"node {node} was removed, but its process has not ended yet")
+            self.pause()
+
+    def follow(self, report: Report) -> None:
+        """Wait until nothing is left to move, and show on a terminal how far it is."""
+        total = left = max(report["moves_left"], len(report["moves"]))
+        if not total:
+            return
+        still_since, told = time.monotonic(), False
+        shown = Line()
+        try:
+            while left:
+                shown.show(f"{left} of {partitions(total)} left to move")
+                self.pause()
+                report = self.ask("list")
+                if report["moves_left"] != left:
+                    left, still_since = report["moves_left"], time.monotonic()
+                    total = max(total, left)
+                elif not told and time.monotonic() - still_since > STILL_S:
+                    told = True
+                    shown.clear()
+                    say(in_the_way(report))
+        except KeyboardInterrupt:
+            shown.clear()
+            say(f"the moves go on without this command ({left} left; see kafkalite node list)")
+            raise
+        finally:
+            shown.clear()
+
+    def pause(self) -> None:
+        """A moment until the next look."""
+        until = time.monotonic() + LOOK_AGAIN_MS / 1000
+        while (left_s := until - time.monotonic()) > 0:
+            self.reactor.tick(int(left_s * 1000) + 1)
+
+    def close(self) -> None:
+        self.bus.close()
+        self.reactor.close()
+
+
+class Line:
+    """A line on a terminal's stderr that is drawn over; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.drawn = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if self.drawn and text != self.text:
+            self.text = text
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self.text:
+            self.text = ""
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def table(nodes: list[Node]) -> str:
+    titles = ["NODE", "ROLE", "STATE", "ADDRESS", "PID", "PARTITIONS", "SIZE", "DRAINING"]
+    rows = [
+        [
+            node["node_id"],
+            node["role"],
+            node["state"],
+            address(node),
+            node["pid"] if node["pid"] > 0 else None,
+            node["led_count"],
+            size_words(node["size"]),
+            "yes" if node["draining"] else None,
+        ]
+        for node in nodes
+    ]
+    return columns(titles, rows)
+
+
+def address(node: Node) -> str | None:
+    """Where it listens; a node in back-off listens nowhere."""
+    if node["port"] <= 0:
+        return None
+    host = f"[{node['host']}]" if ":" in node["host"] else node["host"]
+    return f"{host}:{node['port']}"
+
+
+def in_the_way(report: Report) -> str:
+    """Why nothing moves, as far as the nodes' states tell."""
+    away = [
+        f"node {node['node_id']} is {node['state']}"
+        for node in report["nodes"]
+        if node["state"] != "ready"
+    ]
+    waiting = f"nothing has moved for {STILL_S:.0f} s"
+    return f"{waiting}: {', '.join(away)}" if away else f"{waiting}; every node is ready"
+
+
+def partitions(count: int) -> str:
+    return f"{count:,} partition{'' if count == 1 else 's'}"

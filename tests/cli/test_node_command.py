@@ -1,0 +1,314 @@
+"""kafkalite node, against a supervisor that is only a bus and a list of nodes.
+
+The supervisor runs in a thread and keeps what it was ordered; the data directory is one as a
+running broker leaves it: a status file and a lock that is held.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkalite.cli import main, node
+from kafkalite.clock import SystemClock
+from kafkalite.errors import InvalidRequest
+from kafkalite.process.ready import STATUS_FILE
+from kafkalite.process.run_directory import BUS, remove_run_directory, run_directory
+from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
+from kafkalite.storage.layout import LOCK
+from kafkalite.transport.bus import BusServer
+from kafkalite.transport.reactor import Reactor
+
+SEEN_S_MAX = 20
+LOOK_S = 0.01
+LAUNCHER = 17
+CLUSTER_ID = "node-command-test"
+
+
+def entry(node_id, led_count=0, **changed):
+    role = "worker" if node_id else "supervisor"
+    return {
+        "node_id": node_id, "role": role, "host": "127.0.0.1", "port": 9092 + node_id,
+        "pid": 100 + node_id, "state": "ready", "led_count": led_count, "size": led_count << 20,
+        "draining": False, **changed,
+    }  # fmt: skip
+
+
+class Supervisor:
+    """Does what it is ordered, one move each time somebody looks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nodes = {0: entry(0), 1: entry(1, 3), 2: entry(2, 2)}
+        self.orders: list[tuple[str, int, bool]] = []
+        self.left = 0
+        self.moving = True
+        self.deaf = 0
+        """So many orders it does not hear."""
+        self.fault = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        reactor = Reactor(SystemClock())
+        self._bus = BusServer(reactor, self.path, self._ordered)
+        while not self._over.is_set():
+            reactor.tick(20)
+        self._bus.close()
+        reactor.close()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _ordered(self, who, message) -> None:
+        if self.deaf:
+            self.deaf -= 1
+            return
+        order = message.fields
+        self.orders.append((order["verb"], order["node_id"], order["dry_run"]))
+        moves = []
+        if self.fault and order["verb"] != "list":
+            self._report(who, order["request_id"], [], InvalidRequest.code, self.fault)
+            return
+        if order["verb"] == "list":
+            self.left -= 1 if self.left and self.moving else 0
+        elif order["verb"] == "drain":
+            moves = self._drained(order["node_id"])
+        elif order["verb"] == "undrain":
+            self.nodes[order["node_id"]]["draining"] = False
+        elif order["verb"] == "add":
+            self.nodes[3] = entry(3, state="starting")
+            threading.Timer(0.1, self.nodes[3].update, [{"state": "ready"}]).start()
+        elif order["verb"] == "remove":
+            del self.nodes[order["node_id"]]
+        elif order["verb"] == "rebalance":
+            moves = [{"topic": "flights", "partition": 4, "from_node": 1, "to_node": 2}]
+        # Others speak on the bus as well, and old answers may come late.
+        beat = HEARTBEAT(image_offset=1, led_count=1, size=1, unmade=[])
+        self._bus.send(who, beat)
+        self._report(who, order["request_id"] - 1, [], InvalidRequest.code, "of another order")
+        self._report(who, order["request_id"], moves)
+
+    def _drained(self, node_id):
+        moved = self.nodes[node_id]
+        count, moved["led_count"], moved["draining"] = moved["led_count"], 0, True
+        self.left += count
+        return [
+            {"topic": "flights", "partition": index, "from_node": node_id, "to_node": 3 - node_id}
+            for index in range(count)
+        ]
+
+    def _report(self, who, request_id, moves, code=0, sentence=None) -> None:
+        self._bus.send(
+            who,
+            NODE_REPORT(
+                request_id=request_id, error_code=code, error_message=sentence,
+                nodes=list(self.nodes.values()), moves=moves, moves_left=self.left,
+            ),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path) -> Iterator[Path]:
+    """A data directory with a lock that somebody holds."""
+    lock = os.open(tmp_path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    say_ready(tmp_path, pid=LAUNCHER + 1)
+    yield tmp_path
+    os.close(lock)
+
+
+def say_ready(directory: Path, pid: int) -> dict:
+    ready = {
+        "bootstrap": "127.0.0.1:9092", "cluster_id": CLUSTER_ID, "data": str(directory),
+        "durability": "os", "launcher_pid": LAUNCHER,
+        "nodes": [{"id": 0, "role": "supervisor", "host": "127.0.0.1", "port": 9092, "pid": pid}],
+        "restarts": 0,
+    }  # fmt: skip
+    (directory / STATUS_FILE).write_text(json.dumps(ready))
+    return ready
+
+
+@pytest.fixture
+def supervisor(directory) -> Iterator[Supervisor]:
+    meeting = run_directory(CLUSTER_ID, directory)
+    supervisor = Supervisor(meeting / BUS)
+    yield supervisor
+    supervisor.end()
+    remove_run_directory(meeting)
+
+
+@pytest.fixture
+def ordered(directory, capsys):
+    """Run `kafkalite node` with these words: its exit code, stdout and stderr."""
+
+    def ordered(*words):
+        code = main(["node", *words, "--data", str(directory)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return ordered
+
+
+def test_the_nodes_are_listed_with_what_they_have(supervisor, ordered):
+    supervisor.nodes[2].update(draining=True, state="backoff", port=0, pid=0)
+    code, out, err = ordered("list")
+    assert (code, err) == (0, "")
+    titles, first, second, third = (line.split() for line in out.splitlines())
+    assert titles[:4] == ["NODE", "ROLE", "STATE", "ADDRESS"]
+    assert first == ["0", "supervisor", "ready", "127.0.0.1:9092", "100", "0", "0", "B", "-"]
+    assert second == ["1", "worker", "ready", "127.0.0.1:9093", "101", "3", "3.0", "MiB", "-"]
+    assert third == ["2", "worker", "backoff", "-", "-", "2", "2.0", "MiB", "yes"]
+
+
+def test_what_still_moves_is_said_beside_the_list(supervisor, ordered):
+    supervisor.left = 2
+    assert ordered("list")[2] == "1 partition still to move\n"
+    listed = json.loads(ordered("list", "--json")[1])
+    assert listed["moves_left"] == 0
+    assert [node["node_id"] for node in listed["nodes"]] == [0, 1, 2]
+
+
+def test_a_drained_node_is_left_when_nothing_is_left_to_move(supervisor, ordered):
+    assert ordered("drain", "1") == (0, "node 1 drained, 3 partitions moved away\n", "")
+    assert supervisor.left == 0
+    assert supervisor.orders[:2] == [("list", -1, False), ("drain", 1, False)]
+    assert len(supervisor.orders) == 2 + 3
+    assert supervisor.nodes[1]["draining"]
+    assert ordered("drain", "1", "--undo") == (0, "node 1 may have partitions again\n", "")
+    assert not supervisor.nodes[1]["draining"]
+
+
+def test_a_removed_node_is_drained_first(supervisor, ordered):
+    code, out, _ = ordered("remove", "2")
+    assert (code, out) == (0, "node 2 removed, 2 partitions moved away\n")
+    verbs = [verb for verb, _, _ in supervisor.orders]
+    assert verbs == ["list", "drain", "list", "list", "remove", "list"]
+    assert 2 not in supervisor.nodes
+
+
+def test_a_node_that_is_drained_already_is_only_removed(supervisor, ordered):
+    supervisor.nodes[2].update(draining=True, led_count=0)
+    assert ordered("remove", "2", "--json")[1] == '{"node": 2, "removed": true, "moves": []}\n'
+    assert "drain" not in [verb for verb, _, _ in supervisor.orders]
+
+
+def test_a_node_is_added_when_it_answers(supervisor, ordered):
+    code, out, _ = ordered("add")
+    assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
+    assert supervisor.nodes[3]["state"] == "ready"
+
+
+def test_a_dry_run_moves_nothing_and_says_what_it_would(supervisor, ordered):
+    code, out, _ = ordered("rebalance", "--dry-run")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["TOPIC", "PARTITION", "FROM", "TO"],
+        ["flights", "4", "1", "2"],
+    ]
+    assert supervisor.orders == [("rebalance", -1, True)]
+    supervisor.left = 2
+    assert ordered("rebalance")[1] == "1 partition moved\n"
+    assert supervisor.left == 0
+
+
+def test_a_look_is_asked_for_again_when_the_supervisor_died_over_it(
+    supervisor, ordered, monkeypatch
+):
+    monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
+    supervisor.deaf = 2
+    assert ordered("list")[0] == 0
+    assert supervisor.orders[0] == ("list", -1, False)
+
+
+def test_a_silent_supervisor_is_one_sentence(supervisor, ordered, monkeypatch, directory):
+    monkeypatch.setattr(node, "ANSWER_S", 0.2)
+    supervisor.deaf = 1_000
+    code, out, err = ordered("list")
+    assert (code, out) == (1, "")
+    assert err == "kafkalite: the supervisor does not answer within 0 s\n"
+    assert "later whether it was done" in ordered("add")[2] or supervisor.orders == []
+
+
+def test_an_order_is_not_given_twice(supervisor, ordered, monkeypatch):
+    monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(node, "ANSWER_S", 0.3)
+    supervisor.deaf = 1
+    code, _, err = ordered("rebalance")
+    assert code == 1
+    assert "kafkalite node list shows later whether it was done" in err
+    assert supervisor.orders == []
+
+
+def test_what_the_supervisor_refuses_is_its_own_sentence(supervisor, ordered):
+    supervisor.fault = "Node 2 is the last worker; add one before."
+    assert ordered("drain", "2") == (
+        1,
+        "",
+        "kafkalite: Node 2 is the last worker; add one before.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("remove", "7"), "node 7 is not there; there are 0, 1, 2"),
+        (("drain", "0"), "node 0 is the supervisor: it has no partitions and cannot be removed"),
+        (("remove", "2"), "node 2 is dedicated to one partition and goes with its topic"),
+    ],
+)
+def test_a_node_that_cannot_be_ordered_is_one_sentence(supervisor, ordered, words, sentence):
+    supervisor.nodes[2]["role"] = "dedicated"
+    assert ordered(*words) == (1, "", f"kafkalite: {sentence}\n")
+    assert [verb for verb, _, _ in supervisor.orders] == ["list"]
+
+
+def test_a_broker_in_one_process_has_no_nodes_to_order(ordered, directory):
+    say_ready(directory, pid=LAUNCHER)
+    code, _, err = ordered("list")
+    assert code == 1
+    assert "runs as one process (workers=0)" in err
+    assert err.count("\n") == 1
+
+
+def test_where_no_broker_runs_there_is_nobody_to_ask(tmp_path, capsys):
+    assert main(["node", "list", "--data", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"kafkalite: no broker runs on {tmp_path}\n"
+
+
+def test_an_interrupted_command_says_that_the_moves_go_on(supervisor, directory):
+    supervisor.moving = False
+    words = ["node", "drain", "1", "--data", str(directory)]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kafkalite", *words], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + SEEN_S_MAX
+    while ("drain", 1, False) not in supervisor.orders or supervisor.orders[-1][0] != "list":
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=SEEN_S_MAX)
+    assert command.returncode == 130
+    assert said == "the moves go on without this command (3 left; see kafkalite node list)\n"
+
+
+def test_who_waits_long_is_told_what_may_be_in_the_way(supervisor, ordered, monkeypatch):
+    monkeypatch.setattr(node, "STILL_S", 0.0)
+    supervisor.moving = False
+    supervisor.nodes[2]["state"] = "backoff"
+    threading.Timer(0.5, setattr, [supervisor, "moving", True]).start()
+    code, _, err = ordered("drain", "1")
+    assert code == 0
+    assert err == "nothing has moved for 0 s: node 2 is backoff\n"
