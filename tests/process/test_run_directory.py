@@ -1,0 +1,232 @@
+"""Where a broker's processes meet: whose it is, who may come in, and how it is found again."""
+
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kafkalite.errors import Refusal
+from kafkalite.process import run_directory as module
+from kafkalite.process.run_directory import BUS, bus_path, remove_run_directory, run_directory
+
+CLUSTER = "pT3mGvYJQ3m2aV0hD1kq9Q"
+
+
+@pytest.fixture
+def runtime(tmp_path_factory, monkeypatch):
+    """A runtime directory of the user, as a login makes it."""
+    path = tmp_path_factory.mktemp("r")
+    path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    # Where the machine's own place for tests is deep, a socket's path would not fit any more.
+    monkeypatch.setattr(module, "SOCKET_PATH_SIZE_MAX", 1000)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+def mode(path):
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def ready(data):
+    return {"cluster_id": CLUSTER, "data": str(data)}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o177])
+def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
+    before = os.umask(umask)
+    try:
+        path = run_directory(CLUSTER, data)
+    finally:
+        os.umask(before)
+    assert path.parent == runtime / "kafkalite"
+    assert (mode(path), mode(path.parent)) == (0o700, 0o700)
+    assert path.name.startswith(CLUSTER)
+
+
+def test_a_broker_finds_the_same_one_again(runtime, data):
+    path = run_directory(CLUSTER, data)
+    (path / BUS).touch()
+    assert run_directory(CLUSTER, data) == path
+    assert (path / BUS).exists()
+
+
+def test_a_copy_of_a_data_directory_has_one_of_its_own(runtime, data, tmp_path):
+    path = run_directory(CLUSTER, data)
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+    assert bus_path(ready(copy)).parent != path
+    assert run_directory(CLUSTER, copy) != path
+    assert bus_path(ready(copy)).parent == run_directory(CLUSTER, copy)
+    assert bus_path(ready(data)).parent == path
+
+
+def test_a_cluster_id_that_a_person_wrote_names_no_other_place(runtime, data):
+    for cluster_id in ("../../etc", "a/b", "", ".", "..", "x" * 500, "ü\n"):
+        path = run_directory(cluster_id, data)
+        assert path.parent == runtime / "kafkalite"
+        assert len(path.name) <= 35
+    assert len(list(path.parent.iterdir())) == 7
+
+
+def test_the_path_of_the_socket_can_be_bound(data, monkeypatch):
+    """In the runtime directory where that is short enough, under /tmp where it is not."""
+    places = []
+    with tempfile.TemporaryDirectory(dir="/tmp") as top:
+        for depth in range(1, 60):
+            runtime = Path(top, "d" * depth)
+            runtime.mkdir(mode=0o700)
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+            path = run_directory("y" * 22, data)
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(path / BUS))
+            remove_run_directory(path)
+            assert not path.exists()
+            places.append(path.is_relative_to(runtime))
+    assert places == sorted(places, reverse=True)
+    assert {*places} == {True, False}
+
+
+@pytest.mark.parametrize("kind", ["unset", "empty", "relative", "missing", "file", "open", "alien"])
+def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
+    data, monkeypatch, runtime, kind
+):
+    values = {
+        "unset": None,
+        "empty": "",
+        "relative": "run",
+        "missing": str(runtime / "not-there"),
+        "file": str(runtime / "file"),
+        "open": str(runtime),
+        "alien": "/",
+    }
+    (runtime / "file").touch(0o700)
+    if kind == "open":
+        runtime.chmod(0o755)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    if values[kind] is not None:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", values[kind])
+    path = run_directory(CLUSTER, data)
+    assert str(path.parent) == f"/tmp/kafkalite-{os.geteuid()}"
+    assert mode(path.parent) == 0o700
+    remove_run_directory(path)
+
+
+# Somebody was there before.
+
+
+@pytest.mark.parametrize("level", ["kafkalite", "its own"])
+@pytest.mark.parametrize("bad", [0o755, 0o701, 0o770, 0o1777, 0o500])
+def test_a_level_that_lets_others_in_is_refused(runtime, data, level, bad):
+    path = run_directory(CLUSTER, data)
+    (path if level == "its own" else path.parent).chmod(bad)
+    with pytest.raises(Refusal, match=f"has mode {bad:o} and not 700.*; remove it"):
+        run_directory(CLUSTER, data)
+
+
+@pytest.mark.parametrize("level", ["kafkalite", "its own"])
+def test_a_link_is_refused_though_it_leads_to_a_directory_of_ours(runtime, data, tmp_path, level):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    path = run_directory(CLUSTER, data)
+    target = path if level == "its own" else path.parent
+    shutil.rmtree(target)
+    target.symlink_to(elsewhere)
+    with pytest.raises(Refusal, match="is not a directory"):
+        run_directory(CLUSTER, data)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_file_in_its_place_is_refused(runtime, data):
+    (runtime / "kafkalite").touch()
+    with pytest.raises(Refusal, match="is not a directory"):
+        run_directory(CLUSTER, data)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.parametrize("level", ["kafkalite", "its own"])
+def test_another_users_is_refused(runtime, data, level):
+    path = run_directory(CLUSTER, data)
+    os.chown(path if level == "its own" else path.parent, 65534, 65534)
+    with pytest.raises(Refusal, match="belongs to another user.*XDG_RUNTIME_DIR"):
+        run_directory(CLUSTER, data)
+
+
+def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch):
+    monkeypatch.setattr(module, "place_of_user", lambda: runtime / "not-there" / "kafkalite")
+    with pytest.raises(Refusal, match="cannot make .*: No such file or directory; name a dir"):
+        run_directory(CLUSTER, data)
+
+
+# It is found, and goes.
+
+
+def test_a_command_of_another_environment_finds_it(runtime, data, monkeypatch):
+    path = run_directory(CLUSTER, data)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert bus_path(ready(data)) == path / BUS
+
+
+def test_a_broker_that_starts_in_another_environment_is_found_there(
+    runtime, data, monkeypatch, tmp_path
+):
+    first = run_directory(CLUSTER, data)
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    second = run_directory(CLUSTER, data)
+    assert first != second
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert bus_path(ready(data)) == second / BUS
+
+
+@pytest.mark.parametrize("text", ["", "\n", "relative\n", "/\0\n", "/tmp\n", b"\xff\n"])
+def test_what_is_remembered_wrongly_is_not_believed(runtime, data, text):
+    path = run_directory(CLUSTER, data)
+    (data / module.REMEMBERED).write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert bus_path(ready(data)) == path / BUS
+    assert run_directory(CLUSTER, data) == path
+
+
+def test_looking_for_the_bus_makes_nothing(runtime, data):
+    bus_path(ready(data))
+    assert list(runtime.iterdir()) == list(data.iterdir()) == []
+
+
+def test_it_goes_with_its_sockets_and_leaves_others_alone(runtime, data, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    paths = [run_directory(CLUSTER, each) for each in (data, other)]
+    for path in paths:
+        (path / BUS).touch()
+    remove_run_directory(paths[0])
+    remove_run_directory(paths[0])
+    assert (paths[0].exists(), (paths[1] / BUS).exists()) == (False, True)
+
+
+def test_what_a_link_leads_to_is_not_removed(runtime, data, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    path = run_directory(CLUSTER, data)
+    path.rmdir()
+    path.symlink_to(elsewhere)
+    remove_run_directory(path)
+    assert (elsewhere / "kept").exists()
+
+
+def test_what_is_deeper_than_a_socket_is_not_removed(runtime, data):
+    path = run_directory(CLUSTER, data)
+    (path / "deeper").mkdir()
+    remove_run_directory(path)
+    assert (path / "deeper").is_dir()
