@@ -24,7 +24,7 @@ help:
 	@echo "make build      the compiled modules"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
-	@echo "make faults     kills, full disks, failing system calls"
+	@echo "make faults     kills, pauses, moves, failing system calls: a quarter of an hour"
 	@echo "make fuzz       random bytes, for a while"
 	@echo "make reference  the pages on keys, APIs and errors, written anew"
 	@echo "make clean      remove all that was made"
@@ -53,7 +53,8 @@ oracle: build .venv/developer
 	$(BIN)/python -m pytest -q -m oracle tests $(ARGS)
 
 faults: build .venv/developer
-	$(BIN)/python -m pytest -q -m faults tests $(ARGS)
+	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests
+	$(BIN)/python -m tests.faults all --minutes 13 $(ARGS)
 
 fuzz: build .venv/developer
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)

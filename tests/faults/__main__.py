@@ -1,0 +1,100 @@
+"""python -m tests.faults: play a scenario so many times, or all of them for so long.
+
+    python -m tests.faults F1 --count 300 --seed 7     300 kills, in runs of ten
+    python -m tests.faults all --minutes 15            one run after the other, in turn
+
+Every run prints what came of it and appends a line to record.jsonl.  The exit code says whether
+all were good.  What clients saw in a run that was not is kept in a file that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.run import Plan, Run, run, spread, write_down
+from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
+
+A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10}
+"""How many faults make a run: each takes about twenty seconds."""
+
+
+def plans(words: argparse.Namespace) -> Iterator[Plan]:
+    """What is to be done, one run after the other."""
+    seeds = itertools.count(words.seed)
+    if words.fault == "all":
+        end = time.monotonic() + words.minutes * 60
+        kinds = itertools.cycle([*SCENARIOS, "one process"])
+        while time.monotonic() < end:
+            kind = next(kinds)
+            fault, workers = ("F1", 0) if kind == "one process" else (kind, words.workers)
+            yield plan(words, fault, A_RUN[fault], next(seeds), workers)
+        return
+    left = words.count
+    while left > 0:
+        count = min(left, A_RUN[words.fault])
+        yield plan(words, words.fault, count, next(seeds), words.workers)
+        left -= count
+
+
+def plan(words: argparse.Namespace, fault: str, count: int, seed: int, workers: int) -> Plan:
+    partitions = 12 if fault in ("MOVES", "MIX") else 6
+    return Plan(fault, count, seed, workers, partitions, words.durability)
+
+
+def shown(came: Run, seconds: float) -> None:
+    """One run, for whoever watches; what went wrong in it, and where to read on."""
+    verdict = "good" if came.good else "VOID" if came.void else "BAD"
+    print(
+        f"{verdict}  {came.plan.fault:5} {came.done:3} faults  seed {came.plan.seed}"
+        f"  workers {came.plan.workers}  {came.plan.mode:8}  {came.history.acked} acked,"
+        f" {came.acked_per_second:.0f}/s  {len(came.complaints)} violations  {seconds:.0f} s",
+        flush=True,
+    )
+    for complaint in came.complaints[:10]:
+        print(f"      {complaint}", flush=True)
+    if came.complaints:
+        kept = Path(tempfile.mkdtemp(prefix="kafkalite-faults-")) / "history.jsonl"
+        came.history.write(kept)
+        print(f"      the history is {kept}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("fault", choices=[*SCENARIOS, "all"])
+    parser.add_argument("--count", type=int, default=10, help="faults, in as many runs as it takes")
+    parser.add_argument("--minutes", type=float, default=15, help="for `all`")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--durability", default="", help="by the seed when not given")
+    words = parser.parse_args(arguments)
+    if words.workers == 0 and words.fault not in {*FOR_ONE_PROCESS, "all"}:
+        parser.error(f"{words.fault} wants workers")
+    print(f"seed {words.seed}", flush=True)
+    bad, faults = 0, 0
+    recoveries: dict[str, list[float]] = defaultdict(list)
+    for each in plans(words):
+        begun = time.monotonic()
+        came = run(each)
+        write_down(came)
+        shown(came, time.monotonic() - begun)
+        bad += not came.good
+        faults += came.done
+        for kind, times in came.recoveries.items():
+            recoveries[kind] += times
+    print(f"{faults} faults, {bad} runs that were not good")
+    for kind, times in sorted(recoveries.items()):
+        print(f"  {kind}: {json.dumps(spread(times))}  (count, median, p99, worst; seconds)")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""One connection to one node, asked in plain requests: a client that hides nothing.
+
+A client library waits, asks again and finds another way; what must be seen here is each answer,
+from which node it came, and when.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from typing import Any, NamedTuple
+
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.records.batch import Record, batches, build
+
+METADATA_VERSION = 9
+PRODUCE_VERSION = 9
+FETCH_VERSION = 11
+CREATE_TOPICS_VERSION = 4
+DELETE_TOPICS_VERSION = 3
+FETCH_BYTES_MAX = 4096
+
+Address = tuple[str, int]
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, as Metadata says it."""
+
+    partition: int
+    node: int
+    leader_epoch: int
+
+
+class Cluster(NamedTuple):
+    """What one Metadata answer says."""
+
+    addresses: dict[int, Address]
+    leaders: list[Leader]
+
+
+class Line:
+    """A connection that asks one thing at a time; it is closed at the first that goes wrong.
+
+    Every fault of the connection, time-outs too, is an OSError.
+    """
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self.socket = socket.create_connection(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.answers = self.socket.makefile("rb")
+        self.correlation_ids = itertools.count()
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.answers.close()
+        self.socket.close()
+
+    def ask(self, api: Api, version: int, body: dict[str, Any]) -> Fields:
+        """One request, and its answer."""
+        flexible = api.request_header_flexible(version)
+        correlation_id = next(self.correlation_ids)
+        header = write_header(api.key, version, correlation_id, "prober", flexible)
+        frame = header + api.request.write(version, body)
+        try:
+            self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+            answer = self.answers.read(struct.unpack(">i", self._exactly(4))[0])
+        except OSError:
+            self.close()
+            raise
+        assert int.from_bytes(answer[:4], "big") == correlation_id, "another's answer"
+        begin = 5 if api.response_header_flexible(version) else 4
+        return api.response.read(version, answer, begin)
+
+    def _exactly(self, size: int) -> bytes:
+        found = self.answers.read(size)
+        if len(found) < size:
+            raise ConnectionResetError("the node hung up")
+        return found
+
+    # What is asked.
+
+    def cluster(self, topic: str) -> Cluster:
+        """Where the nodes are, and who leads the topic."""
+        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        answer = self.ask(METADATA, METADATA_VERSION, body)
+        return Cluster(
+            {node.node_id: (node.host, node.port) for node in answer.brokers},
+            [
+                Leader(each.partition_index, each.leader_id, each.leader_epoch)
+                for found in answer.topics
+                for each in found.partitions
+            ],
+        )
+
+    def produce(self, topic: str, partition: int, value: str, acks: int = -1) -> tuple[int, int]:
+        """Send one record: the error code, and its offset."""
+        batch = build([Record(timestamp=0, value=value.encode())])
+        data = [{"index": partition, "records": batch}]
+        body = {
+            "acks": acks,
+            "timeout_ms": 10_000,
+            "topic_data": [{"name": topic, "partition_data": data}],
+        }
+        answer = self.ask(PRODUCE, PRODUCE_VERSION, body)
+        (told,) = answer.responses[0].partition_responses
+        return told.error_code, told.base_offset
+
+    def value_at(
+        self, topic: str, partition: int, offset: int, leader_epoch: int = -1
+    ) -> tuple[int, str]:
+        """The error code, and the record at this offset, or nothing."""
+        wanted = {
+            "partition": partition,
+            "current_leader_epoch": leader_epoch,
+            "fetch_offset": offset,
+            "partition_max_bytes": FETCH_BYTES_MAX,
+        }
+        body = {
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+            "max_bytes": FETCH_BYTES_MAX,
+            "isolation_level": 0,
+            "topics": [{"topic": topic, "partitions": [wanted]}],
+        }
+        answer = self.ask(FETCH, FETCH_VERSION, body)
+        (told,) = answer.responses[0].partitions
+        for batch in batches(told.records or b""):
+            for record in batch:
+                if record.offset == offset:
+                    return told.error_code, (record.value or b"").decode()
+        return told.error_code, ""
+
+    def create_topic(self, name: str) -> int:
+        """Create a topic of one partition; the error code."""
+        topic = {
+            "name": name,
+            "num_partitions": 1,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [],
+        }
+        body = {"topics": [topic], "timeout_ms": 10_000, "validate_only": False}
+        return int(self.ask(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics[0].error_code)
+
+    def delete_topic(self, name: str) -> int:
+        """Delete it; the error code."""
+        body = {"topic_names": [name], "timeout_ms": 10_000}
+        answer = self.ask(DELETE_TOPICS, DELETE_TOPICS_VERSION, body)
+        return int(answer.responses[0].error_code)

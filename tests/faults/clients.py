@@ -1,0 +1,183 @@
+"""Clients that write down what they do and see while processes are killed under them.
+
+Producers (acks=all) send to every partition, two of them idempotent; a reader with assigned
+partitions follows from the first offset on.  One producer and the reader are as confluent-kafka
+makes them when it is told nothing but an address: whatever they would show their users as an error
+is written down.  The others try again sooner than by default, so that a run is short.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import confluent_kafka
+
+from tests.faults.history import ACKED, History, Read, Send
+from tests.faults.prober import guarded
+
+PACE_S = 0.001
+"""Between two records of a producer, so that a history stays short."""
+HEAL_S_MAX = 30
+QUIET = {"log_level": 0}
+HASTY = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "retry.backoff.ms": 10,
+}
+PRODUCERS = {
+    "default": {},
+    "idempotent": {"enable.idempotence": True},
+    "idempotent-lz4": {
+        "enable.idempotence": True, "linger.ms": 0, "compression.type": "lz4", **HASTY,
+    },
+    "plain": {"acks": "all", "max.in.flight": 1, "linger.ms": 1, **HASTY},
+}  # fmt: skip
+IDEMPOTENT = frozenset({"idempotent", "idempotent-lz4"})
+UNORDERED = frozenset({"default"})
+
+
+class Clients:
+    """The producers' and the reader's threads, from their start until all is quiet."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, seed: int, history: History
+    ) -> None:
+        self.config = {"bootstrap.servers": bootstrap, **QUIET}
+        self.topic = topic
+        self.partitions = partitions
+        self.seed = seed
+        self.history = history
+        self.faults: list[str] = []
+        self.acks = 0
+        self.producing = True
+        self.reading = True
+        self.producers = [self.thread(partial(self.produce, name)) for name in PRODUCERS]
+        self.reader = self.thread(self.read)
+
+    def thread(self, work: Callable[[], None]) -> threading.Thread:
+        begun = threading.Thread(target=guarded, args=(work, self.faults))
+        begun.start()
+        return begun
+
+    # Sending.
+
+    def produce(self, name: str) -> None:
+        dice = random.Random(f"{self.seed} {name}")
+        told = partial(self.fault_told, name)
+        producer = confluent_kafka.Producer({**self.config, **PRODUCERS[name], "error_cb": told})
+        number = 0
+        while self.producing:
+            value = f"{name}/{number}/{'x' * dice.randrange(200)}"
+            send = Send(name, dice.randrange(self.partitions), value)
+            self.history.sends.append(send)
+            producer.produce(
+                self.topic,
+                value=value,
+                partition=send.partition,
+                on_delivery=partial(self.outcome, send),
+            )
+            producer.poll(0)
+            time.sleep(PACE_S)
+            number += 1
+        left = producer.flush(HEAL_S_MAX)
+        if left:
+            self.faults.append(
+                f"I14: {left} records of {name} had no answer {HEAL_S_MAX} s after healing"
+            )
+
+    def outcome(
+        self, send: Send, fault: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
+        if fault is None:
+            send.offset = message.offset()
+            send.outcome = ACKED
+            self.acks += 1
+        else:
+            self.history.errors.append(f"{send.producer} was told of {send.value[:40]}: {fault}")
+
+    def fault_told(self, name: str, fault: confluent_kafka.KafkaError) -> None:
+        """A lost connection is said here and is nobody's error: the client finds another."""
+        if fault.fatal() or fault.code() >= 0:
+            self.history.errors.append(f"{name} was told: {fault}")
+
+    # Reading.
+
+    def read(self) -> None:
+        consumer = self.consumer("reader", {})
+        try:
+            while self.reading:
+                self.history.reads["reader"] += self.polled("reader", consumer)
+        finally:
+            consumer.close()
+
+    def consumer(self, name: str, config: dict[str, object]) -> confluent_kafka.Consumer:
+        told = partial(self.fault_told, name)
+        consumer = confluent_kafka.Consumer(
+            {**self.config, **config, "group.id": "none", "enable.auto.commit": False,
+             "error_cb": told}
+        )  # fmt: skip
+        consumer.assign([
+            confluent_kafka.TopicPartition(self.topic, index, 0)
+            for index in range(self.partitions)
+        ])  # fmt: skip
+        return consumer
+
+    def polled(self, name: str, consumer: confluent_kafka.Consumer) -> list[Read]:
+        found = []
+        for message in consumer.consume(1000, timeout=0.05):
+            if message.error() is not None:
+                self.history.errors.append(f"{name} was given an error: {message.error()}")
+                continue
+            epoch = message.leader_epoch()
+            found.append(
+                Read(
+                    message.partition(),
+                    message.offset(),
+                    message.value().decode(),
+                    -1 if epoch is None else epoch,
+                )
+            )
+        return found
+
+    # The end.
+
+    def end(self) -> None:
+        """Stop sending, wait for every answer, and read the log once more from its beginning."""
+        self.producing = False
+        for thread in self.producers:
+            thread.join()
+        consumer = self.consumer("the final reader", HASTY)
+        ends = {
+            index: consumer.get_watermark_offsets(
+                confluent_kafka.TopicPartition(self.topic, index), timeout=HEAL_S_MAX
+            )[1]
+            for index in range(self.partitions)
+        }
+        deadline = time.monotonic() + HEAL_S_MAX
+        final, live = self.history.final, self.history.reads["reader"]
+        while len(final) < sum(ends.values()) and time.monotonic() < deadline:
+            final += self.polled("the final reader", consumer)
+        consumer.close()
+        while len(live) < len(final) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.reading = False
+        self.reader.join()
+        for name, reads in (("the final reader", final), ("the reader", live)):
+            if len(reads) != sum(ends.values()):
+                self.faults.append(
+                    f"I14: {name} was given {len(reads)} records, the ends are {ends}"
+                )
+
+    def await_acks(self, count: int) -> bool:
+        """Wait until so many more sends were acknowledged; False when they do not come."""
+        goal = self.acks + count
+        deadline = time.monotonic() + HEAL_S_MAX
+        while self.acks < goal and not self.faults:
+            if time.monotonic() > deadline:
+                self.faults.append(f"I14: no {count} acknowledgements within {HEAL_S_MAX} s")
+            time.sleep(0.001)
+        return not self.faults

@@ -1,0 +1,139 @@
+"""What a broker takes up on its host, and that a fault leaves no more of it behind (I13).
+
+A Footprint is taken of a broker at rest, without clients, before the faults and after them.  Of
+descriptors, threads, processes and partition directories there are exactly as many afterwards;
+no file is of a kind that has no business there; memory may have grown a little.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.faults.processes import Processes, children_of
+
+REST_S_MAX = 10.0
+LOOK_S = 0.05
+SAME_TIMES = 5
+"""A broker is at rest when it looks the same so many times running."""
+RSS_GROWTH_MAX = 0.25
+RSS_SPARE = 6 << 20
+"""More is a leak.  An allocator does not give back what it once had, so less may be nothing."""
+
+NUMBERS = re.compile(r"\d+")
+A_LOG_HAS = {"N.snapshot", "kafkalite.log.N"}
+"""What comes with time, and need not be there before."""
+LEFTOVERS = re.compile(r"\.tmp$|\.cleaned$|\.swap$|\.deleted$|-delete$|-stray$|/handover$")
+
+
+@dataclass
+class Footprint:
+    """One look."""
+
+    descriptors: Counter[str] = field(default_factory=Counter)
+    processes: int = 0
+    threads: int = 0
+    rss: int = 0
+    directories: Counter[str] = field(default_factory=Counter)
+    files: set[str] = field(default_factory=set)
+    leftovers: list[str] = field(default_factory=list)
+
+    def same_as(self, other: Footprint) -> bool:
+        """In all but memory, which never stands still."""
+        return replace(self, rss=0) == replace(other, rss=0)
+
+
+def look(processes: Processes, directories: list[Path]) -> Footprint:
+    """The launcher, its children, and what lies in these directories."""
+    launcher = processes.broker.pid
+    footprint = Footprint()
+    for pid in (launcher, *children_of(launcher)):
+        try:
+            footprint.descriptors.update(descriptors_of(pid))
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        footprint.processes += 1
+        footprint.threads += number_of(status, "Threads")
+        footprint.rss += number_of(status, "VmRSS") << 10
+    for directory in directories:
+        for path in directory.rglob("*"):
+            name = str(path.relative_to(directory))
+            if path.is_dir():
+                footprint.directories[kind_of(path.name)] += 1
+            else:
+                footprint.files.add(kind_of(path.name))
+            if LEFTOVERS.search(f"/{name}"):
+                footprint.leftovers.append(name)
+    footprint.leftovers.sort()
+    return footprint
+
+
+def at_rest(processes: Processes, directories: list[Path], like: Footprint | None) -> Footprint:
+    """A look once nothing changes any more; or at once when it is `like` what was before."""
+    deadline = time.monotonic() + REST_S_MAX
+    same, last = 0, look(processes, directories)
+    while time.monotonic() < deadline:
+        if like is None and same >= SAME_TIMES:
+            return last
+        if like is not None and not list(grown(like, last)):
+            return last
+        time.sleep(LOOK_S)
+        now = look(processes, directories)
+        same = same + 1 if now.same_as(last) else 0
+        last = now
+    return last
+
+
+def grown(before: Footprint, after: Footprint) -> Iterator[str]:
+    """What is there afterwards and should not be, or should be and is not."""
+    if after.descriptors != before.descriptors:
+        yield f"I13: descriptors changed: {difference(before.descriptors, after.descriptors)}"
+    if after.threads != before.threads:
+        yield f"I13: {after.threads} threads, and before the faults {before.threads}"
+    if after.processes != before.processes:
+        yield f"I13: {after.processes} processes, and before the faults {before.processes}"
+    if after.rss > before.rss * (1 + RSS_GROWTH_MAX) + RSS_SPARE:
+        yield f"I13: {after.rss >> 20} MiB resident, and before the faults {before.rss >> 20}"
+    if after.directories != before.directories:
+        yield f"I13: directories changed: {difference(before.directories, after.directories)}"
+    if unknown := sorted(after.files - before.files - A_LOG_HAS):
+        yield f"I13: files of a kind that was not there: {unknown}"
+    if after.leftovers:
+        yield f"I13: leftovers: {after.leftovers[:5]}"
+
+
+def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
+    return {
+        kind: after[kind] - before[kind]
+        for kind in sorted(before.keys() | after.keys())
+        if after[kind] != before[kind]
+    }
+
+
+def descriptors_of(pid: int) -> Iterator[str]:
+    """What each descriptor is: a file by its name without numbers, anything else by its kind."""
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(entry.path)
+        except FileNotFoundError:
+            continue
+        if target.startswith("/"):
+            yield kind_of(os.path.basename(target))
+        else:
+            yield target.partition(":[")[0]
+
+
+def kind_of(name: str) -> str:
+    """A name in which every number is the same: 00000000000000000123.log is N.log."""
+    return NUMBERS.sub("N", name)
+
+
+def number_of(status: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -1,0 +1,228 @@
+"""What clients did and saw, and whether a broker that keeps its promises could have shown it.
+
+A History is written by the clients while processes are killed and stopped under them;
+`violations` reads it afterwards.  The invariants are those of every log that loses nothing:
+
+    I1  no acknowledged record is lost: it is found at its offset in the final reading
+    I2  an idempotent producer's record is in the log once at most
+    I3  an offset has one value, for every reader, at every time, and in every acknowledgement
+    I4  a producer's records stand in a partition in the order of their sending; and of an
+        idempotent producer's none is left out before one that is there
+    I5  nothing is in the log that nobody sent, or whose sending was refused for good
+    I6  a reader that goes on reading skips no offset and sees none twice
+    I7  what is sent after an acknowledgement came stands behind what was acknowledged
+    I9  a partition's leader epoch never goes back, and one leader accepts in an epoch
+    C   no client was told of an error
+
+The final reading starts at the beginning, is made by a fresh reader after all is quiet, and ends
+at the end of the log.  A send whose outcome is unknown may be in the log or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+ACKED, REFUSED, UNKNOWN = "acked", "refused", "unknown"
+NOBODY = -1
+
+
+@dataclass(slots=True)
+class Send:
+    """One record handed to a producer; each producer's are in the order of sending.
+
+    The prober knows more than other clients: when it sent, when it was answered, and by which node.
+    """
+
+    producer: str
+    partition: int
+    value: str
+    outcome: str = UNKNOWN
+    offset: int = -1
+    node: int = NOBODY
+    sent_at: float = 0.0
+    answered_at: float = 0.0
+
+
+class Read(NamedTuple):
+    """One record a reader was given, and the epoch of the leader that had placed it."""
+
+    partition: int
+    offset: int
+    value: str
+    leader_epoch: int = -1
+
+
+class Told(NamedTuple):
+    """Who leads a partition, in one node's words; `by`'s are in the order of its answers."""
+
+    by: int
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+@dataclass
+class History:
+    """The whole of it.  `reads` are by reader, in the order it was given them.
+
+    `unordered` are plain producers with several requests in flight: what they send again may come
+    after what they sent later.  `looks` are readings of single offsets, just acknowledged; one that
+    found nothing has an empty value.  `errors` are what clients were told, in their own words.
+    """
+
+    idempotent: frozenset[str] = frozenset()
+    unordered: frozenset[str] = frozenset()
+    sends: list[Send] = field(default_factory=list)
+    reads: dict[str, list[Read]] = field(default_factory=lambda: defaultdict(list))
+    looks: list[Read] = field(default_factory=list)
+    final: list[Read] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def acked(self) -> int:
+        """How many sends were acknowledged."""
+        return sum(send.outcome == ACKED for send in self.sends)
+
+    def write(self, path: Path) -> None:
+        """One JSON object a line, for whoever must find out what happened."""
+        with path.open("w") as file:
+            for send in self.sends:
+                print(json.dumps({"send": asdict(send)}), file=file)
+            readers = {**self.reads, "looks": self.looks, "final": self.final}
+            for reader, reads in readers.items():
+                for read in reads:
+                    print(json.dumps({"read": read._asdict(), "reader": reader}), file=file)
+            for told in self.told:
+                print(json.dumps({"told": told._asdict()}), file=file)
+            for error in self.errors:
+                print(json.dumps({"error": error}), file=file)
+
+
+def violations(history: History) -> list[str]:
+    """Every way in which the history breaks the invariants; none when it keeps them."""
+    checks = (
+        lost, repeated, changed, disordered, invented, skipped, overtaken, gone_back, led_by_two,
+        troubled,
+    )  # fmt: skip
+    return [complaint for check in checks for complaint in check(history)]
+
+
+def lost(history: History) -> Iterator[str]:
+    final = {(read.partition, read.offset): read.value for read in history.final}
+    for send in history.sends:
+        if send.outcome == ACKED and final.get((send.partition, send.offset)) != send.value:
+            found = final.get((send.partition, send.offset))
+            yield f"I1: {send} was acknowledged, and the log has {found!r} there"
+
+
+def repeated(history: History) -> Iterator[str]:
+    times = Counter((read.partition, read.value) for read in history.final)
+    for send in history.sends:
+        count = times[send.partition, send.value]
+        if send.producer in history.idempotent and count > 1:
+            yield f"I2: {send} is in the log {count} times"
+
+
+def changed(history: History) -> Iterator[str]:
+    values: dict[tuple[int, int], str] = {}
+    places = (history.final, history.looks, *history.reads.values())
+    seen = [read for reads in places for read in reads]
+    seen += [Read(s.partition, s.offset, s.value) for s in history.sends if s.outcome == ACKED]
+    for read in seen:
+        first = values.setdefault((read.partition, read.offset), read.value)
+        if first != read.value:
+            where = f"partition {read.partition} offset {read.offset}"
+            yield f"I3: {where} is {first!r} and {read.value!r}"
+
+
+def disordered(history: History) -> Iterator[str]:
+    places: dict[tuple[int, str], int] = {}
+    for read in history.final:
+        places.setdefault((read.partition, read.value), read.offset)
+    by_producer: dict[tuple[str, int], list[Send]] = defaultdict(list)
+    for send in history.sends:
+        if send.outcome != REFUSED:
+            by_producer[send.producer, send.partition].append(send)
+    for (producer, partition), sends in by_producer.items():
+        found = [places.get((partition, send.value)) for send in sends]
+        there = [place for place in found if place is not None]
+        if there != sorted(there) and producer not in history.unordered:
+            yield f"I4: {producer} in partition {partition} is not in the order of sending"
+        if producer in history.idempotent and None in found[: len(there)]:
+            yield f"I4: {producer} in partition {partition} has a gap before a record that is there"
+
+
+def invented(history: History) -> Iterator[str]:
+    possible = {(s.partition, s.value) for s in history.sends if s.outcome != REFUSED}
+    for reads in (history.final, *history.reads.values()):
+        for read in reads:
+            if (read.partition, read.value) not in possible:
+                yield f"I5: {read} was sent by nobody, or refused"
+
+
+def skipped(history: History) -> Iterator[str]:
+    for reader, reads in {**history.reads, "the final reader": history.final}.items():
+        position: dict[int, int] = {}
+        for read in reads:
+            expected = position.get(read.partition, 0)
+            if read.offset != expected:
+                yield f"I6: {reader} was given {read} where offset {expected} was next"
+            position[read.partition] = read.offset + 1
+
+
+def overtaken(history: History) -> Iterator[str]:
+    """An acknowledgement came, and only then was a record sent that stands before it."""
+    by_partition: dict[int, list[Send]] = defaultdict(list)
+    for send in history.sends:
+        if send.outcome == ACKED and send.answered_at:
+            by_partition[send.partition].append(send)
+    for sends in by_partition.values():
+        answered = sorted(sends, key=lambda send: send.answered_at)
+        last, seen = None, 0
+        for send in sorted(sends, key=lambda send: send.sent_at):
+            while answered[seen].answered_at < send.sent_at:
+                if last is None or answered[seen].offset > last.offset:
+                    last = answered[seen]
+                seen += 1
+            if last is not None and send.offset < last.offset:
+                yield f"I7: {send} was sent after {last} was acknowledged, and stands before it"
+
+
+def gone_back(history: History) -> Iterator[str]:
+    latest: dict[tuple[int, int], int] = {}
+    for told in history.told:
+        before = latest.get((told.by, told.partition), -1)
+        if told.leader_epoch < before:
+            yield f"I9: {told}, and it had spoken of epoch {before}"
+        latest[told.by, told.partition] = told.leader_epoch
+    placed: dict[int, int] = {}
+    for read in history.final:
+        if read.leader_epoch < placed.get(read.partition, -1):
+            yield f"I9: {read} stands behind records of epoch {placed[read.partition]}"
+        placed[read.partition] = read.leader_epoch
+
+
+def led_by_two(history: History) -> Iterator[str]:
+    """Told by anybody, or seen by whose acknowledgement stands at an offset of that epoch."""
+    leaders: dict[tuple[int, int], int] = {}
+    epochs = {(read.partition, read.offset): read.leader_epoch for read in history.final}
+    found = [(told.partition, told.leader_epoch, told.leader) for told in history.told]
+    for send in history.sends:
+        epoch = epochs.get((send.partition, send.offset), -1)
+        if send.outcome == ACKED and send.node != NOBODY and epoch >= 0:
+            found.append((send.partition, epoch, send.node))
+    for partition, epoch, leader in dict.fromkeys(found):
+        first = leaders.setdefault((partition, epoch), leader)
+        if leader not in (first, NOBODY):
+            yield f"I9: partition {partition} is led by {first} and by {leader} in epoch {epoch}"
+
+
+def troubled(history: History) -> Iterator[str]:
+    for error in history.errors:
+        yield f"C: {error}"

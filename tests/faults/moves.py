@@ -1,0 +1,160 @@
+"""MOVES: partitions go from worker to worker under load, and processes are killed meanwhile.
+
+An operator's orders are given as an operator gives them, by `kafkalite node`.  An order that meets
+a supervisor which is just dying may fail, and a plan to rebalance dies with it; so each is given
+again until what it asked for is there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from tests.faults.prober import longest_gap
+from tests.faults.processes import SUPERVISOR
+from tests.faults.stage import Stage
+
+DONE_S_MAX = 15.0
+ASK_AGAIN_S = 1.0
+ORDER_S_MAX = 30.0
+PAUSED_S_MAX = 3.0
+DISTURBED = 0.5
+"""How often a process is killed while partitions move."""
+DELAY_S_MAX = 0.4
+"""How long after an order: its command takes a while to start, too."""
+
+
+class Moves:
+    """Orders and what comes of them, on one stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.epochs_before = self.epochs()
+        self.killed = False
+
+    def play(self, count: int) -> None:
+        """Move so many partitions."""
+        base = self.stage.faults_done
+        while self.stage.faults_done < base + count and self.stage.goes_on:
+            self.stage.work()
+            self.stage.dice.choice([self.empty_one, self.one_more_for_a_while])()
+            self.stage.faults_done = base + self.epochs() - self.epochs_before
+
+    def epochs(self) -> int:
+        """How many moves there have been, of all partitions: each raises an epoch by one."""
+        return sum(leader.leader_epoch for leader in self.stage.directory.leaders.values())
+
+    # What is ordered.
+
+    def empty_one(self) -> None:
+        """Drain a worker, and let it have its share again."""
+        node = self.stage.dice.choice(self.stage.processes.workers)
+        self.ordered(["drain", str(node)], lambda: not self.stage.directory.led_by(node))
+        self.ordered(["drain", str(node), "--undo"], lambda: True)
+        self.ordered(["rebalance"], self.balanced)
+
+    def one_more_for_a_while(self) -> None:
+        """Add a worker, let it have its share, and remove it."""
+        before = set(self.stage.processes.workers)
+        self.ordered(["add"], lambda: len(self.workers_there() - before) == 1, once=True)
+        added = self.workers_there() - before
+        if len(added) != 1:
+            return
+        (node,) = added
+        self.ordered(["rebalance"], self.balanced)
+        self.ordered(["remove", str(node)], lambda: node not in self.nodes_listed())
+
+    def workers_there(self) -> set[int]:
+        return self.nodes_listed() - {SUPERVISOR}
+
+    def nodes_listed(self) -> set[int]:
+        return {int(str(node["id"])) for node in self.stage.processes.status()}
+
+    def balanced(self) -> bool:
+        """Whether the workers lead as many partitions each, within one."""
+        counts = Counter(dict.fromkeys(self.workers_there(), 0))
+        counts.update(leader.node for leader in list(self.stage.directory.leaders.values()))
+        return max(counts.values()) - min(counts.values()) <= 1
+
+    # How it is ordered.
+
+    def ordered(self, words: list[str], done: Callable[[], bool], once: bool = False) -> None:
+        """Give an order and wait until it is carried out, giving it again where it was lost.
+
+        `once` is for an order that must not be given again after it was accepted.
+        """
+        if not self.stage.goes_on:
+            return
+        begin = time.monotonic()
+        asked_at, accepted, said = 0.0, False, ""
+        disturbance = self.disturbance(begin)
+        while not (accepted and done()):
+            now = time.monotonic()
+            if now - begin > DONE_S_MAX:
+                self.stage.faults.append(
+                    f"I14: node {' '.join(words)} is not done after {DONE_S_MAX} s: {said}"
+                )
+                return
+            if now - asked_at > ASK_AGAIN_S and not (once and accepted):
+                asked_at = now
+                running = self.command(words)
+                while running.poll() is None and time.monotonic() - now < ORDER_S_MAX:
+                    disturbance()
+                    time.sleep(0.002)
+                said = ended(running)
+                accepted = accepted or running.returncode == 0 or (once and done())
+                if running.returncode != 0 and not self.killed:
+                    self.stage.faults.append(f"MOVES: node {' '.join(words)} failed: {said}")
+            disturbance()
+            time.sleep(0.002)
+        self.judge(words[0], begin)
+
+    def command(self, words: list[str]) -> subprocess.Popen[str]:
+        data = str(self.stage.processes.broker.data)
+        return subprocess.Popen(
+            [sys.executable, "-m", "kafkalite", "node", *words, "--data", data],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def disturbance(self, begin: float) -> Callable[[], None]:
+        """Kills a process at a moment drawn now, or nobody."""
+        dice = self.stage.dice
+        self.killed = False
+        at = begin + dice.random() * DELAY_S_MAX if dice.random() < DISTURBED else float("inf")
+        node = dice.choice([SUPERVISOR, *self.stage.processes.workers])
+
+        def disturb() -> None:
+            nonlocal at
+            if time.monotonic() >= at:
+                at = float("inf")
+                self.killed = True
+                self.stage.processes.kill(node)
+
+        return disturb
+
+    def judge(self, verb: str, begin: float) -> None:
+        """All serve, and nobody waited long."""
+        stage = self.stage
+        killed = " under a kill" if self.killed else ""
+        now = time.monotonic()
+        stage.served(f"after {verb}{killed}", now, list(stage.partitions), PAUSED_S_MAX)
+        pauses = [longest_gap(prober.sends, begin, now) for prober in stage.probers]
+        stage.note(f"longest pause in {verb}{killed}", max(pauses), PAUSED_S_MAX)
+
+
+def ended(running: subprocess.Popen[str]) -> str:
+    """What a command said until its end."""
+    if running.poll() is None:
+        running.kill()
+    said, _ = running.communicate()
+    return " ".join(said.split())
+
+
+def move(stage: Stage, count: int) -> None:
+    """The scenario."""
+    Moves(stage).play(count)

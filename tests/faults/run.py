@@ -1,0 +1,138 @@
+"""One run: a broker, a scenario played on it under load, and the verdict.
+
+A run is void, and fails as such, when fewer than 500 records a second were acknowledged, the
+faults included: an idle broker loses nothing.  A seed names a run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafkalite.testing import Broker
+from tests.faults.clients import IDEMPOTENT, UNORDERED
+from tests.faults.footprint import at_rest, grown
+from tests.faults.history import History, violations
+from tests.faults.processes import Processes
+from tests.faults.scenarios import CONFIG, SCENARIOS
+from tests.faults.stage import Stage
+
+ACKED_PER_SECOND_MIN = 500
+DURABILITIES = ("os", "fsync", "interval")
+RECORD = Path(__file__).with_name("record.jsonl")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done."""
+
+    fault: str
+    count: int
+    seed: int
+    workers: int = 3
+    partitions: int = 6
+    durability: str = ""
+
+    @property
+    def mode(self) -> str:
+        """As asked for, or by the seed."""
+        return self.durability or DURABILITIES[self.seed % len(DURABILITIES)]
+
+
+@dataclass
+class Run:
+    """What came of it."""
+
+    plan: Plan
+    history: History
+    done: int = 0
+    seconds: float = 0.0
+    complaints: list[str] = field(default_factory=list)
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def acked_per_second(self) -> float:
+        return self.history.acked / max(self.seconds, 0.001)
+
+    @property
+    def void(self) -> bool:
+        return self.acked_per_second < ACKED_PER_SECOND_MIN
+
+    @property
+    def good(self) -> bool:
+        return not (self.void or self.complaints)
+
+    def line(self) -> dict[str, Any]:
+        """As it stands in the record."""
+        return {
+            "day": time.strftime("%Y-%m-%d"),
+            "commit": commit(),
+            "fault": self.plan.fault,
+            "count": self.done,
+            "seed": self.plan.seed,
+            "workers": self.plan.workers,
+            "durability": self.plan.mode,
+            "acked": self.history.acked,
+            "acked_per_second": round(self.acked_per_second),
+            "read": len(self.history.final),
+            "violations": len(self.complaints),
+            "void": self.void,
+            "recovery_s": {kind: spread(times) for kind, times in sorted(self.recoveries.items())},
+        }
+
+
+def spread(times: list[float]) -> list[float]:
+    """Count, median, 99th percentile and worst."""
+    ranked = sorted(times)
+    p99 = ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
+    return [len(ranked), *(round(s, 3) for s in (statistics.median(ranked), p99, ranked[-1]))]
+
+
+def commit() -> str:
+    """Which state of the sources this is; with a + when they are not as they were committed."""
+    asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "kafkalite", "ext"])
+    try:
+        said = [
+            subprocess.run(["git", *words], capture_output=True, text=True, cwd=RECORD.parent)
+            for words in asked
+        ]
+    except OSError:
+        return ""
+    return said[0].stdout.strip() + ("+" if said[1].stdout.strip() else "")
+
+
+def run(plan: Plan) -> Run:
+    """Play it, and judge."""
+    history = History(idempotent=IDEMPOTENT, unordered=UNORDERED)
+    shape = {"workers": plan.workers} if plan.workers else {}
+    config = {**CONFIG, "log.segment.delete.delay.ms": "100"} if plan.workers else {}
+    came = Run(plan, history)
+    with Broker(durability=plan.mode, config=config, **shape) as broker:
+        topic = broker.topic(plan.partitions)
+        stage = Stage(Processes(broker), topic, plan.partitions, plan.seed, history)
+        stage.warm_up()
+        before = at_rest(stage.processes, stage.watched(), like=None)
+        begun = time.monotonic()
+        stage.begin()
+        try:
+            SCENARIOS[plan.fault](stage, plan.count)
+            stage.work()
+        finally:
+            came.seconds = time.monotonic() - begun
+            stage.end()
+        after = at_rest(stage.processes, stage.watched(), like=before)
+        came.done = stage.faults_done
+        came.recoveries = stage.recoveries
+        came.complaints = [*violations(history), *stage.faults, *grown(before, after)]
+    return came
+
+
+def write_down(came: Run, record: Path = RECORD) -> None:
+    """Append the run's line."""
+    with record.open("a") as file:
+        print(json.dumps(came.line()), file=file)

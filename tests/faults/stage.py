@@ -1,0 +1,160 @@
+"""What a scenario plays on: a broker, its clients, and the moments at which it served again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from kafkalite.process.run_directory import bus_path
+from tests.faults.asking import Line
+from tests.faults.clients import Clients
+from tests.faults.history import History
+from tests.faults.prober import Directory, Prober, Trouble, Watcher, served_again
+from tests.faults.processes import SUPERVISOR, Processes, until
+
+SERVE_S_MAX = 3.0
+"""How long a partition, or the controller, may be away after a fault (I14)."""
+GIVE_UP_S = 30.0
+ACKS_BETWEEN = (50, 1_500)
+"""Between two faults, so that each meets work under way; drawn from the seed."""
+CHANGE_S_MAX = 0.5
+EXISTS_ALREADY, UNKNOWN_TOPIC = 36, 3
+
+
+class Stage:
+    """All that takes part in one run."""
+
+    def __init__(
+        self, processes: Processes, topic: str, partitions: int, seed: int, history: History
+    ) -> None:
+        self.processes = processes
+        self.topic = topic
+        self.partitions = range(partitions)
+        self.seed = seed
+        self.history = history
+        self.dice = random.Random(seed)
+        self.faults: list[str] = []
+        self.faults_done = 0
+        self.recoveries: dict[str, list[float]] = defaultdict(list)
+        self.directory = Directory(topic, processes.addresses(), history)
+        self.probers = [Prober(self.directory, each, self.faults) for each in self.partitions]
+        self.watcher = Watcher(self.directory, self.faults)
+        self.topics_made = 0
+
+    def warm_up(self) -> None:
+        """Write to every partition and read it, so that what opens late is open."""
+        for prober in self.probers:
+            until(prober.probe, GIVE_UP_S, f"partition {prober.partition} takes no record")
+            prober.hang_up()
+
+    def begin(self) -> None:
+        """Let the clients in."""
+        for watching in (self.watcher, *self.probers):
+            watching.thread.start()
+        bootstrap = self.processes.broker.bootstrap
+        self.clients = Clients(bootstrap, self.topic, len(self.partitions), self.seed, self.history)
+
+    def end(self) -> None:
+        """Let the clients finish and go."""
+        for watching in (self.watcher, *self.probers):
+            watching.running = False
+        for watching in (self.watcher, *self.probers):
+            watching.thread.join()
+        try:
+            self.clients.end()
+        except Exception as fault:
+            self.faults.append(f"I14: the end of the log cannot be read: {fault}")
+        self.faults += self.clients.faults
+
+    # Between the faults.
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is worth going on: nothing hangs, and no client has failed."""
+        return not (self.faults or self.clients.faults)
+
+    def work(self) -> None:
+        """Let the clients work for a while."""
+        if not self.clients.await_acks(self.dice.randint(*ACKS_BETWEEN)):
+            self.clients.producing = False
+
+    def served(self, kind: str, at: float, partitions: list[int], within: float) -> float | None:
+        """Wait until these partitions serve again; note how long after `at` that was."""
+        deadline = time.monotonic() + GIVE_UP_S
+        last = at
+        for index in partitions:
+            while (again := served_again(self.probers[index].sends, at)) is None:
+                if time.monotonic() > deadline:
+                    self.faults.append(
+                        f"I14: partition {index} does not serve {GIVE_UP_S} s after {kind}"
+                    )
+                    return None
+                time.sleep(0.001)
+            last = max(last, again)
+        self.note(kind, last - at, within)
+        return last
+
+    def note(self, kind: str, seconds: float, within: float) -> None:
+        """Keep how long it took; longer than promised is a violation."""
+        self.recoveries[kind].append(seconds)
+        if seconds > within:
+            self.faults.append(f"I14: {kind}: served again after {seconds:.3f} s, not {within}")
+
+    def all_up(self, expected: set[int], but: dict[int, int]) -> None:
+        """Wait until all these nodes live, none as the process that was hurt."""
+
+        def hold() -> bool:
+            pids = self.processes.pids()
+            return expected <= pids.keys() and not but.items() & pids.items()
+
+        try:
+            until(hold, GIVE_UP_S, f"of the nodes {sorted(expected)} some are missing")
+        except TimeoutError as fault:
+            self.faults.append(f"I14: {fault}; there are {sorted(self.processes.pids())}")
+
+    # The controller.
+
+    def change_metadata(self, kind: str, at: float, within: float = SERVE_S_MAX) -> None:
+        """Have a topic made and removed through a worker; note when that was possible again."""
+        self.topics_made += 1
+        name = f"made-{self.topics_made}"
+        deadline = time.monotonic() + GIVE_UP_S
+        for asked, well in (("create_topic", (0, EXISTS_ALREADY)), ("delete_topic", (0,))):
+            while (code := self.ask_a_worker(asked, name)) not in well:
+                if asked == "delete_topic" and code == UNKNOWN_TOPIC:
+                    break  # an earlier attempt had come through, only its answer had not
+                if time.monotonic() > deadline:
+                    self.faults.append(f"I14: {asked} fails {GIVE_UP_S} s after {kind}: {code}")
+                    return
+                time.sleep(0.005)
+            if asked == "create_topic":
+                self.note(kind, time.monotonic() - at, within)
+
+    def ask_a_worker(self, asked: str, name: str) -> int | str:
+        """The error code, or what the connection said."""
+        nodes = [node for node in self.directory.addresses if node != SUPERVISOR] or [SUPERVISOR]
+        try:
+            with Line(self.directory.addresses[self.dice.choice(nodes)], CHANGE_S_MAX) as line:
+                return int(getattr(line, asked)(name))
+        except OSError as fault:
+            return f"{type(fault).__name__}: {fault}"
+
+    # What came of it.
+
+    def troubles(self, begin: float, end: float) -> list[Trouble]:
+        """The probers' between two moments."""
+        return [
+            trouble
+            for prober in self.probers
+            for trouble in prober.troubles
+            if begin <= trouble.at <= end
+        ]
+
+    def watched(self) -> list[Path]:
+        """The directories in which nothing may be left behind."""
+        broker = self.processes.broker
+        if self.processes.alone:
+            return [broker.data]
+        return [broker.data, bus_path(broker.ready).parent]

@@ -1,0 +1,23 @@
+"""Processes are killed and stopped under load: nothing acknowledged is lost, and no client errs.
+
+A short run of each kind; `make faults` plays all of them for a quarter of an hour, and
+`python -m tests.faults F1 --count 300` as many of one as are wanted.  A run with too little load
+is void, and fails as such.
+"""
+
+import pytest
+
+from tests.faults.run import Plan, run
+
+
+def check(plan, directory):
+    came = run(plan)
+    if not came.good:
+        came.history.write(directory / "history.jsonl")
+    assert not came.complaints, (came.complaints[:10], plan, f"see {directory}/history.jsonl")
+    assert not came.void, f"void: {came.acked_per_second:.0f} records/s; run it again: {plan}"
+
+
+@pytest.mark.parametrize("fault", ["F1", "F5"])
+def test_one_process_killed_loses_repeats_and_disorders_nothing(fault, tmp_path):
+    check(Plan(fault, count=3, seed=1, workers=0, partitions=3), tmp_path)

@@ -1,0 +1,107 @@
+"""The look at what a broker takes up is looked at: the same is the same, each leak is found."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from tests.faults.footprint import Footprint, grown, look
+from tests.faults.processes import children_of, exists, parent_of
+from tests.process.waiting import until
+
+MIB = 1 << 20
+
+
+def at_rest():
+    return Footprint(
+        descriptors=Counter({"socket:": 3, "N.log": 6}),
+        processes=4,
+        threads=9,
+        rss=100 * MIB,
+        directories=Counter({"topic-N": 6}),
+        files={"N.log", "N.index", "metadata"},
+    )
+
+
+def test_the_same_is_found_the_same_and_an_allocator_may_keep_a_little():
+    assert list(grown(at_rest(), at_rest())) == []
+    after = at_rest()
+    after.rss = 120 * MIB
+    after.files.add("N.snapshot")
+    assert list(grown(at_rest(), after)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"descriptors": Counter({"socket:": 4, "N.log": 6})}, "descriptors"),
+        ({"descriptors": Counter({"socket:": 3, "N.log": 5})}, "descriptors"),
+        ({"threads": 10}, "threads"),
+        ({"processes": 5}, "processes"),
+        ({"rss": 150 * MIB}, "resident"),
+        ({"directories": Counter({"topic-N": 7})}, "directories"),
+        ({"files": {"N.log", "N.index", "metadata", "core"}}, "kind"),
+        ({"leftovers": ["topic-1/handover"]}, "leftovers"),
+    ],
+)
+def test_whatever_is_left_behind_is_found(changes, named):
+    after = at_rest()
+    for name, value in changes.items():
+        setattr(after, name, value)
+    (complaint,) = grown(at_rest(), after)
+    assert complaint.startswith("I13: ") and named in complaint
+
+
+@pytest.fixture
+def family(tmp_path):
+    """A process with a child, and a file that the child holds open."""
+    code = (
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    held = open(sys.argv[1], 'w')\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    held = tmp_path / "nodes" / "1" / "topic-0" / "00000000000000000123.log"
+    held.parent.mkdir(parents=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(held)], stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        pids = {int(parent.stdout.readline()) for _ in range(2)}
+        (child,) = pids - {parent.pid}
+        yield parent, child, tmp_path
+        for pid in (child, parent.pid):
+            if exists(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_look_counts_the_whole_family_and_names_files_without_their_numbers(family):
+    parent, child, directory = family
+    (directory / "nodes" / "1" / "topic-0" / "handover").touch()
+    processes = SimpleNamespace(broker=SimpleNamespace(pid=parent.pid))
+    found = look(processes, [directory])
+    assert found.processes == 2
+    assert found.threads == 2
+    assert found.rss > 2 * MIB
+    assert found.descriptors["N.log"] == 1
+    assert found.directories["topic-N"] == 1
+    assert found.files == {"N.log", "handover"}
+    assert found.leftovers == ["nodes/1/topic-0/handover"]
+
+
+def test_a_process_that_ended_is_nobodys_child_and_still_there_until_it_is_reaped(family):
+    parent, child, _ = family
+    assert children_of(parent.pid) == [child]
+    assert parent_of(child) == parent.pid
+    os.kill(child, signal.SIGKILL)
+    until(lambda: parent_of(child) is None)
+    assert children_of(parent.pid) == [child] and exists(child), "a zombie is a leftover"
+    parent.kill()
+    parent.wait()
+    until(lambda: not exists(child))
+    assert parent_of(child) is None and children_of(parent.pid) == []

@@ -1,0 +1,192 @@
+"""The checker is checked: a clean history passes, and each planted fault is found by its name."""
+
+import pytest
+
+from tests.faults.history import ACKED, REFUSED, UNKNOWN, History, Read, Send, Told, violations
+
+
+def clean():
+    """Two producers and a prober, two partitions, one live reader that is a little behind.
+
+    Partition 0 moves from node 1 to node 2 in the middle, partition 1 is always node 2's.
+    """
+    history = History(idempotent=frozenset({"i"}))
+    ends = [0, 0]
+    for number in range(20):
+        partition = number % 2
+        epoch = int(partition == 0 and number >= 10)
+        leader = 1 if partition == 0 and number < 10 else 2
+        for by in (1, 2):
+            history.told.append(Told(by, partition, leader, epoch))
+        for producer in ("i", "p", "prober"):
+            value = f"{producer}{number}"
+            offset, ends[partition] = ends[partition], ends[partition] + 1
+            send = Send(producer, partition, value, ACKED, offset)
+            if producer == "prober":
+                send.node, send.sent_at, send.answered_at = leader, number, number + 0.5
+                history.looks.append(Read(partition, offset, value, epoch))
+            history.sends.append(send)
+            history.final.append(Read(partition, offset, value, epoch))
+    history.reads["live"] = history.final[:-8]
+    return history
+
+
+def test_a_history_without_a_fault_is_found_without_one():
+    assert violations(clean()) == []
+
+
+def test_an_unknown_outcome_may_have_come_or_not():
+    history = clean()
+    history.sends.append(Send("p", 0, "p100", UNKNOWN))
+    history.sends.append(Send("i", 1, "i100", UNKNOWN))
+    assert violations(history) == []
+    history.final.append(Read(0, 30, "p100", 1))
+    assert violations(history) == []
+
+
+def test_a_plain_producer_may_repeat_itself():
+    history = clean()
+    history.final.append(Read(0, 30, "p18", 1))
+    assert violations(history) == []
+
+
+def lose_the_last(history):
+    history.final.pop()
+
+
+def acknowledge_elsewhere(history):
+    history.sends[-1].offset += 1
+
+
+def repeat_an_idempotent_one(history):
+    history.final.append(Read(0, 30, "i18", 1))
+
+
+def show_a_reader_another_value(history):
+    history.reads["live"][3] = history.reads["live"][3]._replace(value="p5")
+
+
+def acknowledge_two_at_one_offset(history):
+    history.sends.append(Send("p", 0, "p100", ACKED, 0))
+
+
+def swap_two(history):
+    first, second = history.final[0], history.final[6]
+    assert first.partition == second.partition
+    history.final[0] = first._replace(value=second.value)
+    history.final[6] = second._replace(value=first.value)
+    history.reads.clear()
+    for send in history.sends:
+        send.outcome = UNKNOWN
+
+
+def leave_out_one_in_the_middle(history):
+    history.sends.insert(0, Send("i", 0, "i-1", UNKNOWN))
+
+
+def show_a_refused_one(history):
+    history.sends[7].outcome = REFUSED
+
+
+def show_what_nobody_sent(history):
+    history.reads["live"].append(Read(0, 26, "stranger"))
+
+
+def look_and_find_nothing(history):
+    history.looks[4] = history.looks[4]._replace(value="")
+
+
+def place_a_later_one_before_an_earlier(history):
+    by_value = {send.value: send for send in history.sends}
+    by_value["prober8"].sent_at = by_value["prober8"].answered_at = 100
+
+
+def tell_of_an_older_epoch(history):
+    history.told.append(Told(2, 0, 1, 0))
+
+
+def place_under_an_older_epoch(history):
+    history.final[-5] = history.final[-5]._replace(leader_epoch=0)
+
+
+def tell_of_two_leaders(history):
+    history.told.append(Told(3, 0, 3, 1))
+
+
+def let_the_former_leader_accept(history):
+    history.sends.append(Send("prober", 0, "prober20", ACKED, 30, 1, 20, 21))
+    history.final.append(Read(0, 30, "prober20", 1))
+
+
+def tell_a_client_of_an_error(history):
+    history.errors.append("the default producer was told: local timed out")
+
+
+def skip_one(history):
+    del history.reads["live"][6]
+
+
+def go_back(history):
+    history.reads["live"].append(history.reads["live"][-1])
+
+
+def begin_late(history):
+    del history.reads["live"][0]
+
+
+def cut_a_hole_into_the_end(history):
+    del history.final[-2]
+    history.sends = [send for send in history.sends if send.value != "i19"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (lose_the_last, "I1"),
+        (acknowledge_elsewhere, "I1"),
+        (repeat_an_idempotent_one, "I2"),
+        (show_a_reader_another_value, "I3"),
+        (acknowledge_two_at_one_offset, "I3"),
+        (swap_two, "I4"),
+        (leave_out_one_in_the_middle, "I4"),
+        (show_a_refused_one, "I5"),
+        (show_what_nobody_sent, "I5"),
+        (look_and_find_nothing, "I3"),
+        (place_a_later_one_before_an_earlier, "I7"),
+        (tell_of_an_older_epoch, "I9"),
+        (place_under_an_older_epoch, "I9"),
+        (tell_of_two_leaders, "I9"),
+        (let_the_former_leader_accept, "I9"),
+        (tell_a_client_of_an_error, "C"),
+        (skip_one, "I6"),
+        (go_back, "I6"),
+        (begin_late, "I6"),
+        (cut_a_hole_into_the_end, "I6"),
+    ],
+)
+def test_a_planted_fault_is_found(plant, name):
+    history = clean()
+    plant(history)
+    assert any(complaint.startswith(name) for complaint in violations(history))
+
+
+def test_a_leader_that_nobody_knows_yet_is_no_second_leader():
+    history = clean()
+    history.told.append(Told(3, 0, -1, 1))
+    assert violations(history) == []
+
+
+def test_a_producer_with_many_requests_in_flight_may_be_disordered():
+    history = clean()
+    swap_two(history)
+    assert len(violations(history)) == 1
+    history.unordered = frozenset({"i"})
+    assert violations(history) == []
+
+
+def test_a_history_can_be_written_down(tmp_path):
+    history = clean()
+    history.write(tmp_path / "history.jsonl")
+    count = len(history.sends) + len(history.final) + len(history.reads["live"])
+    count += len(history.looks) + len(history.told)
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == count

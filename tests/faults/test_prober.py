@@ -1,0 +1,102 @@
+"""The prober is probed: what it writes down is what a broker did, and when."""
+
+import socket
+import time
+
+import pytest
+
+from kafkalite.testing import Broker
+from tests.faults.asking import Leader, Line
+from tests.faults.history import ACKED, REFUSED, History, Read, Send, violations
+from tests.faults.prober import Directory, Prober, longest_gap, served_again
+
+
+def sends(*moments):
+    return [Send("prober", 0, "v", outcome, -1, 1, at, at + 1) for at, outcome in moments]
+
+
+def test_served_again_is_the_first_acknowledgement_of_what_was_sent_later():
+    tried = sends((1, ACKED), (3, ACKED), (5, REFUSED), (7, ACKED), (9, ACKED))
+    assert served_again(tried, 0) == 2
+    assert served_again(tried, 3.5) == 8
+    assert served_again(tried, 9.5) is None
+
+
+def test_the_longest_gap_reaches_from_bound_to_bound():
+    tried = sends((1, ACKED), (3, REFUSED), (5, ACKED), (6, ACKED))
+    assert longest_gap(tried, 0, 10) == 4
+    assert longest_gap(tried, 0, 20) == 13
+    assert longest_gap([], 5, 7) == 2
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker() as broker:
+        yield broker
+
+
+def address(broker):
+    host, _, port = broker.bootstrap.rpartition(":")
+    return host, int(port)
+
+
+def test_what_is_probed_is_acknowledged_and_looked_at(broker):
+    history = History()
+    topic = broker.topic(2)
+    prober = Prober(Directory(topic, [address(broker)], history), 1, [])
+    while not prober.probe():
+        assert not prober.troubles
+    assert prober.probe()
+    prober.hang_up()
+    assert [send.offset for send in history.sends] == [0, 1]
+    assert {send.node for send in history.sends} == {0}
+    assert [look.value for look in history.looks] == [send.value for send in history.sends]
+    history.final = [Read(1, send.offset, send.value, 0) for send in history.sends]
+    assert history.told and violations(history) == []
+
+
+def test_a_former_leader_is_asked_once_more_and_what_it_says_is_written_down(broker):
+    """Here it is still the leader, so what it accepts is the violation that must be found."""
+    history = History()
+    topic = broker.topic(1)
+    directory = Directory(topic, [address(broker)], history)
+    prober = Prober(directory, 0, [])
+    while not prober.probe():
+        assert not prober.troubles
+    with socket.create_server(("127.0.0.1", 0)) as successor:
+        directory.leaders[0] = Leader(0, 7, 1)
+        directory.addresses[7] = successor.getsockname()
+        successor.close()
+        assert not prober.probe()
+    prober.hang_up()
+    assert [(send.node, send.outcome) for send in history.sends] == [(0, ACKED), (0, ACKED)]
+    history.final = [Read(0, send.offset, send.value, 0) for send in history.sends]
+    assert violations(history) == []
+    history.final[1] = history.final[1]._replace(leader_epoch=1)
+    history.told.append(history.told[-1]._replace(leader=7, leader_epoch=1))
+    assert any(complaint.startswith("I9") for complaint in violations(history))
+
+
+def test_a_node_that_does_not_answer_is_a_trouble_and_no_acknowledgement(broker, monkeypatch):
+    monkeypatch.setattr("tests.faults.prober.ANSWER_S_MAX", 0.05)
+    history = History()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        directory = Directory("t", [silent.getsockname()], history)
+        monkeypatch.setattr(directory, "told", lambda by, line: None)
+        directory.leaders[0] = Leader(0, 0, 0)
+        prober = Prober(directory, 0, [])
+        begun = time.monotonic()
+        assert not prober.probe()
+        assert time.monotonic() - begun < 5
+        prober.hang_up()
+    assert [send.outcome for send in history.sends] == ["unknown"]
+    assert [trouble.partition for trouble in prober.troubles] == [0]
+
+
+def test_a_line_is_closed_by_the_first_thing_that_goes_wrong(broker):
+    with Line(address(broker), 5) as line:
+        assert line.cluster("").addresses.keys() == {0}
+        line.socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(OSError):
+            line.cluster("")
+        assert line.socket.fileno() == -1
