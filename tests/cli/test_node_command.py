@@ -187,6 +187,11 @@ def test_a_drained_node_is_left_when_nothing_is_left_to_move(supervisor, ordered
     assert supervisor.orders[:2] == [("list", -1, False), ("drain", 1, False)]
     assert len(supervisor.orders) == 2 + 3
     assert supervisor.nodes[1]["draining"]
+
+
+def test_a_node_may_have_partitions_again_whatever_moves_meanwhile(supervisor, ordered):
+    supervisor.nodes[1]["draining"] = True
+    supervisor.left, supervisor.moving = 2, False
     assert ordered("drain", "1", "--undo") == (0, "node 1 may have partitions again\n", "")
     assert not supervisor.nodes[1]["draining"]
 
