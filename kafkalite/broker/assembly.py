@@ -17,6 +17,7 @@ from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.parts import check_parts, evacuate
 from kafkalite.transport.reactor import Reactor
 
 Addresses = Mapping[int, tuple[str, int]]
@@ -25,8 +26,11 @@ Addresses = Mapping[int, tuple[str, int]]
 def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
     """The one node of a cluster; still to be opened."""
     controller = local_controller(logs, reactor)
+    check_parts(logs.data, controller.image.nodes)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
-    return node_with(controller, settings, reactor, logs, listener, logs.data)
+    node = node_with(controller, settings, reactor, logs, listener, logs.data)
+    evacuate(logs.data, {SUPERVISOR_ID}, node.place_of)
+    return node
 
 
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:

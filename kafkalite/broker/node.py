@@ -61,6 +61,9 @@ MAKE_AGAIN_MS = 1_000
 MADE_AT_ONCE_MAX = 64
 """How many logs are made before the loop goes on: each is a handful of new files."""
 
+HAND_OVER_AGAIN_MS = 5
+"""How soon it is tried again to hand a partition over; each time it takes twice as long."""
+
 LOOK_FOR_MS = 5
 LOOK_FOR_MS_MAX = 500
 """How often it is looked whether a partition has been handed over: the longer it takes, the
@@ -151,8 +154,7 @@ class Node:
 
         The controller's image is loaded already; it says what is to be here.
         """
-        if hasattr(self.logs, "hand_over_misplaced"):
-            self.logs.hand_over_misplaced(self._belongs)
+        self.logs.hand_over_misplaced(self.place_of)
         loaded = self.logs.load(self._topic_settings)
         for topic in self.image.topics.values():
             self._open_topic(topic, loaded)
@@ -204,14 +206,11 @@ class Node:
 
     # -- making it so ------------------------------------------------------------------------
 
-    def _belongs(self, topic: str, index: int, topic_id: bytes) -> Path | None:
-        """The directory of the node that leads a partition; None if it is this node's own, or
-        nobody's."""
+    def place_of(self, topic: str, index: int, topic_id: bytes) -> Path | None:
+        """The directory of the node that leads a partition; None for one that is in no topic."""
         known = self.image.topics.get(topic)
         partition = known.partitions.get(index) if known is not None else None
-        if known is None or partition is None or partition.leader == self.node_id:
-            return None
-        if topic_id not in (known.topic_id, NO_ID):
+        if known is None or partition is None or topic_id not in (known.topic_id, NO_ID):
             return None
         return node_directory(self.root, partition.leader)
 
@@ -320,8 +319,6 @@ class Node:
     def _found_or_made(
         self, topic: TopicImage, index: int, leader_epoch: int, settings: Settings
     ) -> Log | None:
-        if not hasattr(self.logs, "find"):
-            return self.logs.create(topic.name, topic.topic_id, index, settings)
         found = self.logs.find(topic.name, index, topic.topic_id, settings)
         if found is not None:
             return found
@@ -379,15 +376,17 @@ class Node:
     def _give_up(self, partition: Partition, to: PartitionImage) -> None:
         """Lead a partition no more, and hand its directory to the node that does."""
 
-        def hand_over() -> None:
+        def hand_over(again_ms: int = HAND_OVER_AGAIN_MS) -> None:
             if partition.topic_id not in self.image.topics_by_id:
                 self.logs.delete(partition.log)  # meanwhile
                 return
             try:
                 self.logs.hand_over(partition.log, node_directory(self.root, to.leader))
-            except KafkaError as fault:
-                log.error("%s cannot be handed over yet: %s", partition, fault)
-                self.reactor.call_later(MAKE_AGAIN_MS, hand_over)
+            except KafkaStorageError as fault:
+                if again_ms >= MAKE_AGAIN_MS:
+                    log.error("%s cannot be handed over yet: %s", partition, fault)
+                next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
+                self.reactor.call_later(again_ms, lambda: hand_over(next_ms))
 
         self.replicas.retire(partition, hand_over)
 

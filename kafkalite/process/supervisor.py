@@ -38,6 +38,7 @@ from kafkalite.process.run_directory import BUS
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.parts import check_parts, evacuate
 from kafkalite.transport.bus import BusServer, Peer
 from kafkalite.transport.reactor import Reactor
 
@@ -51,9 +52,12 @@ def run(birth: Birth) -> int:
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, SUPERVISOR_ID)
     controller = local_controller(logs, reactor)
+    if birth.first:
+        check_parts(birth.data, controller.image.nodes)
     addresses = wanted_nodes(birth, controller)
     settle(controller, birth.cluster_id, birth.settings, addresses)
     node = node_with(controller, birth.settings, reactor, logs, birth.listener, birth.data)
+    evacuate(birth.data, {*controller.image.nodes, *birth.nodes}, node.place_of)
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
     rest_collector()
@@ -105,6 +109,8 @@ class Supervisor:
             heartbeat_ms=birth.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
         self.mover = Mover(controller, self.membership, reactor, birth.data)
+        self._node = node
+        self._data = birth.data
         self.node_orders = NodeOrders(node, self.membership, self.mover, birth.data)
         controller.on_change(self._changed)
         self._orders.setblocking(False)
@@ -172,7 +178,11 @@ class Supervisor:
                 continue
             processes[told["node_id"]] = process
             self._locate(told["node_id"], process)
+        gone = self.membership.processes.keys() - processes.keys()
         self.membership.processes_are(processes)
+        if gone:
+            # What a removed node left, files that were to be deleted later, is nobody's now.
+            evacuate(self._data, {*self._controller.image.nodes, *processes}, self._node.place_of)
 
     def _locate(self, node_id: int, process: Process) -> None:
         self._controller.ask(
