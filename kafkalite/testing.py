@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kafkalite.errors import Refusal, raise_for
+from kafkalite.process.ready import STATUS_FILE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 READY_S_MAX = 60.0
@@ -57,7 +58,8 @@ class Broker:
     """A broker in a process of its own, over a directory of its own.
 
     `config` holds broker keys (`{"num.partitions": "3"}`), `listen` the address; port 0 takes a
-    free one.  Starting one raises Refusal, with the broker's own sentence, if it cannot start.
+    free one.  `workers` is how many processes share the partitions; 0 is one process that does
+    everything.  Starting one raises Refusal, with the broker's own sentence, if it cannot start.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Broker:
         durability: str = "os",
         config: Mapping[str, str] | None = None,
         listen: str = "127.0.0.1:0",
+        workers: int = 0,
     ) -> None:
         self.durability = durability
         self.config = dict(config or {})
         self.listen = listen
+        self.workers = workers
         self.directory = Path()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,6 +100,16 @@ class Broker:
         return self._process.pid
 
     @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Its nodes when it was ready: each with id, role, host, port and pid."""
+        return list(self.ready["nodes"])
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it says of itself now, in the same words as `ready`."""
+        return dict(json.loads((self.data / STATUS_FILE).read_text()))
+
+    @property
     def data(self) -> Path:
         """Its data directory, which a restart keeps."""
         return self.directory / "data"
@@ -108,7 +122,12 @@ class Broker:
             remove_abandoned()
             self.directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{owner()}-"))
             atexit.register(self.close)
-        options = {"listen": self.listen, "durability": self.durability, "overrides": self.config}
+        options = {
+            "listen": self.listen,
+            "workers": self.workers,
+            "durability": self.durability,
+            "overrides": self.config,
+        }
         command = [sys.executable, "-m", "kafkalite.process.leash", str(self.directory)]
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
@@ -122,9 +141,16 @@ class Broker:
         self._await_ready(self._process)
         self.listen = self.bootstrap
 
-    def kill(self) -> None:
-        """End it as a crash would: SIGKILL, and nothing is tidied up."""
-        self._end(signal.SIGKILL)
+    def kill(self, node_id: int | None = None) -> None:
+        """End it as a crash would: SIGKILL, and nothing is tidied up.
+
+        With a node's id only that node's process, which the broker then starts again.
+        """
+        if node_id is None:
+            self._end(signal.SIGKILL)
+        else:
+            (pid,) = [node["pid"] for node in self.status["nodes"] if node["id"] == node_id]
+            os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End it cleanly; the data stays for `restart`."""

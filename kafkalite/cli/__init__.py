@@ -22,11 +22,13 @@ from kafkalite.errors import KafkaError, Refusal
 MODULES = {
     "start": "broker",
     "status": "broker",
+    "restart": "broker",
     "stop": "broker",
     "demo": "demo",
     "produce": "messages",
     "consume": "messages",
     "topic": "topic",
+    "node": "node",
     "config": "config",
     "log": "log",
 }

@@ -1,4 +1,4 @@
-"""kafkalite start, status, stop: the broker itself."""
+"""kafkalite start, status, restart, stop: the broker itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import select
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kafkalite.cli.command import argument, command, key_value
 from kafkalite.errors import Refusal
+
+if TYPE_CHECKING:
+    from kafkalite.process.ready import Ready, RestartReady
 
 DATA = argument(
     "--data",
@@ -18,12 +22,20 @@ DATA = argument(
     help="the broker's directory (default: $XDG_DATA_HOME/kafkalite or ~/.local/share/kafkalite)",
 )
 
+LOOK_S = 0.02
+NEVER: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
+"""What is said of restarts while nobody has asked for one."""
+
 
 @command(
     argument("--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:9092)"),
     DATA,
     argument(
-        "--workers", metavar="N", type=int, default=0, help="node processes (default 0: in one)"
+        "--workers",
+        metavar="N",
+        type=int,
+        help="processes that share the partitions (default: as at the last start, at first 3 or one"
+        " a core); 0: one process, one port",
     ),
     argument(
         "--durability",
@@ -50,7 +62,7 @@ DATA = argument(
 def start(
     listen: str | None,
     data: Path | None,
-    workers: int,
+    workers: int | None,
     durability: str | None,
     ready_file: Path | None,
     config: Path | None,
@@ -65,8 +77,9 @@ def start(
       kafkalite start -o num.partitions=6 -o log.retention.hours=24
     """
     from kafkalite.process import launcher
+    from kafkalite.process.options import Options
 
-    options = launcher.Options(
+    options = Options(
         listen=listen,
         data=data,
         workers=workers,
@@ -114,28 +127,78 @@ def stop(data: Path | None) -> int:
       kafkalite stop
       kafkalite stop --data /tmp/try
     """
+    ready, launcher = found(chosen(data), "there is nothing to stop")
+    tell(launcher, signal.SIGTERM, ready)
+    select.select([launcher], [], [])  # readable once the process has ended
+    print(f"stopped     {ready['bootstrap']}")
+    return 0
+
+
+@command(DATA)
+def restart(data: Path | None) -> int:
+    """Go over to the code and the config file as they are now, without refusing a client.
+
+    The new code is tried first; if it does not start, the broker goes on as it was.  Then its
+    processes are renewed one after the other.
+
+    Examples:
+      kafkalite restart
+      kafkalite restart --data /tmp/try
+    """
     from kafkalite.process.ready import running
 
     directory = chosen(data)
+    ready, launcher = found(directory, "there is nothing to restart")
+    if "restarts" not in ready:
+        raise Refusal("the broker that runs is too old to be restarted; stop it, and start it")
+    asked = ready.get("restart", NEVER)["asked"]
+    pids = {node["id"]: node["pid"] for node in ready["nodes"]}
+    tell(launcher, signal.SIGUSR2, ready)
+    while True:
+        if select.select([launcher], [], [], LOOK_S)[0]:
+            raise Refusal(f"the broker ended; see {directory / 'kafkalite.log'}")
+        now = running(directory)
+        said = now.get("restart", NEVER) if now is not None else NEVER
+        if now is None or said["asked"] == asked:
+            continue
+        if said["failed"]:
+            raise Refusal(said["failed"])
+        for node in now["nodes"]:
+            if pids.get(node["id"]) not in (node["pid"], None):
+                print(f"renewed     node {node['id']}, pid {node['pid']}", flush=True)
+                pids[node["id"]] = node["pid"]
+        if now["restarts"] > ready["restarts"] and not said["renewing"]:
+            print(f"restarted   {now['bootstrap']}")
+            return 0
+
+
+def found(directory: Path, nothing: str) -> tuple[Ready, int]:
+    """The broker that runs there, and its process's descriptor."""
+    from kafkalite.process.ready import running
+
     ready = running(directory)
-    gone = Refusal(f"no broker runs on {directory}; there is nothing to stop")
+    gone = Refusal(f"no broker runs on {directory}; {nothing}")
     if ready is None:
         raise gone
     try:
         launcher = os.pidfd_open(ready["launcher_pid"])
     except ProcessLookupError:
         raise gone from None
-    if running(directory) != ready:  # it ended between the two, and the pid may be another's
+    now = running(directory)
+    # it ended between the two, and the pid may be another's
+    if now is None or now["launcher_pid"] != ready["launcher_pid"]:
         raise gone
+    return ready, launcher
+
+
+def tell(launcher: int, number: signal.Signals, ready: Ready) -> None:
+    """Send its launcher a signal."""
     try:
-        signal.pidfd_send_signal(launcher, signal.SIGTERM)
+        signal.pidfd_send_signal(launcher, number)
     except PermissionError:
         raise Refusal(
-            f"the broker on {directory} belongs to another user (pid {ready['launcher_pid']})"
+            f"the broker on {ready['data']} belongs to another user (pid {ready['launcher_pid']})"
         ) from None
-    select.select([launcher], [], [])  # readable once the process has ended
-    print(f"stopped     {ready['bootstrap']}")
-    return 0
 
 
 def chosen(data: Path | None) -> Path:

@@ -18,9 +18,6 @@ from typing import NamedTuple
 
 from kafkalite.config.settings import Settings
 
-SUPERVISOR_ID = 0
-"""The node whose process is the supervisor."""
-
 REFUSED = 78
 """The exit code of a process that says why it cannot start."""
 

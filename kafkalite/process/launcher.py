@@ -1,92 +1,80 @@
 """The launcher: what `kafkalite start` does, from its flags to a clean end.
 
-    settings → data directory locked → listener bound → node opened → answers itself → ready
+    settings → data directory locked → listeners bound → nodes' processes forked → each answers
+    → ready                              (workers=0: one node, in this process: single.py)
 
-The socket is bound before the logs are opened, so a client that comes early waits in the backlog
-and is not refused.  The ready file is written when the node has answered a request over its own
-socket, not before.  SIGTERM and SIGINT end it cleanly; a second one ends it at once.  SIGHUP, sent
-when a terminal closes, ends it cleanly too, unless it was ignored from the start (nohup).
+The launcher is no node.  It holds the listeners, so that nobody is refused while a node is started
+again, and makes so what the supervisor says shall be: its roster against the processes there are,
+looked at anew after whatever happened (`settle`).
 
-Left out: with `workers=0` there is one node, in this process.  Node processes of their own, and
-their restart, come with a later version.
+    supervisor ─▶ Roster    all the nodes that shall run
+               ─▶ Fence     this process is silent: kill it, reap it, start the node anew
+    launcher   ─▶ Nodes     all the nodes there are, after each change
+
+It has one thread and no ZeroMQ context, since it forks; it imports all that its children need,
+since they then share it.  It waits for processes by their pidfds.
+
+SIGTERM and SIGINT end it cleanly: the workers, then the supervisor, then its files.  A second one
+kills them.  SIGUSR2 restarts it on new code (restart.py), and then each node in its turn.  If it is
+killed itself, the kernel kills its children.
 """
 
 from __future__ import annotations
 
-import gc
-import ipaddress
+import itertools
 import logging
 import os
-import resource
 import signal
 import socket
-import struct
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.broker.node import Node
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import (
-    ADVERTISED_LISTENERS,
-    CONNECTIONS_MAX_IDLE_MS,
-    LISTENERS,
-    LOG_DIRS,
-    MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_IP,
-    QUEUED_MAX_REQUEST_BYTES,
-    SOCKET_LISTEN_BACKLOG_SIZE,
-    SOCKET_RECEIVE_BUFFER_BYTES,
-    SOCKET_REQUEST_MAX_BYTES,
-    SOCKET_SEND_BUFFER_BYTES,
-    Listener,
-    parse_listener,
-)
-from kafkalite.config.settings import Settings, read_properties
+from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS, Listener
+from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
-from kafkalite.errors import InvalidConfig, Refusal
-from kafkalite.process.banner import banner
-from kafkalite.process.ready import (
-    STATUS_FILE,
-    Ready,
-    default_data_directory,
-    put_whole,
-    text_of,
+from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.errors import Refusal
+from kafkalite.process.announcement import Announcement, NodeThere, role_of
+from kafkalite.process.birth import REFUSED, Birth, Run
+from kafkalite.process.listening import Ports, Remembered, recall, remember
+from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
+from kafkalite.process.loop import ENDING, hear_signals, rest_collector
+from kafkalite.process.node_process import Death, NodeProcess, State
+from kafkalite.process.options import (
+    Options,
+    data_directory,
+    default_workers,
+    listen_address,
+    raise_descriptor_limit,
+    ready_file,
+    settings_of,
 )
+from kafkalite.process.orders import Orders
+from kafkalite.process.ready import Ready
+from kafkalite.process.restart import Carried, Restarts, hear_again
+from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.single import SHAPE as SINGLE
+from kafkalite.process.single import Single
 from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.transport.reactor import Limits, Reactor
+from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
 
-COLLECT_AFTER = 100_000
-"""How many objects more than before there must be, for cycles to be searched."""
-
-LOG_FILE = "kafkalite.log"
-LOG_SIZE_MAX = 10 << 20
-LOG_FILES_KEPT = 3
-API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""The smallest request there is: ApiVersions v0, correlation 0, no client id."""
-ASK_AGAIN_MS = 20
+SHAPE = "many"
+GIVEN_UP = 3
+"""How many deaths before it is ready say that a node does not start on new code."""
 
 
-class Options(NamedTuple):
-    """What the command line said; None where it said nothing."""
+class Runs(NamedTuple):
+    """What the two kinds of node processes do."""
 
-    listen: str | None = None
-    data: Path | None = None
-    workers: int = 0
-    durability: str | None = None
-    ready_file: Path | None = None
-    config: Path | None = None
-    overrides: Mapping[str, str] = {}
-    insecure: bool = False
+    supervisor: Run
+    worker: Run
 
 
-def start(options: Options, until: int | None = None) -> int:
+def start(options: Options, until: int | None = None, runs: Runs | None = None) -> int:
     """Run a broker until it is told to end; the process's exit code.
 
     `until` is a descriptor whose end of file ends the broker, too.
@@ -95,282 +83,422 @@ def start(options: Options, until: int | None = None) -> int:
         raise Refusal(
             f"the broker runs on Linux, not on {sys.platform}; its clients run here as well"
         )
-    if options.workers != 0:
-        raise Refusal("--workers other than 0 comes with a later version; leave it out for now")
+    carried = Carried.taken()
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
-    if options.ready_file is not None and not options.ready_file.absolute().parent.is_dir():
-        raise Refusal(f"there is no directory for the ready file {options.ready_file}")
-    raise_descriptor_limit()
+    readiness = ready_file(options)
     data = data_directory(options, settings)
-    return Launcher(options, settings, data, address).run(until)
+    single = workers_of(settings, data) == 0
+    if not single:
+        runs = runs or real_runs()
+    if carried is not None:
+        carried.check(SINGLE if single else SHAPE)
+        if carried.trial:
+            return 0
+    raise_descriptor_limit()
+    if runs is None or single:
+        return Single(settings, data, address, readiness, carried).run(until)
+    return Launcher(settings, data, address, readiness, runs, carried).run(until)
 
 
-def settings_of(options: Options) -> Settings:
-    """Flags over `-o` over the config file."""
-    static = read_properties(options.config) if options.config else {}
-    static |= options.overrides
-    if options.listen is not None:
-        _, colon, port = options.listen.rpartition(":")
-        if not colon or not port.isdecimal() or "://" in options.listen:
-            raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
-        static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
-    if options.durability is not None:
-        static[DURABILITY.name] = options.durability
-    try:
-        return Settings.broker(static)
-    except InvalidConfig as fault:
-        raise Refusal(f"{fault} (kafkalite config keys lists what may be set)") from None
+def workers_of(settings: Settings, data: Path) -> int:
+    """How many workers: as many as were asked for, or as there were, or as there are cores."""
+    asked = settings[WORKERS]
+    if asked is not None:
+        return asked
+    remembered = recall(data)
+    if remembered is not None:
+        return len(remembered.ports) - 1
+    return default_workers()
 
 
-def listen_address(settings: Settings, insecure: bool) -> Listener:
-    """Where to listen; an address that others can reach is refused unless asked for twice."""
-    address = parse_listener(settings[LISTENERS][0])
-    if not (insecure or is_loopback(address.host)):
-        raise Refusal(
-            f"{address.host or 'every address'} can be reached from other machines, and whoever"
-            " reaches it may read and write everything; listen on 127.0.0.1, or add --insecure"
-        )
-    return address
+def real_runs() -> Runs:
+    """Everything a node needs, imported once for all."""
+    from kafkalite.process import supervisor, worker
+
+    return Runs(supervisor.run, worker.run)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def data_directory(options: Options, settings: Settings) -> Path:
-    """The directory asked for, or the user's own: $XDG_DATA_HOME/kafkalite."""
-    if options.data is not None:
-        return options.data.absolute()
-    if settings[LOG_DIRS]:
-        return Path(settings[LOG_DIRS][0]).absolute()
-    return default_data_directory()
-
-
-def raise_descriptor_limit() -> None:
-    """As many descriptors as we may have: each segment and each connection takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def bind(address: Listener, backlog: int) -> socket.socket:
-    """The listening socket, or one sentence on why there is none."""
-    host = address.host or "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        where = socket.getaddrinfo(host, address.port, family, socket.SOCK_STREAM)[0][4]
-        return socket.create_server(where, family=family, backlog=backlog)
-    except socket.gaierror as fault:
-        reason = (fault.strerror or str(fault)).lower()
-        raise Refusal(f"cannot listen on {host}: {reason}; choose another with --listen") from None
-    except OSError as fault:
-        reason = os.strerror(fault.errno or 0).lower()
-        raise Refusal(
-            f"cannot listen on {host}:{address.port}: {reason}; choose another with --listen"
-            " HOST:PORT (port 0 takes a free one)"
-        ) from None
-
-
-def limits_of(settings: Settings) -> Limits:
-    """The loop's bounds, from the keys that name them."""
-    return Limits(
-        frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
-        held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],
-        idle_ms_max=settings[CONNECTIONS_MAX_IDLE_MS],
-        connections_max=settings[MAX_CONNECTIONS],
-        connections_per_address_max=settings[MAX_CONNECTIONS_PER_IP],
-        send_buffer_size=settings[SOCKET_SEND_BUFFER_BYTES],
-        receive_buffer_size=settings[SOCKET_RECEIVE_BUFFER_BYTES],
-    )
+def first_roster(workers: int | None, default: int, remembered: Remembered | None) -> set[int]:
+    """Which nodes to begin with, before the supervisor has said which there are."""
+    if remembered is None:
+        return set(range((default if workers is None else workers) + 1))
+    if workers is None:
+        return set(remembered.ports)
+    ordinary = sorted(remembered.ports.keys() - remembered.dedicated - {SUPERVISOR_ID})[:workers]
+    known = {SUPERVISOR_ID, *ordinary, *remembered.dedicated}
+    unknown = (node_id for node_id in itertools.count(1) if node_id not in known)
+    return known.union(itertools.islice(unknown, workers - len(ordinary)))
 
 
 class Launcher:
-    """One run of the broker on one data directory."""
+    """One run of the broker on one data directory, as many processes."""
 
-    def __init__(self, options: Options, settings: Settings, data: Path, address: Listener) -> None:
-        self.options = options
+    def __init__(
+        self,
+        settings: Settings,
+        data: Path,
+        address: Listener,
+        readiness: Path | None,
+        runs: Runs,
+        carried: Carried | None = None,
+    ) -> None:
         self.settings = settings
         self.data = data
-        self.address = address
-        self.reactor = Reactor(SystemClock(), limits_of(settings))
-        self.warnings = Warnings()
-        self.files: list[Path] = []
-        self.ending = False
+        self.runs = runs
+        self.carried = carried
+        self.reactor = Reactor(SystemClock())
+        self.directory = LogDirectory(data)
+        self.remembered = recall(data)
+        self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
+        self.announcement = Announcement(settings, data, readiness)
+        self.restarts = Restarts(self.reactor, SHAPE, lambda: None)
+        self.orders = Orders(self.reactor, self.told_roster, self.fence)
+        self.nodes: dict[int, NodeProcess] = {}
+        self.roster = first_roster(settings[WORKERS], workers_of(settings, data), self.remembered)
+        self.dedicated = self.remembered.dedicated if self.remembered else frozenset()
+        self.told = False
+        """Whether a supervisor has said which nodes there are."""
+        self.incarnation = self.reactor.clock.wall_ms()
+        self.renewed_from = 0
+        """Incarnations before this one were born on old code."""
+        self.was_ready = False
+        self.ending = self.killing = False
         self.signals = 0
+        self.refusal: Refusal | None = None
+        self.taken: set[int] = set()
+        """The nodes whose port is somebody else's now, and of whom that was said."""
+
+    # -- from the beginning to the end -------------------------------------------------------
 
     def run(self, until: int | None = None) -> int:
-        """Open, serve and end; see the module."""
-        clock = self.reactor.clock
-        directory = LogDirectory(self.data)
-        directory.lock()
-        logs = LogManager(self.data, self.settings, clock)
-        logs.open_directory(directory.cluster_id, 0)
-        for left_by_a_killed_one in (self.data / STATUS_FILE, self.options.ready_file):
-            if left_by_a_killed_one is not None:
-                remove(left_by_a_killed_one)
-        listener = bind(self.address, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
-        log_to(self.data / LOG_FILE)
-        logging.getLogger("kafkalite").addHandler(self.warnings)
-        watch_signals(self.reactor, self.signalled)
-        if until is not None:
-            self.reactor.watch(until, self.end)
+        """Start the nodes, and keep them as they shall be, until the end; see the module."""
+        self.begin(until)
         try:
-            self.serve(Node(self.settings, clock, self.reactor, logs, listener), listener)
+            while not self.over:
+                self.settle()
+                self.reactor.tick()
         except Refusal:
             raise
         except Exception:
             log.critical("the broker ends because of a fault", exc_info=True)
             raise
         finally:
-            for file in self.files:
-                file.unlink(missing_ok=True)
-        return 0
-
-    def serve(self, node: Node, listener: socket.socket) -> None:
-        """Open the node, say that it is ready when it is, and close it at the end."""
-        log.info("starting on %s, data in %s", listener.getsockname(), self.data)
-        node.open()
-        gc.collect()
-        gc.freeze()  # what is there now stays; collections need not look at it
-        gc.set_threshold(COLLECT_AFTER)  # a request leaves no cycles, so there is little to find
-        try:
-            if not self.ending:
-                ask_itself(self.reactor, listener, lambda: self.ready(node.cluster_id, listener))
-                self.reactor.run()
-        except Refusal:
-            self.close(node)
-            raise
-        self.close(node)
-
-    def close(self, node: Node) -> None:
-        """The clean end: what the logs hold is flushed, and the next start need not look."""
-        log.info("ending")
-        node.close()
+            self.leave_nothing()
+        if self.refusal is not None:
+            raise self.refusal
         log.info("ended")
+        return 1 if self.killing else 0
 
-    def signalled(self) -> None:
-        """Told to end; told twice, end at once."""
-        self.signals += 1
-        if self.signals > 1:
-            os._exit(1)
+    def begin(self, until: int | None) -> None:
+        """Lock the data directory and bind the listeners, or go on with those that were left."""
+        if self.carried is None:
+            self.directory.lock()
+            self.announcement.clear()
+            for node_id in sorted(self.roster):
+                self.node(node_id).listener = self.ports.bind_first(node_id)
+        else:
+            self.take_over(self.carried)
+        log_to(self.data / LOG_FILE, "launcher")
+        self.run_directory = run_directory(self.directory.cluster_id, self.data)
+        hear_signals(
+            self.reactor, self.heard, *ENDING, signal.SIGUSR2, at_once=self.signalled_at_once
+        )
+        hear_again()
+        if until is not None:
+            self.reactor.watch(until, lambda: self.starter_gone(until))
+        turn_when_large(self.reactor, self.data / LOG_FILE)
+        log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
+        rest_collector()
+
+    @property
+    def over(self) -> bool:
+        """Whether all that shall end has ended."""
+        return self.ending and not any(node.runs for node in self.nodes.values())
+
+    def leave_nothing(self) -> None:
+        """No process, and no file that says there is one."""
+        for node in self.nodes.values():
+            node.kill()
+        while any(node.runs for node in self.nodes.values()):
+            self.reactor.tick()
+        self.announcement.withdraw()
+        remove_run_directory(self.run_directory)
+
+    def signalled_at_once(self, number: int) -> None:
+        """Counted before the loop comes to it: an exec must not lose it."""
+        self.signals += number in ENDING
+
+    def heard(self, number: int) -> None:
+        """Told to end; told twice, kill.  Or asked to restart."""
+        if number == signal.SIGUSR2:
+            self.restarts.asked += 1
+        elif self.ending:
+            self.killing = True
+        else:
+            self.end()
+
+    def starter_gone(self, until: int) -> None:
+        """The descriptor that says whether somebody wants this broker has ended."""
+        self.reactor.unwatch(until)
         self.end()
 
     def end(self) -> None:
-        """End after this tick, or after opening."""
+        """End, as soon as the nodes have."""
+        log.info("ending")
         self.ending = True
-        self.reactor.stop()
+        self.restarts.withdraw()
 
-    def ready(self, cluster_id: str, listener: socket.socket) -> None:
-        """Write the files that say so, and the banner."""
-        host, port = listener.getsockname()[:2]
-        advertised = self.settings[ADVERTISED_LISTENERS]
-        told = parse_listener(advertised[0]) if advertised else Listener(reachable(host), port)
-        told_host = f"[{told.host}]" if ":" in told.host else told.host
+    # -- making it so ------------------------------------------------------------------------
+
+    def node(self, node_id: int) -> NodeProcess:
+        """What is known of a node's process."""
+        if node_id not in self.nodes:
+            self.nodes[node_id] = NodeProcess(self.reactor, node_id, self.died)
+        return self.nodes[node_id]
+
+    @property
+    def wanted(self) -> set[int]:
+        """The nodes that shall run.  At the end the supervisor goes last: workers may need it."""
+        if not self.ending:
+            return self.roster
+        if any(node.runs for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
+            return {SUPERVISOR_ID}
+        return set()
+
+    def settle(self) -> None:
+        """Bring the processes there are nearer to those that shall be, and say what is so."""
+        wanted = self.wanted
+        for node_id, node in sorted(self.nodes.items()):
+            if self.killing:
+                node.kill()
+            elif node_id not in wanted:
+                self.dismiss(node)
+        if self.ending:
+            return
+        for node_id in sorted(wanted):
+            if self.node(node_id).state is State.DUE:
+                self.bear(self.node(node_id))
+        self.renew_one()
+        self.remember()
+        self.orders.tell(self.nodes.values(), self.address_of)
+        self.announce()
+        if self.was_ready:
+            self.restarts.settle()
+        if self.restarts.passed:
+            self.execute()
+
+    def dismiss(self, node: NodeProcess) -> None:
+        """This node shall not be: refuse its clients, end its process, and forget it."""
+        node.close_listener()
+        node.end()
+        if not node.runs:
+            node.close()
+            del self.nodes[node.node_id]
+            if not self.ending:
+                self.ports.forget(node.node_id)
+
+    def bear(self, node: NodeProcess) -> None:
+        """Start a node's process, or see that it is tried again."""
+        node_id = node.node_id
+        try:
+            if node.listener is None:
+                node.listener = self.ports.bind(node_id)
+        except Refusal as refusal:
+            if node_id not in self.taken:
+                log.error("%s; it is tried again and again", refusal)
+            self.taken.add(node_id)
+            node.fail()
+            return
+        self.taken.discard(node_id)
+        self.incarnation += 1
+        kept = [self.directory.descriptor]
+        orders: socket.socket | None = None
+        if node_id == SUPERVISOR_ID:
+            orders = self.orders.open()
+            kept.append(orders.fileno())
+        birth = Birth(
+            node_id=node_id,
+            incarnation=self.incarnation,
+            listener=node.listener,
+            orders=orders,
+            settings=self.settings,
+            data=self.data,
+            cluster_id=self.directory.cluster_id,
+            run_directory=self.run_directory,
+            nodes={
+                other_id: self.address_of(other)
+                for other_id, other in sorted(self.nodes.items())
+                if other.listener is not None
+            },
+            explicit_workers=self.settings[WORKERS],
+            first=not self.was_ready,
+        )
+        run = self.runs.supervisor if node_id == SUPERVISOR_ID else self.runs.worker
+        try:
+            node.bear(birth, run, kept)
+        except OSError as fault:
+            log.error("node %d cannot be forked: %s", node_id, fault.strerror)
+            node.fail()
+        finally:
+            if orders is not None:
+                orders.close()
+
+    def died(self, death: Death) -> None:
+        """Say so; a node that shall run is due again, or waits (NodeProcess)."""
+        node_id = death.node.node_id
+        if node_id == SUPERVISOR_ID:
+            self.orders.close()
+        who = f"node {node_id} (process {death.pid})"
+        if self.ending or death.state is State.ENDING:
+            log.info("%s has ended: %s", who, death.how)
+        elif death.state is State.READY:
+            log.error("%s is gone: %s; it is started again", who, death.how)
+        elif not self.was_ready and (node_id == SUPERVISOR_ID or death.code == REFUSED):
+            said = f"{who} ended before it was ready: {death.how}; see {self.data / LOG_FILE}"
+            self.refusal = Refusal(death.words or said)
+            self.end()
+        else:
+            log.error("%s ended before it was ready: %s; it is tried again", who, death.how)
+            if self.renewing and death.node.failures >= GIVEN_UP:
+                self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
+
+    # -- what the supervisor says, and is told -----------------------------------------------
+
+    def told_roster(self, roster: set[int], dedicated: frozenset[int]) -> None:
+        """All the nodes that shall run."""
+        self.roster, self.dedicated, self.told = {SUPERVISOR_ID, *roster}, dedicated, True
+
+    def fence(self, node_id: int, incarnation: int) -> None:
+        """A process is silent: whatever it does, it ends now."""
+        node = self.nodes.get(node_id)
+        if node is not None and node.runs and node.incarnation == incarnation:
+            log.error("node %d (process %d) is silent, and killed", node_id, node.pid)
+            node.kill()
+
+    def address_of(self, node: NodeProcess) -> Listener:
+        """Where a node listens, or will."""
+        first = self.nodes.get(SUPERVISOR_ID)
+        for known in (node, first):
+            if known is not None and known.listener is not None:
+                host = known.listener.getsockname()[0]
+                return Listener(host, self.ports.of(node.node_id))
+        return self.ports.address._replace(port=self.ports.of(node.node_id))
+
+    def remember(self) -> None:
+        """Write down where the nodes listen, when that has changed."""
+        if not self.told or self.roster != self.nodes.keys():
+            return
+        known = {node_id: self.ports.of(node_id) for node_id in self.roster}
+        now = Remembered(known, self.dedicated & self.roster, self.ports.free)
+        if now != self.remembered and all(known.values()):
+            self.remembered = now
+            try:
+                remember(self.data, now)
+            except OSError as fault:
+                log.warning("the listeners cannot be remembered: %s", fault.strerror)
+
+    # -- what everybody is told --------------------------------------------------------------
+
+    @property
+    def calm(self) -> bool:
+        """Whether every node that shall run answers."""
+        return all(self.node(node_id).state is State.READY for node_id in self.roster)
+
+    def announce(self) -> None:
+        """Bring the files to what is so, and greet when all is so for the first time."""
+        greet = not self.was_ready and self.told and self.calm
+        self.was_ready |= greet
+        if not self.was_ready:
+            return
+        first = self.address_of(self.node(SUPERVISOR_ID))
+        there = [
+            NodeThere(node_id, role_of(node_id, self.dedicated), self.address_of(node), node.pid)
+            for node_id, node in self.nodes.items()
+            if node.state is State.READY
+        ]
         ready = Ready(
-            bootstrap=f"{told_host}:{told.port}",
-            cluster_id=cluster_id,
+            bootstrap=self.announcement.bootstrap(first),
+            cluster_id=self.directory.cluster_id,
             data=str(self.data),
             durability=self.settings[DURABILITY],
             launcher_pid=os.getpid(),
-            nodes=[
-                {
-                    "id": 0,
-                    "role": "supervisor",
-                    "host": told.host,
-                    "port": told.port,
-                    "pid": os.getpid(),
-                }
-            ],
+            nodes=self.announcement.nodes(there, first),
+            restarts=self.restarts.done,
         )
-        self.write(self.data / STATUS_FILE, ready)
-        if self.options.ready_file is not None:
-            self.write(self.options.ready_file.absolute(), ready)
-        log.info("ready: %s", ready)
-        logging.getLogger("kafkalite").removeHandler(self.warnings)
-        log_file = self.data / LOG_FILE
-        with suppress(OSError):  # that nobody reads it is no reason to end
-            print(banner(ready, self.settings, log_file, self.warnings.said), flush=True)
+        if self.restarts.asked:
+            ready["restart"] = self.restarts.told(self.renewing)
+        self.announcement.say(ready)
+        if greet:
+            self.announcement.greet()
 
-    def write(self, path: Path, ready: Ready) -> None:
-        try:
-            put_whole(path, text_of(ready))
-        except OSError as fault:
-            raise Refusal(f"cannot write the ready file {path}: {fault.strerror}") from None
-        self.files.append(path)
+    # -- restarts ----------------------------------------------------------------------------
 
+    @property
+    def renewing(self) -> list[int]:
+        """The nodes that are still to come up on the new code."""
+        if not self.renewed_from:
+            return []
+        return [
+            node_id
+            for node_id in sorted(self.roster)
+            if self.node(node_id).incarnation < self.renewed_from
+            or self.node(node_id).state is not State.READY
+        ]
 
-def remove(path: Path) -> None:
-    """Remove a ready file, if it is there and is a file."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as fault:
-        raise Refusal(f"{path} cannot be the ready file: {fault.strerror}") from None
+    def renew_one(self) -> None:
+        """While all others answer, end one that was born on old code; the supervisor last."""
+        left = self.renewing
+        if not left:
+            self.renewed_from = 0
+        elif self.calm:
+            self.node(next((node_id for node_id in left if node_id != SUPERVISOR_ID), 0)).end()
 
+    def execute(self) -> None:
+        """Go on as the new code, with all that is held."""
+        nodes = [
+            {
+                "node_id": node_id,
+                "listener": -1 if node.listener is None else node.listener.fileno(),
+                "pid": node.pid,
+                "incarnation": node.incarnation,
+                "state": node.state.value,
+                "failures": node.failures,
+            }
+            for node_id, node in self.nodes.items()
+        ]
+        held = [node.listener for node in self.nodes.values()] + [self.orders.socket]
+        self.restarts.execute(
+            lambda: self.signals > 0,
+            [self.directory.descriptor, *(each.fileno() for each in held if each is not None)],
+            lock=self.directory.descriptor,
+            orders=-1 if self.orders.socket is None else self.orders.socket.fileno(),
+            incarnation=self.incarnation,
+            roster=sorted(self.roster),
+            dedicated=sorted(self.dedicated),
+            ports=self.ports.ports,
+            free=self.ports.free,
+            nodes=nodes,
+        )
 
-def reachable(host: str) -> str:
-    """An address by which this machine reaches a socket bound to `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def ask_itself(reactor: Reactor, listener: socket.socket, answered: Callable[[], None]) -> None:
-    """Send one request to our own listener, and call back when the loop has answered it."""
-    host, port = listener.getsockname()[:2]
-    client = socket.socket(listener.family)
-    client.setblocking(False)
-    client.connect_ex((reachable(host), port))
-
-    def ask() -> None:
-        try:
-            client.send(API_VERSIONS_REQUEST)
-        except BlockingIOError:
-            # Early clients fill the backlog.  The loop lets them in, the kernel connects again.
-            reactor.call_later(ASK_AGAIN_MS, ask)
-
-    def read() -> None:
-        reply = client.recv(10)  # size, correlation id, error code: sent in one piece
-        reactor.unwatch(client.fileno())
-        client.close()
-        assert len(reply) == 10 and reply[4:] == bytes(6), f"ApiVersions is answered by {reply!r}"
-        answered()
-
-    reactor.watch(client.fileno(), read)
-    ask()
-
-
-def watch_signals(reactor: Reactor, signalled: Callable[[], None]) -> None:
-    """Hear SIGTERM, SIGINT and SIGHUP, and wake the loop for them if it waits."""
-    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    reactor.watch(woken, lambda: os.read(woken, 512))
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: signalled())
-
-
-def log_to(path: Path) -> None:
-    """Let what modules log go to a file that cannot grow without bound."""
-    handler = RotatingFileHandler(path, maxBytes=LOG_SIZE_MAX, backupCount=LOG_FILES_KEPT)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger("kafkalite")
-    root.setLevel(logging.INFO)
-    root.propagate = False
-    root.handlers = [handler]
-
-
-class Warnings(logging.Handler):
-    """Keeps what is logged as a warning or worse while a broker starts, for the banner to say."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+    def take_over(self, carried: Carried) -> None:
+        """Go on as the new code, with all that was held."""
+        self.directory.adopt(carried["lock"])
+        self.restarts.take_over(carried)
+        self.incarnation = max(self.incarnation, carried["incarnation"])
+        self.renewed_from = self.incarnation + 1
+        self.roster = set(carried["roster"])
+        self.dedicated = frozenset(carried["dedicated"])
+        self.ports.free = carried["free"]
+        self.ports.ports = {int(node_id): port for node_id, port in carried["ports"].items()}
+        self.told = self.was_ready = True
+        for fields in carried["nodes"]:
+            node = self.node(fields["node_id"])
+            if fields["listener"] >= 0:
+                os.set_inheritable(fields["listener"], False)
+                node.listener = socket.socket(fileno=fields["listener"])
+            if fields["pid"]:
+                node.take_over(fields["pid"], fields["incarnation"], State(fields["state"]))
+        if carried["orders"] >= 0:
+            self.orders.take_over(carried["orders"])

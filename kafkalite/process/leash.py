@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 
 from kafkalite.errors import Refusal
-from kafkalite.process.launcher import Options, start
+from kafkalite.process.launcher import start
+from kafkalite.process.options import Options
 
 STDIN = 0
 

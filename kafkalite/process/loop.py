@@ -39,17 +39,29 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def hear_signals(reactor: Reactor, heard: Callable[[int], None], *numbers: int) -> None:
-    """Call `heard(number)` for these signals, and wake the loop for them if it waits.
+def hear_signals(
+    reactor: Reactor,
+    heard: Callable[[int], None],
+    *numbers: int,
+    at_once: Callable[[int], None] = lambda number: None,
+) -> None:
+    """Have the loop call `heard(number)` for these signals, in the tick after they came.
 
-    SIGHUP stays ignored where it was ignored from the start (nohup).
+    `at_once` is called where the process just is, which may be long before the next tick.  SIGHUP
+    stays ignored where it was ignored from the start (nohup).
     """
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    reactor.watch(woken, lambda: os.read(woken, 512))
+
+    def read() -> None:
+        for number in os.read(woken, 512):
+            if number in numbers:
+                heard(number)
+
+    reactor.watch(woken, read)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in numbers:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: heard(number))
+            signal.signal(number, lambda number, _: at_once(number))
 
 
 def rest_collector() -> None:

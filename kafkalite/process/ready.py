@@ -4,11 +4,13 @@ One JSON object, in the ready file (`--ready-file`) and in the data directory:
 
     {"bootstrap": "127.0.0.1:9092", "cluster_id": "…", "data": "/…", "durability": "fsync",
      "launcher_pid": 17, "nodes": [{"id": 0, "role": "supervisor", "host": "127.0.0.1",
-                                    "port": 9092, "pid": 17}]}
+                                    "port": 9092, "pid": 18}, …],
+     "restarts": 0}
 
-It appears whole, when every node has answered a request, and goes when the broker ends.  A broker
-that was killed leaves it behind, so nobody believes it, or a pid in it, unless the data
-directory's lock is held.
+It appears whole, when every node has answered a request, and goes when the broker ends.  The one in
+the data directory is written anew when something in it has changed: it names the nodes that answer
+now, and how a restart goes on that somebody asked for.  A broker that was killed leaves it behind,
+so nobody believes it, or a pid in it, unless the data directory's lock is held.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from kafkalite.errors import Refusal
 from kafkalite.storage.layout import LOCK
@@ -35,6 +37,16 @@ class NodeReady(TypedDict):
     pid: int
 
 
+class RestartReady(TypedDict):
+    """How far the restarts are that were asked for."""
+
+    asked: int
+    renewing: list[int]
+    """The nodes that are still to be renewed."""
+    failed: str
+    """Why the last one came to nothing, if it did."""
+
+
 class Ready(TypedDict):
     """The whole broker."""
 
@@ -44,6 +56,8 @@ class Ready(TypedDict):
     durability: str
     launcher_pid: int
     nodes: list[NodeReady]
+    restarts: int
+    restart: NotRequired[RestartReady]
 
 
 def text_of(ready: Ready) -> str:
@@ -52,13 +66,11 @@ def text_of(ready: Ready) -> str:
 
 
 def put_whole(path: Path, text: str) -> None:
-    """Make a file appear with all its text or not at all."""
+    """Make a file appear with all its text or not at all; a crash of the machine is no matter,
+    since nothing runs then that it speaks of."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        beside.write_text(text)
         beside.rename(path)
     except BaseException:
         beside.unlink(missing_ok=True)

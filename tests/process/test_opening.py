@@ -15,19 +15,21 @@ from tests.process.waiting import WAIT_S_MAX
 
 SLOW_TO_OPEN = """
 import pathlib, sys
+from kafkalite.broker.node import Node
 from kafkalite.process import launcher
+from kafkalite.process.options import Options
 
-opened = launcher.Node.open
+opened = Node.open
 
 def slowly(node):
     print(node.listener.getsockname()[1], flush=True)
     sys.stdin.readline()
     opened(node)
 
-launcher.Node.open = slowly
+Node.open = slowly
 data = pathlib.Path(sys.argv[1])
 overrides = {"socket.listen.backlog.size": "2"}
-options = launcher.Options(listen="127.0.0.1:0", data=data, durability="os", overrides=overrides)
+options = Options("127.0.0.1:0", data, workers=0, durability="os", overrides=overrides)
 sys.exit(launcher.start(options))
 """
 

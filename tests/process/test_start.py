@@ -14,8 +14,10 @@ import pytest
 
 from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
 from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
-from kafkalite.process import banner, launcher
+from kafkalite.process import banner, options
+from kafkalite.process.options import Options
 from kafkalite.process.ready import default_data_directory
+from kafkalite.process.single import Single
 
 
 def api_versions(port):
@@ -55,6 +57,7 @@ def test_a_started_broker_says_where_it_is_and_answers_there(start, kafkalite):
                 "pid": broker.process.pid,
             }
         ],
+        "restarts": 0,
     }
     assert len(broker.ready["cluster_id"]) == 22
     assert api_versions(port) == 0
@@ -93,7 +96,7 @@ def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalit
     assert "warning" not in broker.end(signal.SIGTERM)[0]
     shutil.rmtree(broker.data / "lost-0")
     printed, _ = start().end(signal.SIGTERM)
-    assert "  warning     lost-0 has no log: an empty one is made\n" in printed
+    assert "  warning     lost-0 cannot be served yet: its directory is gone" in printed
 
 
 def test_a_terminal_gets_lines_broken_between_words_and_a_command_it_can_run(monkeypatch, tmp_path):
@@ -132,13 +135,13 @@ def test_started_with_nohup_it_survives_the_terminal(start):
 def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    options = launcher.Options(data=None)
-    settings = launcher.settings_of(options)
-    address = launcher.listen_address(settings, insecure=False)
-    broker = launcher.Launcher(options, settings, default_data_directory(), address)
-    broker.signalled()
+    settings = options.settings_of(Options())
+    address = options.listen_address(settings, insecure=False)
+    broker = Single(settings, default_data_directory(), address, ready_file=None)
+    broker.signalled_at_once(signal.SIGUSR2)
+    broker.signalled_at_once(signal.SIGTERM)
     assert codes == []
-    broker.signalled()
+    broker.signalled_at_once(signal.SIGTERM)
     assert codes == [1]
     broker.reactor.close()
 
@@ -192,8 +195,8 @@ def test_a_taken_port_is_one_sentence_and_what_a_killed_one_said_is_gone(tmp_pat
         (["--listen", "PLAINTEXT://127.0.0.1:0"], ["HOST:PORT"]),
         (["--listen", "127.0.0.1:99999"], ["65535"]),
         (["--listen", "no such host:0", "--insecure"], ["no such host", "not known"]),
-        (["--workers", "2"], ["a later version"]),
-        (["--workers", "-1"], ["a later version"]),
+        (["--workers", "10000"], ["workers", "128", "10000"]),
+        (["--workers", "-1"], ["workers", "128", "-1"]),
         (["-o", "num.partition=3"], ["num.partition", "num.partitions"]),
         (["-o", "num.partitions=many"], ["num.partitions", "many"]),
         (["--config", "/no/such/file"], ["/no/such/file"]),
@@ -235,8 +238,8 @@ def test_asked_for_twice_it_listens_on_every_address_and_says_how_to_reach_it(st
 def test_flags_win_over_overrides_and_those_over_the_config_file(tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\ndurability=os\nmessage.max.bytes=1234567\n")
-    settings = launcher.settings_of(
-        launcher.Options(
+    settings = options.settings_of(
+        Options(
             config=config,
             overrides={"num.partitions": "3", "durability": "interval"},
             durability="fsync",
@@ -264,7 +267,7 @@ def test_flags_win_over_overrides_and_those_over_the_config_file(tmp_path):
     ],
 )
 def test_only_addresses_of_this_machine_need_no_second_asking(host, loopback):
-    assert launcher.is_loopback(host) is loopback
+    assert options.is_loopback(host) is loopback
 
 
 def test_the_data_of_a_user_has_a_place_of_its_own(monkeypatch):

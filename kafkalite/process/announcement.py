@@ -1,0 +1,110 @@
+"""Announcement: the ready file, status.json and the banner, as long as they are true."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite.config.broker import ADVERTISED_LISTENERS, Listener, parse_listener
+from kafkalite.config.settings import Settings
+from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.errors import Refusal
+from kafkalite.process import log_file
+from kafkalite.process.banner import banner
+from kafkalite.process.listening import reachable
+from kafkalite.process.log_file import LOG_FILE
+from kafkalite.process.ready import STATUS_FILE, NodeReady, Ready, put_whole, text_of
+
+log = logging.getLogger("kafkalite.process")
+
+
+class NodeThere(NamedTuple):
+    """A node that has answered: its process, and the address it listens on."""
+
+    node_id: int
+    role: str
+    address: Listener
+    pid: int
+
+
+class Announcement:
+    """What a broker says of itself; see the module."""
+
+    def __init__(self, settings: Settings, data: Path, ready_file: Path | None) -> None:
+        self.settings = settings
+        self.log_file = data / LOG_FILE
+        self.status_file = data / STATUS_FILE
+        self.ready_file = ready_file
+        self.since = log_file.mark(self.log_file)
+        self.said: Ready | None = None
+
+    def clear(self) -> None:
+        """Remove what a killed one left; the data directory must be ours by then."""
+        for path in (self.status_file, self.ready_file):
+            try:
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            except OSError as fault:
+                raise Refusal(f"{path} cannot be the ready file: {fault.strerror}") from None
+
+    def withdraw(self) -> None:
+        """It is true no more."""
+        with contextlib.suppress(Refusal):
+            self.clear()
+
+    def say(self, ready: Ready) -> None:
+        """Write down what is so now, if it was not so before; the first time, print it."""
+        if ready == self.said:
+            return
+        first = self.said is None
+        self.said = ready
+        for path in (self.status_file, self.ready_file) if first else (self.status_file,):
+            try:
+                if path is not None:
+                    put_whole(path, text_of(ready))
+            except OSError as fault:
+                if first:
+                    raise Refusal(
+                        f"cannot write the ready file {path}: {fault.strerror}"
+                    ) from None
+                log.warning("%s cannot be written: %s", path, fault.strerror)
+        if first:
+            log.info("ready: %s", ready)
+
+    def greet(self) -> None:
+        """Print the banner."""
+        assert self.said is not None
+        warnings = log_file.warnings_since(self.log_file, self.since)
+        with contextlib.suppress(OSError):  # that nobody reads it is no reason to end
+            print(banner(self.said, self.settings, self.log_file, warnings), flush=True)
+
+    def bootstrap(self, address: Listener) -> str:
+        """What clients of this host are given to begin with, where node 0 listens there."""
+        told = self.told(address, address)
+        return f"[{told.host}]:{told.port}" if ":" in told.host else f"{told.host}:{told.port}"
+
+    def nodes(self, there: list[NodeThere], first: Listener) -> list[NodeReady]:
+        """The nodes as clients are told of them, in order."""
+        nodes = []
+        for node_id, role, address, pid in sorted(there):
+            host, port = self.told(address, first)
+            nodes.append(NodeReady(id=node_id, role=role, host=host, port=port, pid=pid))
+        return nodes
+
+    def told(self, address: Listener, first: Listener) -> Listener:
+        """The address by which a node is reached; advertised ones are as far from each other as
+        those listened on."""
+        advertised = self.settings[ADVERTISED_LISTENERS]
+        if not advertised:
+            return Listener(reachable(address.host), address.port)
+        host, port = parse_listener(advertised[0])
+        return Listener(host, port + address.port - first.port)
+
+
+def role_of(node_id: int, dedicated: frozenset[int] = frozenset()) -> str:
+    """What a node is, in one word."""
+    if node_id == SUPERVISOR_ID:
+        return "supervisor"
+    return "dedicated" if node_id in dedicated else "worker"

@@ -1,0 +1,87 @@
+"""Whether a listener answers: a request over its own socket, as any client would send it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable
+
+from kafkalite.process.listening import reachable
+from kafkalite.transport.reactor import Reactor, Timer
+
+log = logging.getLogger("kafkalite.process")
+
+API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
+"""The smallest request there is: ApiVersions v0, correlation 0, no client id."""
+
+ANSWER_START = 10
+"""Its size, the correlation id and the error code, which are sent in one piece."""
+
+ASK_AGAIN_MS = 20
+
+
+class Question:
+    """One ApiVersions request to a listener; `answered` is called once somebody has answered.
+
+    Whoever closes without an answer is asked again, until the question is withdrawn.
+    """
+
+    def __init__(
+        self, reactor: Reactor, listener: socket.socket, answered: Callable[[], None]
+    ) -> None:
+        self.reactor = reactor
+        self.family = listener.family
+        host, port = listener.getsockname()[:2]
+        self.address = (reachable(host), port)
+        self.answered = answered
+        self.client: socket.socket | None = None
+        self.timer: Timer | None = None
+        self.connect()
+
+    def withdraw(self) -> None:
+        """Want no answer any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.client is not None:
+            self.reactor.unwatch(self.client.fileno())
+            self.client.close()
+            self.client = None
+
+    def connect(self) -> None:
+        self.timer = None
+        self.client = socket.socket(self.family)
+        self.client.setblocking(False)
+        self.client.connect_ex(self.address)
+        self.reactor.watch(self.client.fileno(), self.read)
+        self.ask()
+
+    def ask(self) -> None:
+        assert self.client is not None
+        self.timer = None
+        try:
+            self.client.send(API_VERSIONS_REQUEST)
+        except BlockingIOError:
+            # Early clients fill the backlog.  The loop lets them in, the kernel connects again.
+            self.timer = self.reactor.call_later(ASK_AGAIN_MS, self.ask)
+        except OSError:
+            self.begin_again()
+
+    def read(self) -> None:
+        assert self.client is not None
+        reply = b""
+        with contextlib.suppress(OSError):
+            reply = self.client.recv(ANSWER_START)
+        if reply[4:] != bytes(ANSWER_START - 4):
+            if reply:
+                log.error("ApiVersions is answered by %r", reply)
+            self.begin_again()
+            return
+        self.withdraw()
+        self.answered()
+
+    def begin_again(self) -> None:
+        self.withdraw()
+        self.timer = self.reactor.call_later(ASK_AGAIN_MS, self.connect)

@@ -1,0 +1,127 @@
+"""Where the nodes listen: node 0 at the address asked for, each other node at a port of its own.
+
+    asked for port 9092      node k listens on 9092 + k
+    asked for port 0         every node on a free port
+
+What was taken is remembered in the data directory, sealed (storage/checkpoint.py):
+
+    listeners    {"dedicated": [5], "free": false, "ports": {"0": 9092, "1": 9093, …}}
+
+A start that asks for the port which node 0 had gives each node the one it had.  So clients find
+their nodes again, and which nodes there were is known before anything else is read.  A file that
+is damaged or gone costs nothing but that: the ports follow from the rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafkalite.config.broker import Listener
+from kafkalite.errors import Refusal
+from kafkalite.storage import checkpoint
+from kafkalite.storage.disk import DISK, put_file
+
+LISTENERS_FILE = "listeners"
+PORT_MAX = 65_535
+
+
+class Remembered(NamedTuple):
+    """The ports that nodes had, and whether they were just free ones."""
+
+    ports: dict[int, int]
+    dedicated: frozenset[int] = frozenset()
+    free: bool = False
+
+
+def recall(data: Path) -> Remembered | None:
+    """What the last run remembered; None when there is nothing that can be believed."""
+    try:
+        found: Any = checkpoint.unsealed((data / LISTENERS_FILE).read_bytes())
+        ports = {int(node_id): int(port) for node_id, port in found["ports"].items()}
+        remembered = Remembered(ports, frozenset(found["dedicated"]), bool(found["free"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    sound = 0 in ports and all(
+        node_id >= 0 and 0 < port <= PORT_MAX for node_id, port in ports.items()
+    )
+    return remembered if sound else None
+
+
+def remember(data: Path, remembered: Remembered) -> None:
+    """Write it down for the next run."""
+    content = {
+        "dedicated": sorted(remembered.dedicated),
+        "free": remembered.free,
+        "ports": {str(node_id): port for node_id, port in sorted(remembered.ports.items())},
+    }
+    put_file(DISK, data / LISTENERS_FILE, checkpoint.sealed(content))
+
+
+class Ports:
+    """Which port is whose."""
+
+    def __init__(self, address: Listener, remembered: Remembered | None, backlog: int) -> None:
+        self.address = address
+        self.backlog = backlog
+        if remembered is None or remembered.ports[0] != address.port:
+            remembered = Remembered({}, free=address.port == 0)
+        self.free = remembered.free
+        self.ports = dict(remembered.ports)
+
+    def of(self, node_id: int) -> int:
+        """The port a node is to have; 0 is any that is free."""
+        if node_id in self.ports:
+            return self.ports[node_id]
+        if node_id == 0:
+            return self.address.port
+        return 0 if self.free else self.address.port + node_id
+
+    def bind(self, node_id: int) -> socket.socket:
+        """The node's listening socket; its port stays the node's.  Refusal says why not."""
+        listener = bind(self.address._replace(port=self.of(node_id)), self.backlog, node_id)
+        self.ports[node_id] = listener.getsockname()[1]
+        return listener
+
+    def bind_first(self, node_id: int) -> socket.socket:
+        """The same at the start, where a port that only was a free one need not be had again."""
+        if self.free and node_id in self.ports and node_id != 0:
+            with contextlib.suppress(Refusal):
+                return self.bind(node_id)
+            self.forget(node_id)
+        return self.bind(node_id)
+
+    def forget(self, node_id: int) -> None:
+        """The node is there no more."""
+        self.ports.pop(node_id, None)
+
+
+def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
+    """A node's listening socket, or one sentence on why there is none."""
+    host = address.host or "0.0.0.0"
+    if node_id == 0:
+        cannot, instead = "cannot listen on", "choose another with --listen"
+        ports = " HOST:PORT (port 0 takes a free one)"
+    else:
+        cannot, instead = f"node {node_id} cannot listen on", "choose others with --listen"
+        ports = " HOST:PORT (nodes take the ports after it, and port 0 takes free ones)"
+    if address.port > PORT_MAX:
+        raise Refusal(f"{cannot} port {address.port}: the last one is {PORT_MAX}; {instead}{ports}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        where = socket.getaddrinfo(host, address.port, family, socket.SOCK_STREAM)[0][4]
+        return socket.create_server(where, family=family, backlog=backlog)
+    except socket.gaierror as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        raise Refusal(f"{cannot} {host}: {reason}; {instead}") from None
+    except OSError as fault:
+        reason = os.strerror(fault.errno or 0).lower()
+        raise Refusal(f"{cannot} {host}:{address.port}: {reason}; {instead}{ports}") from None
+
+
+def reachable(host: str) -> str:
+    """An address by which this machine reaches a socket bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -1,0 +1,200 @@
+"""NodeProcess: one node's process as the launcher sees it, and the node's listener.
+
+               born              answered
+    DUE ─────────────▶ STARTING ─────────▶ READY        died when ready: DUE, so born again at once
+     ▲ ▲                  │ died             │
+     │ └──── its time ─ BACKOFF              │          100 ms, and twice as long each time
+     │                                       │
+     └──────── died ── ENDING ◀──────────────┘          told to end, or killed
+
+Only a node that is DUE is born, and only a process that was reaped leaves another state: there are
+never two processes of one node.  Who is born, and who is told to end, is the launcher's to say
+(launcher.py).  In BACKOFF the node has no listener: a client that is refused goes on at once to
+another node, one that waits for nobody waits long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kafkalite.process import child
+from kafkalite.process.asking import Question
+from kafkalite.process.birth import Birth, Run
+from kafkalite.transport.reactor import Reactor, Timer
+
+log = logging.getLogger("kafkalite.process")
+
+BACKOFF_MS_MIN, BACKOFF_MS_MAX = 100, 10_000
+
+
+class State(enum.Enum):
+    """Where a node's process is in its life; see the module."""
+
+    DUE = "due"
+    STARTING = "starting"
+    READY = "ready"
+    ENDING = "ending"
+    BACKOFF = "backoff"
+
+
+class Death(NamedTuple):
+    """How a process ended."""
+
+    node: NodeProcess
+    pid: int
+    state: State
+    """What it was until then."""
+    code: int
+    words: str
+    """The sentence it left, if any."""
+
+    @property
+    def how(self) -> str:
+        """In words, for the log."""
+        if self.words:
+            return self.words
+        if self.code < 0:
+            return f"it was ended by signal {-self.code}"
+        return f"it ended with exit code {self.code}"
+
+
+class NodeProcess:
+    """One node's process, from birth to birth; see the module."""
+
+    def __init__(
+        self, reactor: Reactor, node_id: int, died: Callable[[Death], None]
+    ) -> None:
+        self.reactor = reactor
+        self.node_id = node_id
+        self.died = died
+        self.state = State.DUE
+        self.listener: socket.socket | None = None
+        self.incarnation = 0
+        self.pid = 0
+        self.failures = 0
+        """How often in a row it died before it was ready."""
+        self._pidfd = -1
+        self._words = -1
+        self._question: Question | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process that was not reaped."""
+        return self.pid != 0
+
+    # From birth to death.
+
+    def bear(self, birth: Birth, run: Run, kept: Sequence[int]) -> None:
+        """Fork its process; OSError when that cannot be."""
+        assert self.state is State.DUE and not self.runs and self.listener is birth.listener
+        words, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # The question stands before all whom the new process will find waiting.
+        question = Question(self.reactor, birth.listener, self._answered)
+        launcher_pid = os.getpid()
+        # Between the fork and its own handlers a signal would be heard by the launcher's in it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, child.HANDLED)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                child.live(birth, run, launcher_pid, said, [birth.listener.fileno(), *kept])
+        except OSError:
+            question.withdraw()
+            os.close(words)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(said)
+        self.incarnation, self._words, self._question = birth.incarnation, words, question
+        self._watch(pid)
+        self.state = State.STARTING
+
+    def take_over(self, pid: int, incarnation: int, state: State) -> None:
+        """Go on with a process that was born before the launcher executed itself anew."""
+        self.incarnation, self.state = incarnation, state
+        self._watch(pid)
+        if state is State.STARTING:
+            assert self.listener is not None
+            self._question = Question(self.reactor, self.listener, self._answered)
+
+    def _watch(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self.reactor.watch(self._pidfd, self._reap)
+
+    def _answered(self) -> None:
+        self._question = None
+        if self.state is State.STARTING:
+            self.state = State.READY
+            self.failures = 0
+
+    def end(self) -> None:
+        """Tell it to end, once."""
+        if self.runs and self.state is not State.ENDING:
+            self.state = State.ENDING
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self.runs:
+            self.state = State.ENDING
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        _, status = os.waitpid(self.pid, 0)
+        self.reactor.unwatch(self._pidfd)
+        os.close(self._pidfd)
+        if self._question is not None:
+            self._question.withdraw()
+            self._question = None
+        code = os.waitstatus_to_exitcode(status)
+        death = Death(self, self.pid, self.state, code, self._sentence())
+        self.pid, self._pidfd = 0, -1
+        if self.state is State.STARTING:
+            self.fail()
+        else:
+            self.state = State.DUE
+        self.died(death)
+
+    def _sentence(self) -> str:
+        said = b""
+        if self._words >= 0:
+            with contextlib.suppress(BlockingIOError):
+                said = os.read(self._words, child.SAID_MAX)
+            os.close(self._words)
+            self._words = -1
+        return said.decode(errors="replace")
+
+    # When it could not be born, or was not for long.
+
+    def fail(self) -> None:
+        """Wait a while before it is tried again, and listen to nobody meanwhile."""
+        self.failures += 1
+        self.state = State.BACKOFF
+        self.close_listener()
+        delay_ms = min(BACKOFF_MS_MIN << min(self.failures - 1, 10), BACKOFF_MS_MAX)
+        self._timer = self.reactor.call_later(delay_ms, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.state = State.DUE
+
+    def close_listener(self) -> None:
+        """Refuse clients from now on."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+    def close(self) -> None:
+        """Forget a node without a process."""
+        assert not self.runs
+        self.close_listener()
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,107 @@
+"""What a broker is started with: flags over `-o` over the config file, and what follows from them.
+
+Whatever cannot be is refused here, before anything is bound, made or forked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite.config.broker import LISTENERS, LOG_DIRS, WORKERS, Listener, parse_listener
+from kafkalite.config.settings import Settings, read_properties
+from kafkalite.config.topic import DURABILITY
+from kafkalite.errors import InvalidConfig, Refusal
+from kafkalite.process.ready import default_data_directory
+
+WORKERS_MIN = 3
+"""Without a word on it: so many, or one for each processor core, so that a replication factor of 3
+works on a laptop."""
+
+
+class Options(NamedTuple):
+    """What the command line said; None where it said nothing."""
+
+    listen: str | None = None
+    data: Path | None = None
+    workers: int | None = None
+    durability: str | None = None
+    ready_file: Path | None = None
+    config: Path | None = None
+    overrides: Mapping[str, str] = {}
+    insecure: bool = False
+
+
+def settings_of(options: Options) -> Settings:
+    """Flags over `-o` over the config file."""
+    static = read_properties(options.config) if options.config else {}
+    static |= options.overrides
+    if options.listen is not None:
+        _, colon, port = options.listen.rpartition(":")
+        if not colon or not port.isdecimal() or "://" in options.listen:
+            raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
+        static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
+    if options.durability is not None:
+        static[DURABILITY.name] = options.durability
+    if options.workers is not None:
+        static[WORKERS.name] = str(options.workers)
+    try:
+        return Settings.broker(static)
+    except InvalidConfig as fault:
+        raise Refusal(f"{fault} (kafkalite config keys lists what may be set)") from None
+
+
+def listen_address(settings: Settings, insecure: bool) -> Listener:
+    """Where to listen; an address that others can reach is refused unless asked for twice."""
+    address = parse_listener(settings[LISTENERS][0])
+    if not (insecure or is_loopback(address.host)):
+        raise Refusal(
+            f"{address.host or 'every address'} can be reached from other machines, and whoever"
+            " reaches it may read and write everything; listen on 127.0.0.1, or add --insecure"
+        )
+    return address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def default_workers() -> int:
+    """How many workers there are where nobody says: one for each core, but enough for replicas."""
+    return max(WORKERS_MIN, len(os.sched_getaffinity(0)))
+
+
+def ready_file(options: Options) -> Path | None:
+    """Where a ready file is to appear, if anywhere."""
+    if options.ready_file is None:
+        return None
+    path = options.ready_file.absolute()
+    if not path.parent.is_dir():
+        raise Refusal(f"there is no directory for the ready file {options.ready_file}")
+    return path
+
+
+def data_directory(options: Options, settings: Settings) -> Path:
+    """The directory asked for, or the user's own: $XDG_DATA_HOME/kafkalite."""
+    if options.data is not None:
+        return options.data.absolute()
+    if settings[LOG_DIRS]:
+        return Path(settings[LOG_DIRS][0]).absolute()
+    return default_data_directory()
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as we may have: each segment and each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

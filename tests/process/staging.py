@@ -1,0 +1,190 @@
+"""Staging: a launcher over stand-in nodes (stand_in.py), what they do, and what is left of them."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from kafkalite.protocol.schemas.bus import FENCE, ROSTER, write_frame
+from tests.process.waiting import WAIT_S_MAX, until
+
+
+class Stage:
+    """One data directory, and the launchers the test starts on it."""
+
+    def __init__(self, directory, listen="127.0.0.1:0", workers=2):
+        self.directory = directory
+        self.listen = listen
+        self.workers = workers
+        self.data = directory / "data"
+        self.ready_file = directory / "ready.json"
+        self.script = directory / "script"
+        self.script.mkdir()
+        self.launchers = []
+        self.pidfds = {}
+
+    # The launcher.
+
+    def launch(self, **options):
+        """Start one, and do not wait."""
+        given = {"listen": self.listen, "data": str(self.data), "workers": self.workers}
+        given |= {"durability": "os", "ready_file": str(self.ready_file), **options}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.process.stand_in", json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.launchers.append(process)
+        return process
+
+    def start(self, **options):
+        """Start one, and wait until it is ready."""
+        process = self.launch(**options)
+        until(self.ready_file.exists, process)
+        self.watch()
+        return process
+
+    @property
+    def launcher(self):
+        return self.launchers[-1]
+
+    def end(self, number=signal.SIGTERM):
+        """Send the launcher a signal; its exit code."""
+        self.watch()
+        self.launcher.send_signal(number)
+        return self.launcher.wait(WAIT_S_MAX)
+
+    def refused(self):
+        """A launcher that does not come up: its exit code and what it said."""
+        out, said = self.launcher.communicate(timeout=WAIT_S_MAX)
+        assert out == "", out
+        return self.launcher.returncode, said
+
+    def status(self):
+        with contextlib.suppress(FileNotFoundError):
+            return json.loads((self.data / "status.json").read_text())
+        return {"nodes": []}
+
+    def node(self, node_id):
+        """What status.json says of a node, when it says something."""
+        return next((node for node in self.status()["nodes"] if node["id"] == node_id), None)
+
+    def pid(self, node_id):
+        return self.node(node_id)["pid"]
+
+    def port(self, node_id):
+        return self.node(node_id)["port"]
+
+    def renewed(self, node_id, pid):
+        """Wait until the node is ready in another process."""
+        until(lambda: (self.node(node_id) or {"pid": pid})["pid"] != pid, self.launcher)
+        self.watch()
+
+    @property
+    def log(self):
+        return (self.data / "kafkalite.log").read_text()
+
+    # The nodes.
+
+    def play(self, node_id, *words):
+        """What a node does from its next birth on."""
+        (self.script / f"node-{node_id}").write_text(" ".join(words))
+
+    def say(self, *frames):
+        """Have the supervisor send the launcher these bytes."""
+        with (self.script / "say").open("a") as file:
+            file.write("".join(frame.hex() + "\n" for frame in frames))
+
+    def roster(self, *node_ids, dedicated=()):
+        """Have the supervisor say that these nodes shall run."""
+        self.say(write_frame(ROSTER(node_ids=list(node_ids), dedicated=list(dedicated))))
+
+    def fence(self, node_id, incarnation):
+        """Have the supervisor say that this process is silent."""
+        self.say(write_frame(FENCE(node_id=node_id, incarnation=incarnation)))
+
+    def heard(self):
+        """The nodes as the supervisor was told of them last: id to fields."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.directory / "heard").read_text().split("\n")[:-1]
+            if lines:
+                return {node["node_id"]: node for node in json.loads(lines[-1])["nodes"]}
+        return {}
+
+    def lives(self, event):
+        """The (node, pid, incarnation) of all who noted this, in order."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = [line.split() for line in (self.directory / "lives").read_text().splitlines()]
+            return [tuple(map(int, line[:3])) for line in lines if line[3] == event]
+        return []
+
+    # What is left.
+
+    def watch(self):
+        """Remember the processes there are now, so that nobody is taken for them later."""
+        for _, pid, _ in self.lives("born"):
+            if pid not in self.pidfds:
+                with contextlib.suppress(ProcessLookupError):
+                    self.pidfds[pid] = os.pidfd_open(pid)
+
+    def left(self):
+        """The nodes' processes that live."""
+        ended = select.select(list(self.pidfds.values()), [], [], 0)[0]
+        return [pid for pid, pidfd in self.pidfds.items() if pidfd not in ended]
+
+    def close(self):
+        """Kill what is left."""
+        for process in self.launchers:
+            process.kill()
+            process.communicate()
+        self.watch()
+        for pidfd in self.pidfds.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+
+def answers(port):
+    """Whether a node there answers within a moment; ConnectionRefusedError if nobody listens."""
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        return client.recv(10)[4:] == struct.pack(">ih", 7, 0)
+
+
+def is_refused(port):
+    """Whether nobody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def free_range(count):
+    """A port after which so many more are free."""
+    while True:
+        with contextlib.ExitStack() as held:
+            try:
+                first = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+                port = first.getsockname()[1]
+                for number in range(1, count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            except (OSError, OverflowError):
+                continue
+        return port
+
+
+def descriptors(pid):
+    """What a process has open: descriptor to what it is."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[int(path.name)] = os.readlink(path)
+    return found

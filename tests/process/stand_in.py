@@ -1,0 +1,117 @@
+"""A broker whose nodes only answer: what the launcher does is seen without all the rest.
+
+    python -m tests.process.stand_in '{"listen": "127.0.0.1:0", "data": …, "workers": 2, …}'
+
+The launcher is the real one.  Its nodes do what files beside the data directory say:
+
+    script/node-2      words for the next births of node 2: die, refuse, stay (after it ends), …
+    script/say         frames the supervisor sends to the launcher, in hexadecimal, a line each
+    heard              what the supervisor was told, a line of JSON each
+    lives              "node pid incarnation event", a line each
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from kafkalite.clock import SystemClock
+from kafkalite.errors import Refusal
+from kafkalite.process import child, launcher
+from kafkalite.process.loop import hear_signals
+from kafkalite.process.options import Options
+from kafkalite.protocol.schemas.bus import ROSTER, read_frame, write_frame
+from kafkalite.transport.reactor import Reactor
+
+LOOK_MS = 5
+
+
+def serve(connection, frame):
+    """ApiVersions, with nothing in it."""
+    return [bytes(frame[4:8]) + bytes(6)]
+
+
+def worker(birth):
+    """A node that answers, until it is told to end."""
+    return live(birth, Reactor(SystemClock()))
+
+
+def supervisor(birth):
+    """A node that answers, and passes on what the test has to say to the launcher."""
+    reactor = Reactor(SystemClock())
+    place = birth.data.parent
+    said = 0
+
+    def hear():
+        with contextlib.suppress(BlockingIOError):
+            while frame := birth.orders.recv(1 << 20):
+                told = read_frame(frame).fields
+                with (place / "heard").open("a") as file:
+                    file.write(json.dumps(told) + "\n")
+            reactor.unwatch(birth.orders.fileno())
+
+    def say():
+        nonlocal said
+        with contextlib.suppress(FileNotFoundError):
+            lines = (place / "script" / "say").read_text().split("\n")[:-1]
+            for line in lines[said:]:
+                birth.orders.send(bytes.fromhex(line))
+            said = len(lines)
+        reactor.call_later(LOOK_MS, say)
+
+    if not (place / "script" / "say").exists() and not (place / "script" / "mute").exists():
+        roster = [node_id for node_id in birth.nodes if node_id]
+        birth.orders.send(write_frame(ROSTER(node_ids=roster, dedicated=[])))
+    reactor.watch(birth.orders.fileno(), hear)
+    say()
+    return live(birth, reactor)
+
+
+def live(birth, reactor):
+    """What both do."""
+    place = birth.data.parent
+
+    def note(event):
+        with (place / "lives").open("a") as file:
+            file.write(f"{birth.node_id} {os.getpid()} {birth.incarnation} {event}\n")
+
+    note("born")
+    script = place / "script" / f"node-{birth.node_id}"
+    words = script.read_text().split() if script.exists() else []
+    if "orphan" in words:
+        child.libc.prctl(child.PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    if "die" in words:
+        return 3
+    if "refuse" in words:
+        raise Refusal(f"node {birth.node_id} has seen enough")
+    if "fault" in words:
+        raise ValueError("a fault that was planted")
+    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    while "wait" in words:
+        time.sleep(0.005)
+        words = script.read_text().split()
+    reactor.listen(birth.listener, serve)
+    reactor.run()
+    note("ending")
+    while "linger" in words:
+        time.sleep(0.005)
+        words = script.read_text().split()
+    reactor.close()
+    note("ended")
+    return 0
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    for name in ("data", "ready_file", "config"):
+        if name in options:
+            options[name] = Path(options[name])
+    if (options["data"].parent / "script" / "broken").exists():
+        raise ImportError("the new code is broken")
+    try:
+        sys.exit(launcher.start(Options(**options), runs=launcher.Runs(supervisor, worker)))
+    except Refusal as refusal:
+        sys.exit(f"kafkalite: {refusal}")
