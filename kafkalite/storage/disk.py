@@ -13,6 +13,7 @@ the kernel takes its pages for clean, and a second flush would succeed without w
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from typing import NoReturn
 from kafkalite._ext import segment_walk
 from kafkalite.errors import Fatal, KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
+
+log = logging.getLogger("kafkalite.storage")
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a full disk says."""
@@ -107,6 +110,26 @@ def sync_directory(disk: Disk, path: str | Path) -> None:
     directory = disk.open(path, os.O_RDONLY | os.O_DIRECTORY)
     disk.fsync(directory.fileno())
     directory.close()
+
+
+def sync_names(disk: Disk, directory: Path) -> None:
+    """The same where it may wait: a lack of descriptors leaves it to whoever does it next."""
+    try:
+        sync_directory(disk, directory)
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise DiskFailed(f"{directory} cannot be flushed: {error.strerror}") from error
+        log.warning("%s could not be flushed: %s", directory, error.strerror)
+
+
+def remove_tree(disk: Disk, directory: Path) -> None:
+    """Remove a directory and its files; what cannot go now goes at a later start."""
+    try:
+        for path in list(directory.iterdir()):
+            disk.unlink(path)
+        disk.rmdir(directory)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", directory, error)
 
 
 def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False) -> None:

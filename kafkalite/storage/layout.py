@@ -1,6 +1,7 @@
 """What files and directories of a log are called: Kafka's names, and nowhere else said.
 
 .lock                                            held while a broker uses the data directory
+.node-1                                          nodes/1 was made: without it, it is lost
 nodes/1/                                         what node 1 owns, laid out as below; node 0's
                                                  own lies in the data directory itself
 flights-3/                                       topic, dash, partition
@@ -8,9 +9,12 @@ flights-3/                                       topic, dash, partition
   00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
   00000000000000004096.snapshot                  what producers had written before this offset
   leader-epoch-checkpoint   partition.metadata
+  handover                                       what the node knew that had it before
   00000000000000000000.log.deleted               removed, kept a while for its readers
 flights-3.6d0c…-delete/                          a deleted topic's, removed a while later
 flights-3.6d0c…-stray/                           nobody knows it; kept for its owner to look at
+flights-3.7b1c…-arrived/                         handed over by another node, and not taken up yet;
+                                                 the digits are its topic's id
 """
 
 from __future__ import annotations
@@ -28,9 +32,14 @@ DELETED = ".deleted"
 
 DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
+ARRIVED_DIRECTORY = "-arrived"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+HANDOVER = "handover"
+
+RECOVERY_CHECKPOINT = "recovery-checkpoint"
+CLEAN_SHUTDOWN = "clean-shutdown"
 
 LOCK = ".lock"
 NODES = "nodes"
@@ -41,6 +50,11 @@ DIRECTORY_NAME_MAX = 255
 def node_directory(data: Path, node_id: int) -> Path:
     """Where a node's own logs lie."""
     return data / NODES / str(node_id) if node_id else data
+
+
+def node_mark(directory: Path) -> Path:
+    """The file in the data directory that says that a further node's directory was made."""
+    return directory.parent.parent / f".node-{directory.name}"
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -68,7 +82,16 @@ def partition_of(name: str) -> tuple[str, int] | None:
 
 def set_aside(topic: str, partition: int, suffix: str) -> str:
     """A name for a log's directory that no log has, and that says whose it was."""
-    tail = f"-{partition}.{uuid.uuid4().hex}{suffix}"
+    return _tagged(topic, partition, uuid.uuid4().hex, suffix)
+
+
+def arrived(topic: str, partition: int, topic_id: bytes) -> str:
+    """The name under which a log's directory comes from another node."""
+    return _tagged(topic, partition, topic_id.hex(), ARRIVED_DIRECTORY)
+
+
+def _tagged(topic: str, partition: int, digits: str, suffix: str) -> str:
+    tail = f"-{partition}.{digits}{suffix}"
     return topic[: DIRECTORY_NAME_MAX - len(tail)] + tail
 
 

@@ -23,7 +23,6 @@ retention by time remove segments, as in Kafka too.
 
 from __future__ import annotations
 
-import logging
 import random
 from bisect import bisect_left, bisect_right
 from pathlib import Path
@@ -55,13 +54,12 @@ from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.storage import layout, retention, timestamps
 from kafkalite.storage.disk import DISK, Disk, DiskFailed, FreeSpace, failed
+from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
-
-log = logging.getLogger("kafkalite.storage")
 
 SNAPSHOT_EVERY = 64 << 20
 """So many bytes a recovery reads in a few hundredths of a second."""
@@ -90,6 +88,7 @@ class Log:
         config: Settings,
         clock: Clock,
         space: FreeSpace,
+        doomed: Doomed,
         log_start_offset: int,
         flushes_always: bool,
     ) -> None:
@@ -107,8 +106,6 @@ class Log:
         self._last_base_offset = found.end_offset
         self._last_position = 0
         self.durable_offset = found.end_offset
-        self.high_watermark: int | None = None
-        """Set by who knows it; retention never passes it.  None: all that may be read now."""
         self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
         self.segments = found.segments
         self.written_size = 0
@@ -116,6 +113,9 @@ class Log:
         self._bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._durable_position = self.active.size
+        if found.unflushed_from is not None:
+            self.durable_offset, self._durable_position = found.unflushed_from
+        self._flushes_under_way = 0
         self._flushed_size = 0
         self._noted_size = 0
         self._directory_flushed = 0
@@ -125,10 +125,10 @@ class Log:
         self._space = space
         self._flushes_always = flushes_always
         self._header = bytearray(HEADER_SIZE)
-        self._doomed: list[tuple[int, list[Path]]] = []
+        self.doomed = doomed
+        """Segments that were removed and whose files are still there."""
         self.reconfigure(config)
-        if found.removed:
-            self._doom(found.removed)
+        self.doomed.add(found.removed, config[FILE_DELETE_DELAY_MS])
 
     @classmethod
     def open(
@@ -145,6 +145,7 @@ class Log:
         clean: KnownEnd | None = None,
         drop_cache: bool = False,
         space: FreeSpace | None = None,
+        doomed: Doomed | None = None,
         disk: Disk = DISK,
         flushes_always: bool = False,
         new: bool = False,
@@ -164,6 +165,7 @@ class Log:
             config=config,
             clock=clock,
             space=space or FreeSpace(directory, 0, disk),
+            doomed=doomed or Doomed(clock, disk),
             log_start_offset=log_start_offset,
             flushes_always=flushes_always,
         )
@@ -201,9 +203,7 @@ class Log:
 
     @property
     def readable_offset(self) -> int:
-        """Up to where records are out of danger of being taken back."""
-        if self.high_watermark is not None:
-            return self.high_watermark
+        """Up to where records are out of danger of being taken back; retention never passes it."""
         return self.durable_offset if self._sets_aside else self.end_offset
 
     # -- appending ---------------------------------------------------------------------------
@@ -392,7 +392,22 @@ class Log:
             metadata = self.directory / layout.PARTITION_METADATA
             if self._directory_flushed == 0 and metadata.exists():
                 files.append(self._disk.open_to_flush(metadata))
+        self._flushes_under_way += 1
         return Flush(self, end_offset, files, small_files, directories)
+
+    @property
+    def flushing(self) -> bool:
+        """Whether a flush is under way, by whomever it was begun."""
+        return self._flushes_under_way > 0
+
+    def flush(self) -> None:
+        """Flush here and now."""
+        flush = self.flush_begin()
+        if flush is not None:
+            flush.run(self._disk)
+            if flush.error is not None:
+                raise DiskFailed(f"{self.directory} could not be flushed: {flush.error}")
+            self.flush_end(flush)
 
     def flush_closed_begin(self) -> Flush | None:
         """The same for closed segments of a log that is otherwise left to the kernel, so that
@@ -407,6 +422,7 @@ class Log:
         """A flush came back whole."""
         assert flush.error is None, "a failed flush ends the process"
         self._closed_under_way = False
+        self._flushes_under_way -= 1
         self._directory_flushed = max(self._directory_flushed, flush.segments_made)
         if flush.end_offset > self.durable_offset:
             self.durable_offset = flush.end_offset
@@ -539,24 +555,7 @@ class Log:
         for offset in self.producers.snapshots():
             if offset < kept:
                 self._disk.unlink(self.producers.snapshot_path(offset))
-        self._doom(paths)
-
-    def _doom(self, paths: list[Path]) -> None:
-        if paths:
-            due_ms = self._clock.monotonic_ms() + self.config[FILE_DELETE_DELAY_MS]
-            self._doomed.append((due_ms, paths))
-
-    def remove_doomed(self) -> int | None:
-        """Remove the files whose delay is over; the next time one is due, or None."""
-        now_ms = self._clock.monotonic_ms()
-        while self._doomed and self._doomed[0][0] <= now_ms:
-            for path in self._doomed.pop(0)[1]:
-                try:
-                    self._disk.unlink(path)
-                except OSError as error:
-                    # Whoever removed it before us, or the next start.
-                    log.warning("%s cannot be removed: %s", path, error.strerror)
-        return self._doomed[0][0] if self._doomed else None
+        self.doomed.add(paths, self.config[FILE_DELETE_DELAY_MS])
 
     # -- leaving -----------------------------------------------------------------------------
 
@@ -572,19 +571,9 @@ class Log:
         self.producers.take_snapshot(self.end_offset)
         if self.leader_epochs.unsaved:
             self.leader_epochs.save(self._disk, self.directory / layout.LEADER_EPOCHS)
-        return KnownEnd(self.end_offset, self.active.size)
-
-    def close(self) -> KnownEnd | None:
-        """Finish, flush, and let go of the files; the end, if it is a clean one."""
-        end = self.finish()
-        flush = self.flush_begin() if end is not None else None
-        if flush is not None:
-            flush.run(self._disk)
-            if flush.error is not None:
-                raise DiskFailed(f"{self.directory} could not be flushed: {flush.error}")
-            self.flush_end(flush)
-        self.release()
-        return end
+        return KnownEnd(
+            self.end_offset, self.active.size, self.durable_offset, self.producers.remembered()
+        )
 
     def release(self) -> None:
         """Let go of the files; readers that hold slices keep theirs."""

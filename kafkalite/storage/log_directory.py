@@ -17,13 +17,14 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from kafkalite.config.settings import read_properties
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.ids import new_id, written_id
 from kafkalite.storage.disk import DISK, Disk, put_file, sync_directory
-from kafkalite.storage.layout import LOCK, node_directory
+from kafkalite.storage.layout import LOCK, node_directory, node_mark
 
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
@@ -156,10 +157,8 @@ def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -
     """The directory of a node's own logs, made when there is none; Refusal says why not."""
     directory = node_directory(data, node_id)
     try:
-        for path in (directory.parent, directory) if node_id else ():
-            if not path.is_dir():
-                disk.mkdir(path, 0o700)
-                sync_directory(disk, path.parent)
+        if node_id:
+            make_node_directory(disk, directory)
         if not (directory / META_PROPERTIES).exists():
             write_meta(disk, directory, cluster_id, node_id)
     except OSError as error:
@@ -171,6 +170,21 @@ def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -
             f" {node_id}'s of {cluster_id}; put the directory back that was there"
         )
     return directory
+
+
+def make_node_directory(disk: Disk, directory: Path) -> None:
+    """Make a further node's directory if there is none, and a mark that there was one."""
+    if directory.is_dir() and (directory / META_PROPERTIES).exists():
+        return  # node 0's, or one that is open already
+    mark = node_mark(directory)
+    for path in (directory.parent, directory):
+        if not path.is_dir():
+            with suppress(FileExistsError):  # several nodes begin at once
+                disk.mkdir(path, 0o700)
+            sync_directory(disk, path.parent)
+    if not mark.exists():
+        disk.open(mark, os.O_WRONLY | os.O_CREAT).close()
+        sync_directory(disk, mark.parent)
 
 
 def read_meta(directory: Path) -> dict[str, str]:

@@ -2,30 +2,26 @@
 
     data/  (a worker's: data/nodes/1/)
       .lock  meta.properties                        log_directory.py
-      recovery-checkpoint  (.previous)              log → [recovery point, log start, topic id]
-      clean-shutdown                                log → [end, size of its last segment]
+      recovery-checkpoint  clean-shutdown           recovery_points.py
       write-failed                                  a flush failed: pages may differ from the disk
       __cluster_metadata-0/  flights-0/  …          a directory a log (layout.py)
       flights-1.6d0c…-delete/  -stray/              deleted, removed a while later; nobody's, kept
+      flights-2.7b1c…-arrived/                      from another node (hand_over.py)
 
-A clean-shutdown file is believed once: it is removed before the first log is opened.  Without it
-each log is recovered from its recovery point on, several at once.  The recovery point is what was
-durable at the last checkpoint, so a crash costs a scan of what was written since.  It speaks of
-one topic id: of a topic made again under the same name it would claim records that never were.
+After a clean end no log is scanned; after any other each is recovered from its recovery point on,
+several at once.
 
 Deleting a log renames its directory first, so that a crash never brings back half of a topic.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
@@ -35,31 +31,32 @@ from kafkalite.config.broker import (
     STORAGE_MIN_FREE_BYTES,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import FILE_DELETE_DELAY_MS
+from kafkalite.config.topic import DURABILITY, FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
-from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID, read_id, written_id
-from kafkalite.storage import checkpoint, layout
+from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID, written_id
+from kafkalite.storage import hand_over, layout, parts
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
-    PASSING,
     Disk,
     DiskFailed,
     FreeSpace,
     failed,
     put_file,
-    sync_directory,
+    remove_tree,
+    sync_names,
     write_file,
 )
+from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flusher, flush_all
+from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import open_node_directory
+from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
+from kafkalite.storage.recovery_points import RecoveryPoints
 
 log = logging.getLogger("kafkalite.storage")
-
-RECOVERY_CHECKPOINT = "recovery-checkpoint"
-CLEAN_SHUTDOWN = "clean-shutdown"
 
 MIN_FREE_MAX = 1 << 30
 MIN_FREE_SHARE = 20
@@ -68,20 +65,19 @@ MIN_FREE_SHARE = 20
 FINISHED_AT_ONCE = 16
 """How many logs are flushed together at the end; each may need three descriptors more."""
 
-REMOVED_AT_ONCE_MAX = 64
-"""How many directories of deleted logs a tick removes; each is a handful of files."""
+HAND_OVER_AGAIN_MS = 1_000
+"""How long after a log could not be handed over it is tried again."""
 
 LogKey = tuple[str, int]
-Point = list[Any]
-"""A recovery point, a log start, and the id of the topic they were said of, as letters."""
 
 
 class LogManager:
     """The logs of one node; see the module."""
 
     def __init__(self, data: Path, settings: Settings, clock: Clock, disk: Disk = DISK) -> None:
-        self.data = Path(data)
-        """The data directory; once it is opened, the node's own part of it."""
+        self.root = Path(data)
+        self.data = self.root
+        """The node's own part of it, once that is opened."""
         self.cluster_id = ""
         self.flusher: Flusher | None = None
         """Given by the node: what is flushed in the background without anybody waiting."""
@@ -89,11 +85,10 @@ class LogManager:
         self._clock = clock
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
-        self._points: dict[str, Point] = {}
-        self._clean: dict[str, list[int]] | None = None
-        self._drop_cache = False
         self._space: FreeSpace | None = None
-        self._doomed: list[tuple[int, Path]] = []
+        self._doomed = Doomed(clock, disk)
+        self._misplaced: dict[Path, Owner] = {}
+        self._belongs: parts.Belongs = lambda *_: None
         now_ms = clock.monotonic_ms()
         self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
         self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
@@ -109,19 +104,10 @@ class LogManager:
         """Take this node's part of a data directory that is locked (LogDirectory), and learn how
         its last run ended; Refusal says why not."""
         self.cluster_id = cluster_id
-        self.data = open_node_directory(self._disk, self.data, cluster_id, node_id)
+        self.data = open_node_directory(self._disk, self.root, cluster_id, node_id)
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
-        points = checkpoint.read(self.data / RECOVERY_CHECKPOINT)
-        self._points = points if isinstance(points, dict) else {}
-        clean = self.data / CLEAN_SHUTDOWN
-        try:
-            self._clean = checkpoint.unsealed(clean.read_bytes())
-        except (OSError, ValueError):
-            self._clean = None
-        if clean.exists():
-            self._disk.unlink(clean)
-            sync_directory(self._disk, self.data)
-        self._drop_cache = (self.data / FAILURE_MARK).exists()
+        self._points = RecoveryPoints(self.data, self._disk)
+        self._points.believe_once()
 
     def _min_free(self) -> int:
         wanted = self._settings[STORAGE_MIN_FREE_BYTES]
@@ -137,7 +123,7 @@ class LogManager:
             directory = self.data / layout.directory_name(*key)
             new_id = None
             if not directory.exists():
-                if self._points:
+                if self._points.found_some:
                     raise Refusal(
                         f"{self.data} has lost its metadata log, {directory.name}, and nobody else"
                         " knows its topics; restore it from a copy, or start with another --data"
@@ -149,44 +135,76 @@ class LogManager:
             )
         return self._logs[key]
 
+    def hand_over_misplaced(self, belongs: parts.Belongs) -> None:
+        """Before any is opened, hand over the logs that the image gives to other nodes.
+
+        What cannot go yet is not opened, and tried again until it goes or belongs here.
+        """
+        self._belongs = belongs
+        self._misplaced = dict(parts.logs_in(self.data))
+        self._hand_over_some()
+        for name in self._points.names():
+            # This node had it, and a crash kept it from forgetting that.
+            key = layout.partition_of(name)
+            if key is not None and not (self.data / name).exists():
+                to_directory = belongs(*key, self._points.topic_id(name))
+                if to_directory not in (None, self.data):
+                    self._points.forget(name)
+
+    def _hand_over_some(self) -> None:
+        for path, owner in list(self._misplaced.items()):
+            to_directory = self._belongs(*owner)
+            if path.exists() and to_directory is not None and to_directory != self.data:
+                known = self._points.known(path, owner.topic_id)
+                try:
+                    hand_over.send(self._disk, path, owner, known, to_directory)
+                except OSError as error:
+                    log.error("%s cannot be handed over yet: %s", path, error)
+                    continue
+                self._points.forget(path.name)
+            del self._misplaced[path]
+
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log but the metadata log's, given each topic's settings."""
-        directories: list[tuple[Path, LogKey]] = []
-        for path in sorted(self.data.iterdir()):
-            key = layout.partition_of(path.name)
+        found: dict[LogKey, Path] = {}
+        for path, owner in parts.logs_in(self.data):
+            if path in self._misplaced:
+                continue
+            if hand_over.has_arrived(path):
+                path = hand_over.take_up(self._disk, path, owner)
+            found[owner.key] = path
+        for path in self.data.iterdir():
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
-                self._doom(path, self._settings)
-            elif key is not None and path.is_dir() and key[0] != METADATA_TOPIC:
-                directories.append((path, key))
-        settings = {topic: settings_of(topic) for topic in {key[0] for _, key in directories}}
-        self._each(directories, lambda path, key: self._open(path, key, settings[key[0]]))
-        if self._drop_cache:
-            self._disk.unlink(self.data / FAILURE_MARK)
-            self._drop_cache = False
-        self._clean = None
+                self._doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
+        settings = {topic: settings_of(topic) for topic, _ in found}
+        self._each(found, lambda key, path: self._open(path, key, settings[key[0]]))
+        if not self._misplaced:
+            self._points.all_opened()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
 
     def _each(
-        self, directories: list[tuple[Path, LogKey]], open_one: Callable[[Path, LogKey], Log]
+        self, directories: dict[LogKey, Path], open_one: Callable[[LogKey, Path], Log]
     ) -> None:
         """Open all, several at once when they must be scanned; the first failure is raised."""
-        todo: queue.SimpleQueue[tuple[Path, LogKey]] = queue.SimpleQueue()
-        for entry in directories:
+        todo: queue.SimpleQueue[tuple[LogKey, Path]] = queue.SimpleQueue()
+        for entry in directories.items():
             todo.put(entry)
         raised: list[Exception] = []
 
         def work() -> None:
             while not raised:
                 try:
-                    path, key = todo.get_nowait()
+                    key, path = todo.get_nowait()
                 except queue.Empty:
                     return
                 try:
-                    self._logs[key] = open_one(path, key)
+                    self._logs[key] = open_one(key, path)
                 except Exception as error:  # raised again below, by the caller's thread
                     raised.append(error)
 
-        count = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR] if self._clean is None else 1
+        count = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
+        if self._points.ended_cleanly:
+            count = 1
         helpers = [
             threading.Thread(target=work, name="recovery")
             for _ in range(min(count, len(directories)) - 1)
@@ -209,33 +227,28 @@ class LogManager:
         new_id: bytes | None = None,
     ) -> Log:
         topic, partition = key
-        topic_id = new_id or read_partition_metadata(directory)
-        recovery_point, log_start_offset = self._point_of(directory.name, topic_id)
-        clean = self._clean.get(directory.name) if self._clean is not None else None
-        return Log.open(
+        topic_id = new_id or read_topic_id(directory)
+        known = Known() if new_id else self._points.known(directory, topic_id)
+        opened = Log.open(
             directory,
             topic=topic,
             partition=partition,
             topic_id=topic_id,
             config=settings,
             clock=self._clock,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean=KnownEnd(*clean) if clean else None,
-            drop_cache=self._drop_cache,
+            recovery_point=known.recovery_point,
+            log_start_offset=known.log_start_offset,
+            clean=known.end,
+            drop_cache=known.drop_cache,
             # What must always be written may use what is kept free: it deletes topics, too.
             space=None if flushes_always else self._space,
+            doomed=self._doomed,
             disk=self._disk,
             flushes_always=flushes_always,
             new=new_id is not None,
         )
-
-    def _point_of(self, name: str, topic_id: bytes) -> tuple[int, int]:
-        recovery_point, log_start_offset, of = self._points.get(name, (0, 0, ""))
-        # A log whose id was lost, then or now, is more likely the same than another.
-        if of in (written_id(topic_id), written_id(NO_ID)) or topic_id == NO_ID:
-            return recovery_point, log_start_offset
-        return 0, 0
+        self._points.opened(directory.name, topic_id, known)
+        return opened
 
     # -- making and removing -----------------------------------------------------------------
 
@@ -249,16 +262,15 @@ class LogManager:
         directory = self.data / layout.directory_name(topic, partition)
         present = self._logs.get(key)
         if present is not None and present.topic_id == NO_ID:
-            present.topic_id = topic_id
-            put_file(self._disk, directory / layout.PARTITION_METADATA, metadata_text(topic_id))
+            self._give_id(present, topic_id)
             present.reconfigure(config)
             return present
         try:
             if present is not None:
                 self.set_stray(present)
             elif directory.exists():
-                self._rename_aside(directory, key, layout.STRAY_DIRECTORY)
-                self._sync_names()
+                hand_over.set_aside(self._disk, directory, Owner(*key, NO_ID))
+                sync_names(self._disk, self.data)
         except OSError as error:
             failed(error, f"{directory} cannot be made")
         try:
@@ -272,9 +284,15 @@ class LogManager:
         self._logs[key] = made
         return made
 
+    def _give_id(self, present: Log, topic_id: bytes) -> None:
+        """A log whose id was lost is taken for the topic's of its name."""
+        present.topic_id = topic_id
+        path = present.directory / layout.PARTITION_METADATA
+        put_file(self._disk, path, metadata_text(topic_id))
+
     def _make(self, directory: Path, topic_id: bytes) -> None:
         # Not flushed: the first flush of records takes these files and names with it.
-        self._points.pop(directory.name, None)
+        self._points.forget(directory.name)
         self._disk.mkdir(directory)
         metadata = directory / layout.PARTITION_METADATA
         write_file(self._disk, metadata, metadata_text(topic_id))
@@ -293,43 +311,95 @@ class LogManager:
                     # The next start finds that it is nobody's.
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
-                    self._doom(aside, deleted.config)
-        self._sync_names()
+                    self._doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
+        sync_names(self._disk, self.data)
 
     def set_stray(self, log: Log) -> None:
         """Take a log that belongs to nobody out of service, and keep its files."""
         if self._forget(log):
             self._aside(log, layout.STRAY_DIRECTORY)
-            self._sync_names()
-
-    def _sync_names(self) -> None:
-        try:
-            sync_directory(self._disk, self.data)
-        except OSError as error:
-            if error.errno not in PASSING:
-                raise DiskFailed(f"{self.data} cannot be flushed: {error.strerror}") from error
-            log.warning("%s could not be flushed: %s", self.data, error.strerror)
+            sync_names(self._disk, self.data)
 
     def _forget(self, log: Log) -> bool:
         key = (log.topic, log.partition)
         if self._logs.get(key) is not log:
             return False
         del self._logs[key]
-        self._points.pop(log.directory.name, None)
+        self._points.forget(log.directory.name)
         log.release()
         return True
 
     def _aside(self, log: Log, suffix: str) -> Path:
-        return self._rename_aside(log.directory, (log.topic, log.partition), suffix)
-
-    def _rename_aside(self, directory: Path, key: LogKey, suffix: str) -> Path:
-        aside = self.data / layout.set_aside(*key, suffix)
-        self._disk.rename(directory, aside)
+        aside = self.data / layout.set_aside(log.topic, log.partition, suffix)
+        self._disk.rename(log.directory, aside)
         return aside
 
-    def _doom(self, directory: Path, settings: Settings) -> None:
-        due_ms = self._clock.monotonic_ms() + settings[FILE_DELETE_DELAY_MS]
-        heapq.heappush(self._doomed, (due_ms, directory))
+    # -- from node to node -------------------------------------------------------------------
+
+    def find(self, topic: str, index: int, topic_id: bytes, settings: Settings) -> Log | None:
+        """The log of a partition that another node hands over to this one; None while it has not
+        come.  KafkaStorageError says why it cannot be opened yet."""
+        owner = Owner(topic, index, topic_id)
+        present = self._logs.get(owner.key)
+        if present is not None and present.topic_id == topic_id:
+            return present
+        directory = self.data / layout.directory_name(*owner.key)
+        try:
+            for of in (topic_id, NO_ID):
+                arrived = self.data / layout.arrived(topic, index, of)
+                if arrived.is_dir():
+                    if present is not None:
+                        self.set_stray(present)
+                    hand_over.take_up(self._disk, arrived, owner)
+                    break
+            else:
+                if present is not None or not directory.is_dir():
+                    return None
+                if not owner.is_also(read_topic_id(directory)):
+                    return None
+            found = self._open(directory, owner.key, settings)
+            if found.topic_id == NO_ID:
+                self._give_id(found, topic_id)
+        except OSError as error:
+            failed(error, f"{directory} cannot be opened")
+        self._misplaced.pop(directory, None)
+        self._logs[owner.key] = found
+        return found
+
+    def had(self, topic: str, index: int, topic_id: bytes) -> bool:
+        """Whether this node once had a partition that is not there any more, nor anywhere else:
+        then it is lost, and not new."""
+        return self._points.is_of(
+            layout.directory_name(topic, index), topic_id
+        ) and not parts.holders(self.root, Owner(topic, index, topic_id))
+
+    def hand_over(self, log: Log, to_directory: Path) -> None:
+        """Finish a log and give its directory to another node; KafkaStorageError says why not yet,
+        and then it is here as before.
+
+        Nobody appends to it any more, and whoever began a flush of it waits for that first: what
+        it writes is written under names that are another node's from now on.
+        """
+        owner = Owner(log.topic, log.partition, log.topic_id)
+        assert self._logs.get(owner.key) is log, f"{log} is not this node's"
+        if log.flushing:
+            raise KafkaStorageError(f"{log.directory} is being flushed; it moves after that")
+        try:
+            hand_over.send(self._disk, log.directory, owner, self._ended(log), to_directory)
+        except OSError as error:
+            self._points.left_behind(log.directory.name)
+            failed(error, f"{log.directory} cannot be handed over")
+        self._forget(log)
+
+    def _ended(self, log: Log) -> Known:
+        """Finish a log, and what is known of it then."""
+        end = log.finish()
+        if end is None:
+            return self._points.known(log.directory, log.topic_id)._replace(end=None)
+        if log.config[DURABILITY] != "os":
+            log.flush()
+        end = end._replace(durable_offset=log.durable_offset)
+        return Known(log.durable_offset, log.log_start_offset, end)
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -344,16 +414,12 @@ class LogManager:
         if now_ms >= self._checkpoint_due_ms:
             self.checkpoint()
         due = [self._retention_due_ms, self._checkpoint_due_ms]
-        for found in self._logs.values():
-            doomed_ms = found.remove_doomed()
-            if doomed_ms is not None:
-                due.append(doomed_ms)
-        for _ in range(REMOVED_AT_ONCE_MAX):
-            if not self._doomed or self._doomed[0][0] > now_ms:
-                break
-            remove_tree(self._disk, heapq.heappop(self._doomed)[1])
-        if self._doomed:
-            due.append(self._doomed[0][0])
+        if self._misplaced:
+            self._hand_over_some()
+            due.append(now_ms + HAND_OVER_AGAIN_MS)
+        doomed_ms = self._doomed.remove_due()
+        if doomed_ms is not None:
+            due.append(doomed_ms)
         return max(1, min(due) - now_ms)
 
     def _retain(self) -> None:
@@ -386,24 +452,21 @@ class LogManager:
         self._checkpoint_due_ms = (
             self._clock.monotonic_ms() + self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         )
-        points = dict(self._points)
+        news = {}
         try:
             for found in self._logs.values():
                 if found.quarantined:
                     continue  # what was known of it stays known
                 found.leave_snapshot()
-                points[found.directory.name] = [
+                news[found.directory.name] = [
                     found.durable_offset, found.log_start_offset, written_id(found.topic_id),
                 ]  # fmt: skip
-            if points != self._points or not (self.data / RECOVERY_CHECKPOINT).exists():
-                checkpoint.write(self._disk, self.data / RECOVERY_CHECKPOINT, points)
+            self._points.write(news)
         except OSError as error:
             try:
-                failed(error, f"{self.data / RECOVERY_CHECKPOINT} cannot be written")
+                failed(error, f"{self.data / layout.RECOVERY_CHECKPOINT} cannot be written")
             except KafkaStorageError as fault:
                 log.warning("%s; the one before stays in force", fault)
-                return
-        self._points = points
 
     # -- ending ------------------------------------------------------------------------------
 
@@ -430,7 +493,7 @@ class LogManager:
         for first in range(0, len(logs), FINISHED_AT_ONCE):
             ends |= self._finish(logs[first : first + FINISHED_AT_ONCE])
         self.checkpoint()
-        put_file(self._disk, self.data / CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+        self._points.write_end(ends)
 
     def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:
         """End some logs cleanly, and let go of their files."""
@@ -454,36 +517,4 @@ class LogManager:
             flush.log.flush_end(flush)
         for found in logs:
             found.release()
-        return ends
-
-
-def metadata_text(topic_id: bytes) -> bytes:
-    """The content of partition.metadata, as Kafka writes it."""
-    return f"version: 0\ntopic_id: {written_id(topic_id)}".encode()
-
-
-def read_partition_metadata(directory: Path) -> bytes:
-    """The topic id a log's directory bears; zeros when its file is missing or damaged."""
-    path = directory / layout.PARTITION_METADATA
-    try:
-        lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines())
-        if lines["version"] != "0":
-            raise ValueError(f"version {lines['version']}")
-        return read_id(lines["topic_id"])
-    except (OSError, ValueError, KeyError) as fault:
-        log.warning("%s does not say whose log it is (%s)", path, fault)
-        return NO_ID
-
-
-def remove_tree(disk: Disk, directory: Path) -> None:
-    """Remove a deleted log's directory and its files; what cannot go now goes at a later start."""
-    try:
-        for path in children(directory):
-            disk.unlink(path)
-        disk.rmdir(directory)
-    except OSError as error:
-        log.warning("%s cannot be removed: %s", directory, error)
-
-
-def children(directory: Path) -> Iterable[Path]:
-    return list(directory.iterdir())
+        return {name: end._replace(durable_offset=None) for name, end in ends.items()}

@@ -13,6 +13,10 @@ The last five batches of a producer are remembered, which is how many it may hav
 
 Numbers go up to 2^31 - 1 and begin again at 0.
 
+What is remembered of a producer beyond its last batch is lost with the process, as in Kafka.  A log
+that ends well hands it on (`remembered`, `recall`): a producer may have five batches under way
+while its partition moves to another node, and sends them again there.
+
 A `.snapshot` is Kafka's file: i16 version 1, u32 CRC-32C of the rest, i32 count, then for each
 producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
 i32 coordinator epoch, i64 first offset of its open transaction or -1.  It holds a producer's last
@@ -24,6 +28,7 @@ snapshots are true; which markers may be written, and the last stable offset, ar
 
 from __future__ import annotations
 
+import heapq
 import os
 import struct
 from collections.abc import Iterator
@@ -36,6 +41,10 @@ from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
+HANDED_ON_MAX = 1000
+"""Of so many producers, those that wrote last, all batches are handed on: who has something under
+way is one of them."""
+
 SEQUENCE_MAX = (1 << 31) - 1
 SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = struct.Struct(">hI")
@@ -51,6 +60,10 @@ class Remembered(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp: int
+
+
+Handed = list[tuple[int, list[Remembered]]]
+"""Producers by their ids, each with the batches remembered of it."""
 
 
 class Producer:
@@ -180,6 +193,26 @@ class ProducerStateManager:
     def clear(self) -> None:
         self._producers.clear()
         self.end_offset = 0
+
+    # -- handed on ---------------------------------------------------------------------------
+
+    def remembered(self) -> Handed:
+        """What a snapshot does not tell: the batches before a producer's last."""
+        several = [producer for producer in self if len(producer.batches) > 1]
+        latest = heapq.nlargest(
+            HANDED_ON_MAX, several, key=lambda producer: producer.batches[-1].last_offset
+        )
+        return [(producer.producer_id, producer.batches) for producer in latest]
+
+    def recall(self, remembered: Handed) -> None:
+        """Add what was handed on to what a snapshot told, where the two speak of the same."""
+        for producer_id, entries in remembered:
+            producer = self._producers.get(producer_id)
+            batches = [Remembered(*entry) for entry in entries]
+            if producer is None or not producer.batches or not batches:
+                continue
+            if batches[-1][:4] == producer.batches[-1][:4]:
+                producer.batches = batches
 
     # -- snapshots ---------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 What was flushed and what was not is told apart by the recovery point, the offset up to which the
 last checkpoint knew the log to be on the disk itself.
 
-    clean end                 the last segment ends where the clean-shutdown file says; nothing is
-                              scanned
+    known end                 the last segment ends where the clean-shutdown file says, or the node
+                              that had the log before; nothing is scanned
     from the recovery point   every batch is checked; at the first bad one the log is cut, and the
     on, after a crash         segments behind it are removed as Kafka does (renamed, then deleted)
     below the recovery point  nothing is ever cut.  Damage there is not a torn write: the log keeps
@@ -32,17 +32,20 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
 from kafkalite.storage.leader_epochs import LeaderEpochCache
-from kafkalite.storage.producer_state import ProducerStateManager
+from kafkalite.storage.producer_state import Handed, ProducerStateManager
 from kafkalite.storage.segment import LogSegment, Scanned
 
 log = logging.getLogger("kafkalite.storage")
 
 
 class KnownEnd(NamedTuple):
-    """Where a log ended when it was closed."""
+    """Where a log ended when it was closed, and what went with its process."""
 
     end_offset: int
     active_size: int
+    durable_offset: int | None = None
+    """How far it was flushed; None: to its end."""
+    remembered: Handed = []
 
 
 class Beginning(NamedTuple):
@@ -65,6 +68,8 @@ class Recovery:
         self.producers = ProducerStateManager(directory, disk)
         self.leader_epochs = LeaderEpochCache()
         self.end_offset = 0
+        self.unflushed_from: tuple[int, int] | None = None
+        """(offset, position) of the first record that is not known to be on the disk itself."""
         self.fault: str | None = None
         self.removed: list[Path] = []
         self.segments_made = 0
@@ -102,10 +107,10 @@ class Recovery:
         for segment in self.segments:
             segment.release()
 
-    # -- a clean end -------------------------------------------------------------------------
+    # -- a known end -------------------------------------------------------------------------
 
     def believe(self, end: KnownEnd) -> bool:
-        """Take a clean end as it is told, if the files are as it says."""
+        """Take an end as it is told, if the files are as it says."""
         active = self.segments[-1]
         epochs = self._known_epochs()
         if active.size != end.active_size or epochs is None:
@@ -113,14 +118,31 @@ class Recovery:
         try:
             if active.boundary(end.end_offset) != end.active_size:
                 return False
+            if not self._believe_durable(end):
+                return False
             self._check_joined(len(self.segments))
         except KafkaStorageError:
             return False
         if self.fault is None and not self.producers.load_snapshot(end.end_offset):
             return False
+        self.producers.recall(end.remembered)
         self.leader_epochs = epochs
         self.end_offset = end.end_offset
         active.resume(active.size, end.end_offset)
+        return True
+
+    def _believe_durable(self, end: KnownEnd) -> bool:
+        """Know up to where the log need not be flushed any more."""
+        active = self.segments[-1]
+        offset = end.end_offset if end.durable_offset is None else end.durable_offset
+        if offset < end.end_offset:
+            # Before the last segment nobody asks for the position.
+            position = active.boundary(offset) if offset > active.base_offset else 0
+            if position is None:
+                return False
+            self.unflushed_from = (offset, position)
+            # The names of its files may not be flushed either.
+            self.segments_made += 1
         return True
 
     def _check_joined(self, count: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.broker.node import MAKE_AGAIN_MS
 from kafkalite.broker.partition import Partition
 from kafkalite.broker.replica_manager import flush_rule
 from kafkalite.config.settings import Settings
@@ -75,12 +76,18 @@ def test_a_log_of_a_topic_deleted_and_made_again_is_not_taken_for_the_new_ones(n
     assert any(name.endswith("-stray") for name in directories(node, "a*"))
 
 
-def test_a_log_that_is_gone_is_made_empty_so_that_its_topic_goes_on(node):
+def test_a_log_that_is_gone_is_not_made_empty_and_serves_when_it_is_put_back(node):
+    end_offset = led(node).log.end_offset
     node.close()
-    shutil.rmtree(node.directory / "a-0")
+    (node.directory / "a-0").rename(node.directory.with_name("aside"))
     node.open()
-    node.append("a", [1])
-    assert led(node).high_watermark == 1
+    with pytest.raises(KafkaStorageError, match="restore it from a copy, or delete the topic"):
+        led(node)
+    assert not (node.directory / "a-0").exists()
+    node.directory.with_name("aside").rename(node.directory / "a-0")
+    node.clock.advance(MAKE_AGAIN_MS)
+    node.until(lambda: node.node.replicas.of_topic(node.node.image.topics["a"].topic_id))
+    assert led(node).high_watermark == end_offset > 0
 
 
 def test_a_partition_damaged_below_its_recovery_point_is_refused_and_others_go_on(node):

@@ -13,6 +13,7 @@ from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.recovery import KnownEnd
 from tests.storage.disks import QuickDisk
 
 TOPIC_ID = bytes(range(16))
@@ -50,6 +51,15 @@ def open_log(
         disk=disk or QuickDisk(),
         **how,
     )
+
+
+def close(log: Log) -> KnownEnd | None:
+    """Finish, flush, and let go of the files; the end, if it is a clean one."""
+    end = log.finish()
+    if end is not None:
+        log.flush()
+    log.release()
+    return end and end._replace(durable_offset=None)
 
 
 def batch(*values: bytes, timestamp: int = NOW, **how: Any) -> bytes:

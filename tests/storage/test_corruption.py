@@ -19,7 +19,7 @@ from kafkalite.records.batch import batches
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.recovery import KnownEnd
-from tests.storage.making import NOW, batch, open_log, produced, values_of
+from tests.storage.making import NOW, batch, close, open_log, produced, values_of
 
 COUNT = 60
 
@@ -76,7 +76,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, KnownEnd]:
         log.append(produced(number, value) if number % 2 == 0 else batch(value), number // 25)
         if number % 2 == 0:
             log.producers._producers.clear()
-    end = log.close()
+    end = close(log)
     assert end is not None
     return log, end
 

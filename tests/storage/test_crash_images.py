@@ -19,7 +19,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.storage import layout
 from tests.storage.disks import Crash, RecordingDisk
-from tests.storage.making import batch, open_log, produced, values_of
+from tests.storage.making import batch, close, open_log, produced, values_of
 
 VALUES = {keys.SEGMENT_BYTES: 900, keys.INDEX_INTERVAL_BYTES: 100, keys.DURABILITY: "fsync"}
 
@@ -50,9 +50,9 @@ def lived(directory: Path, steps: int) -> tuple[list[tuple[Any, ...]], list[byte
         if step % 8 == 7:
             log.delete_records(log.durable_offset // 2)
             clock.advance(2000)
-            log.remove_doomed()
+            log.doomed.remove_due()
             disk.note("start", log.log_start_offset)
-    log.close()
+    close(log)
     disk.note("durable", log.durable_offset)
     return disk.journal, values
 

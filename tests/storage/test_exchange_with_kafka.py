@@ -20,6 +20,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
 from kafkalite.storage.log import Log
+from tests.storage.making import close
 from tools import apache_kafka
 
 pytestmark = pytest.mark.oracle
@@ -98,7 +99,7 @@ def written(tmp_path, kafka_tools):
     directory.mkdir()
     log = filled(directory, uuid.uuid4().bytes)
     end_offset = log.end_offset
-    log.close()
+    close(log)
     return SimpleNamespace(directory=directory, end_offset=end_offset)
 
 
@@ -204,7 +205,7 @@ def test_kafka_serves_a_partition_that_we_wrote(kafka):
     directory.mkdir()
     # Kafka's controller says which reign this is, and has not come to a second one.
     log = filled(directory, topic_id, second_epoch=0)
-    log.close()
+    close(log)
     (directory / "partition.metadata").write_bytes(metadata)
     expected = records_of(directory)
     # Kafka believes its checkpoints and its clean end, and both speak of the log that was there.
@@ -247,4 +248,4 @@ def test_we_open_a_partition_that_kafka_wrote(kafka):
     assert found == expected
     appended = log.append(build([Record(-1, NOW, b"k", b"after Kafka's")]), leader_epoch=9)
     assert appended.base_offset == count
-    log.close()
+    close(log)

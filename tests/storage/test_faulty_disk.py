@@ -21,7 +21,7 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.disk import DISK, DiskFailed, FreeSpace
 from kafkalite.storage.log import Log
 from tests.storage.disks import FaultyDisk, FullDisk
-from tests.storage.making import batch, open_log, produced, values_of
+from tests.storage.making import batch, close, open_log, produced, values_of
 
 VALUES = {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 400, keys.INDEX_INTERVAL_BYTES: 100}
 EVERY_CODE = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EDQUOT, errno.EROFS)
@@ -93,8 +93,8 @@ def live(directory: Path, disk: FaultyDisk, history: History) -> None:
     history.check(log, log.end_offset)
     log.delete_records(min(2, log.end_offset))
     clock.advance(10_000)
-    log.remove_doomed()
-    log.close()
+    log.doomed.remove_due()
+    close(log)
 
 
 def survives(directory: Path, disk: FaultyDisk) -> None:
@@ -109,7 +109,7 @@ def survives(directory: Path, disk: FaultyDisk) -> None:
     history.check(log, history.flushed)
     log.append(batch(b"after"), 0)
     assert values_of(log)[-1][1] == b"after"
-    log.close()
+    close(log)
 
 
 @pytest.mark.parametrize(("code", "sticky"), SWEEPS)
@@ -255,7 +255,7 @@ def test_a_real_full_disk_behaves_like_the_staged_one(tmp_path: Path) -> None:
         (small / "ballast").write_bytes(b"")
         os.system(f"mount -o remount,size=1m {small}")
         log.append(batch(b"x" * 3000), 0)
-        log.close()
+        close(log)
         again = open_log(small / "t-0")
         assert again.end_offset == log.end_offset
         again.release()

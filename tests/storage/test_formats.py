@@ -16,7 +16,7 @@ from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
 from tests.storage.disks import RecordingDisk
-from tests.storage.making import NOW, batch, open_log, produced
+from tests.storage.making import NOW, batch, close, open_log, produced
 
 
 def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_p
     for _ in range(6):
         log.append(batch(b"a", b"b"), 0)
     size = log.size // 6
-    log.close()
+    close(log)
     assert 75 < size < 150  # so every third batch has an entry
     assert (tmp_path / "00000000000000000000.index").read_bytes() == struct.pack(
         ">iiii", 5, 2 * size, 9, 4 * size
@@ -37,7 +37,7 @@ def test_a_time_index_holds_greatest_timestamps_and_ends_with_the_segments_own(
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20, keys.INDEX_INTERVAL_BYTES: 0})
     for late in (0, 5, 3, 9, 8):
         log.append(batch(b"v", timestamp=NOW + late), 0)
-    log.close()
+    close(log)
     # No entry for the first batch, nor where no newer record came.
     assert (tmp_path / "00000000000000000000.timeindex").read_bytes() == struct.pack(
         ">qiqi", NOW + 5, 1, NOW + 9, 3
@@ -48,7 +48,7 @@ def test_a_closed_segments_last_time_entry_is_its_greatest_timestamp(tmp_path: P
     log = open_log(tmp_path)
     for late in range(30):
         log.append(batch(b"v", timestamp=NOW + late), 0)
-    log.close()
+    close(log)
     ends = [segment.base_offset - 1 for segment in log.segments[1:]] + [29]
     for segment, end in zip(log.segments, ends, strict=True):
         entry = struct.pack(">qi", NOW + end, end - segment.base_offset)
@@ -60,7 +60,7 @@ def test_a_snapshot_holds_each_producers_last_batch(tmp_path: Path) -> None:
     log.append(produced(0, b"a", b"b"), 0)
     log.append(produced(2, b"c", b"d", b"e"), 0)
     log.append(produced(9, producer_id=70_000_000_000, epoch=4), 0)
-    log.close()
+    close(log)
     rest = struct.pack(">i", 2)
     rest += struct.pack(">qhiqiqiq", 7, 0, 4, 4, 2, NOW + 2, -1, -1)
     rest += struct.pack(">qhiqiqiq", 70_000_000_000, 4, 9, 5, 0, NOW, -1, -1)

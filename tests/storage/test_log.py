@@ -20,7 +20,7 @@ from kafkalite.errors import (
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Appended, Log, TimestampOffset
 from kafkalite.storage.segment import AHEAD_FIRST
-from tests.storage.making import NOW, batch, open_log, records_of, values_of
+from tests.storage.making import NOW, batch, close, open_log, records_of, values_of
 
 
 def files(directory: Path, suffix: str) -> list[str]:
@@ -142,7 +142,7 @@ def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
         log.append(batch(b"v"), 0)
     assert len(log.segments) > 2
     assert all(segment.offset_index.count <= 6 for segment in log.segments)
-    log.close()
+    close(log)
     assert all((tmp_path / name).stat().st_size <= 48 for name in files(tmp_path, ".timeindex"))
 
 
@@ -245,7 +245,7 @@ def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
         log.append(batch(b"v" * 50, timestamp=NOW + late), 0)
     log.release()
     log = open_log(tmp_path)
-    log.close()
+    close(log)
     log = open_log(tmp_path)
     assert len(log.segments) > 2
     for late in range(30):
@@ -281,9 +281,9 @@ def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: P
     assert values_of(log)[0] == (33, b"value 33")
     assert log.segments[0].base_offset <= 33 < log.segments[1].base_offset
     assert files(tmp_path, ".log.deleted")
-    assert log.remove_doomed() == clock.monotonic_ms() + 1000
+    assert log.doomed.remove_due() == clock.monotonic_ms() + 1000
     clock.advance(1000)
-    assert log.remove_doomed() is None
+    assert log.doomed.remove_due() is None
     assert not files(tmp_path, ".deleted")
     with pytest.raises(OffsetOutOfRange):
         log.delete_records(61)
@@ -296,7 +296,7 @@ def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
     assert held is not None
     log.delete_records(60)
     clock.advance(1000)
-    log.remove_doomed()
+    log.doomed.remove_due()
     assert next(iter(batches(held.read()))).records()[0].value == b"value 0"
 
 
@@ -332,9 +332,12 @@ def test_an_expired_active_segment_is_rolled_and_removed(tmp_path: Path) -> None
 
 def test_retention_never_passes_what_may_be_read(tmp_path: Path) -> None:
     clock = ManualClock()
-    log = filled(tmp_path, 60, values={keys.RETENTION_MS: 1000}, clock=clock)
+    values = {keys.RETENTION_MS: 1000, keys.DURABILITY: "fsync"}
+    log = filled(tmp_path, 20, values=values, clock=clock)
+    log.flush()
+    for _ in range(40):
+        log.append(batch(b"not flushed"), 0)
     clock.advance(10_000)
-    log.high_watermark = 20
     log.retain()
     assert 0 < log.log_start_offset <= 20
 
@@ -351,7 +354,7 @@ def test_space_is_set_aside_only_in_fsync_mode_and_given_back(tmp_path: Path) ->
         log.append(batch(bytes(10_000)), 0)
     assert path.stat().st_size <= 1 << 20, "never further than the segment may grow"
     size = log.size
-    log.close()
+    close(log)
     assert path.stat().st_size == size
 
 
@@ -360,6 +363,6 @@ def test_a_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
     records_of(log)
     log.offset_for_timestamp(NOW + 1)
-    log.close()
+    close(log)
     del log
     assert len(os.listdir("/proc/self/fd")) == before

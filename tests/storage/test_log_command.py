@@ -10,7 +10,7 @@ import pytest
 from kafkalite.cli import main
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import Codec
-from tests.storage.making import batch, open_log, produced
+from tests.storage.making import batch, close, open_log, produced
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def directory(tmp_path: Path) -> Path:
     for number in range(30):
         log.append(produced(number, b"value %d" % number), number // 20)
     log.append(batch(b"\xff\0", codec=Codec.GZIP), 1)
-    log.close()
+    close(log)
     return tmp_path / "t-0"
 
 
@@ -75,7 +75,7 @@ def test_an_open_log_with_space_set_aside_is_sound(tmp_path: Path) -> None:
     log.append(batch(b"v"), 0)
     assert main(["log", "verify", str(tmp_path)]) == 0
     assert main(["log", "dump", str(tmp_path)]) == 0
-    log.close()
+    close(log)
 
 
 def test_a_torn_tail_is_told_from_damage_in_the_middle(

@@ -23,7 +23,7 @@ from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
 from kafkalite.storage.segment import LogSegment
 from tests.storage.disks import QuickDisk
-from tests.storage.making import NOW, batch, open_log, produced, records_of
+from tests.storage.making import NOW, batch, close, open_log, produced, records_of
 
 PRODUCER = 7
 
@@ -120,7 +120,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule(size=st.sampled_from([0, 500, 2000]))
     def retain(self, size: int) -> None:
         self.log.reconfigure(self.log.config.replacing({**self.values, keys.RETENTION_BYTES: size}))
-        self.log.high_watermark = self.end
+        self.log.flush()
+        self.flushed = self.end
         self.log.retain()
         assert self.start <= self.log.log_start_offset <= self.end
         assert self.log.size - self.log.segments[0].size < max(size, 1)
@@ -130,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def close_and_open(self) -> None:
-        end = self.log.close()
+        end = close(self.log)
         assert end is not None
         self.flushed = self.end
         self.log = open_log(

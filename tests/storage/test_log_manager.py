@@ -17,12 +17,9 @@ from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, NO_ID
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK
+from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import (
-    CLEAN_SHUTDOWN,
-    RECOVERY_CHECKPOINT,
-    LogManager,
-)
+from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk
 from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of

@@ -16,7 +16,7 @@ from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
 from tests.storage.disks import QuickDisk
-from tests.storage.making import NOW, batch, open_log, produced, values_of
+from tests.storage.making import NOW, batch, close, open_log, produced, values_of
 
 
 def write(log: Log, count: int, first: int = 0, **how: int) -> None:
@@ -106,7 +106,7 @@ def test_what_a_producer_wrote_is_known_after_opening_again(tmp_path: Path, how:
     for sequence in range(40):
         log.append(produced(sequence, b"%d" % sequence), 0)
         log.append(produced(100 + sequence, b"other", producer_id=8), 0)
-    end = log.close() if how == "closed" else None
+    end = close(log) if how == "closed" else None
     log.release()
     if how.endswith("snapshot"):
         for path in tmp_path.glob("*" + layout.SNAPSHOT):
@@ -167,7 +167,7 @@ def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
     end = log.active.boundary(log.active.base_offset + 1)
     log.append(produced(20, b"20"), 9)
     path, kept = log.active.path, log.active.base_offset + 1
-    log.close()
+    close(log)
     os.truncate(path, end or 0)
     log = open_log(tmp_path)
     assert log.end_offset == kept < 20
@@ -181,7 +181,7 @@ def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
 def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 40)
-    end = log.close()
+    end = close(log)
     for path in tmp_path.glob("*" + layout.SNAPSHOT):
         content = bytearray(path.read_bytes())
         content[-1] ^= 1

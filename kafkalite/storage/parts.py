@@ -1,0 +1,134 @@
+"""The parts of a data directory: what lies with which node, seen from outside of all of them.
+
+    data/            node 0's logs
+    data/nodes/1/    node 1's, and so on; data/.node-1 says that this one was made
+
+Each log lies with one node.  A log moves by a rename, so no crash leaves it with two or with none;
+who finds that has a directory that somebody copied from, or took from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+
+from kafkalite.errors import Refusal
+from kafkalite.ids import METADATA_TOPIC
+from kafkalite.storage import hand_over, layout
+from kafkalite.storage.disk import DISK, Disk, remove_tree, sync_names
+from kafkalite.storage.partition_metadata import Owner, read_topic_id
+from kafkalite.storage.recovery_points import RecoveryPoints
+
+log = logging.getLogger("kafkalite.storage")
+
+Belongs = Callable[[str, int, bytes], Path | None]
+"""The directory of the node that a partition (topic, number, topic id) belongs to; None when it
+is nobody's."""
+
+
+def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
+    """The directories of logs in a node's directory, and whose they are; not the metadata log."""
+    for path in sorted(directory.iterdir()):
+        owner = hand_over.owner_of(path)
+        if owner is not None and owner.topic != METADATA_TOPIC:
+            yield path, owner
+
+
+def node_directories(data: Path) -> dict[int, Path]:
+    """The directories of the nodes, by their ids."""
+    found = {0: data}
+    nodes = data / layout.NODES
+    for path in sorted(nodes.iterdir()) if nodes.is_dir() else ():
+        if path.name.isdecimal() and path.is_dir():
+            found[int(path.name)] = path
+    return found
+
+
+def check_parts(data: Path, node_ids: Iterable[int]) -> None:
+    """Refuse a data directory that lacks what belongs to one of these nodes, or that has a
+    partition twice."""
+    directories = node_directories(data)
+    for node_id in node_ids:
+        path = layout.node_directory(data, node_id)
+        if node_id not in directories and layout.node_mark(path).exists():
+            raise Refusal(
+                f"{path} is missing, and with it the partitions of node {node_id}; put it back, or,"
+                f" if it is gone for good, make an empty one: mkdir {path}"
+            )
+    seen: dict[tuple[str, int], list[Path]] = {}
+    for directory in directories.values():
+        for path in directory.iterdir():
+            if (key := hand_over.key_of(path)) is not None:
+                seen.setdefault(key, []).append(path)
+    for (topic, partition), paths in seen.items():
+        for one, other in itertools.combinations(sorted(paths), 2):
+            if _are_the_same(one, other):
+                raise Refusal(
+                    f"partition {topic}-{partition} is there twice, as {one} and as {other}; move"
+                    f" the one that is a copy out of {data}"
+                )
+
+
+def _are_the_same(one: Path, other: Path) -> bool:
+    """Whether both directories hold records, and of one topic."""
+    owner = hand_over.owner_of(one)
+    return (
+        owner is not None
+        and owner.is_also(read_topic_id(other))
+        and _holds_records(one)
+        and _holds_records(other)
+    )
+
+
+def _holds_records(directory: Path) -> bool:
+    return any(path.stat().st_size for path in directory.glob(f"*{layout.LOG}"))
+
+
+def holders(data: Path, owner: Owner) -> list[Path]:
+    """Where a partition lies, with whatever node, taken up or not."""
+    names = (layout.directory_name(*owner.key), layout.arrived(*owner))
+    return [
+        path
+        for directory in node_directories(data).values()
+        for name in names
+        if (path := directory / name).is_dir() and owner.is_also(read_topic_id(path))
+    ]
+
+
+def evacuate(data: Path, node_ids: Collection[int], belongs: Belongs, disk: Disk = DISK) -> bool:
+    """Hand over what lies with nodes that are none of these and will never run again, and remove
+    their directories; False when something stayed and is to be tried again."""
+    done = True
+    for node_id, directory in node_directories(data).items():
+        if node_id and node_id not in node_ids:
+            try:
+                _evacuate(data, directory, belongs, disk)
+            except OSError as error:
+                log.error("%s cannot be cleared yet: %s", directory, error)
+                done = False
+    return done
+
+
+def _evacuate(data: Path, directory: Path, belongs: Belongs, disk: Disk) -> None:
+    points = RecoveryPoints(directory, disk)
+    for path, owner in logs_in(directory):
+        to_directory = belongs(*owner)
+        if to_directory is None:
+            log.warning("%s is in no topic: set aside", path)
+            disk.rename(path, data / layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
+        else:
+            known = points.known(path, owner.topic_id)
+            hand_over.send(disk, path, owner, known, to_directory)
+    for path in list(directory.iterdir()):
+        if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
+            remove_tree(disk, path)
+        elif path.is_dir():
+            disk.rename(path, data / path.name)
+        else:
+            disk.unlink(path)
+    sync_names(disk, data)
+    if (mark := layout.node_mark(directory)).exists():
+        disk.unlink(mark)
+    disk.rmdir(directory)

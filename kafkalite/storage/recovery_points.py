@@ -1,0 +1,165 @@
+"""RecoveryPoints: what a node knows of its logs before it opens them.
+
+    recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id]
+    clean-shutdown                     log → [end, size of its last segment, …]  (KnownEnd)
+    write-failed                       a flush failed: pages may differ from the disk
+    flights-0/handover                 the same of one log, by the node that had it before
+
+The recovery point is what was durable at the last checkpoint, so a crash costs a scan of what was
+written since.  It speaks of one topic id: of a topic made again under the same name it would
+claim records that never were.
+
+A log that was handed over is judged by what its last owner said, not by what this node remembers
+of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
+when the checkpoint has taken it over.
+
+A clean-shutdown file is believed once: it is removed before the first log is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from kafkalite.ids import NO_ID, read_id, written_id
+from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage.disk import FAILURE_MARK, Disk, put_file, sync_directory
+from kafkalite.storage.hand_over import Known
+from kafkalite.storage.recovery import KnownEnd
+
+log = logging.getLogger("kafkalite.storage")
+
+Point = list[Any]
+"""A recovery point, a log start, and the id of the topic they were said of, as letters."""
+
+
+class RecoveryPoints:
+    """One node's; see the module."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._path = directory / layout.RECOVERY_CHECKPOINT
+        self._clean: dict[str, list[Any]] = {}
+        self._handed_over: set[str] = set()
+        self._points = _checked(checkpoint.read(self._path))
+        self._written = dict(self._points) if self._path.exists() else None
+        self.found_some = bool(self._points)
+        """Whether there were logs here before."""
+        self.ended_cleanly = False
+        try:
+            clean = directory / layout.CLEAN_SHUTDOWN
+            self._clean = checkpoint.unsealed(clean.read_bytes())
+            self.ended_cleanly = True
+        except (OSError, ValueError):
+            pass
+        self.drop_cache = (directory / FAILURE_MARK).exists()
+
+    def topic_id(self, name: str) -> bytes:
+        """The topic of which something is known."""
+        try:
+            return read_id(self._points[name][2])
+        except ValueError:
+            return NO_ID
+
+    def names(self) -> list[str]:
+        return list(self._points)
+
+    def is_of(self, name: str, topic_id: bytes) -> bool:
+        """Whether something is known of a log of this name and topic."""
+        return name in self._points and _speaks_of(self._points[name], topic_id)
+
+    def believe_once(self) -> None:
+        """From here on the logs change: no start after this one may believe in a clean end."""
+        clean = self.directory / layout.CLEAN_SHUTDOWN
+        if clean.exists():
+            self._disk.unlink(clean)
+            sync_directory(self._disk, self.directory)
+
+    def known(self, directory: Path, topic_id: bytes) -> Known:
+        """What is known of the log in this directory."""
+        name = directory.name
+        known = Known(drop_cache=self.drop_cache)
+        point = self._points.get(name)
+        if point is not None and _speaks_of(point, topic_id):
+            known = known._replace(recovery_point=point[0], log_start_offset=point[1])
+        if name in self._clean:
+            known = known._replace(end=KnownEnd(*self._clean[name]))
+        left = hand_over.read(directory)
+        if left is not None and left[0].is_also(topic_id):
+            known = _handed_over(known, left[1])
+        return known
+
+    def opened(self, name: str, topic_id: bytes, known: Known) -> None:
+        """A log was opened with this, which holds until the next checkpoint says more."""
+        self._points[name] = [known.recovery_point, known.log_start_offset, written_id(topic_id)]
+        if (self.directory / name / layout.HANDOVER).exists():
+            self._handed_over.add(name)
+
+    def forget(self, name: str) -> None:
+        """The log is gone from here."""
+        self._points.pop(name, None)
+        self._clean.pop(name, None)
+        self._handed_over.discard(name)
+
+    def left_behind(self, name: str) -> None:
+        """There is a `handover` in this log's directory, to be removed after a checkpoint."""
+        self._handed_over.add(name)
+
+    def all_opened(self) -> None:
+        """Every log was recovered, and flushed with that."""
+        self._clean = {}
+        if self.drop_cache:
+            self._disk.unlink(self.directory / FAILURE_MARK)
+            self.drop_cache = False
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def write(self, news: dict[str, Point]) -> None:
+        """Replace the checkpoint, if it says something new."""
+        points = self._points | news
+        if points != self._written:
+            checkpoint.write(self._disk, self._path, points)
+            self._written = points
+        self._points = dict(points)
+        for name in self._handed_over:
+            try:
+                self._disk.unlink(self.directory / name / layout.HANDOVER)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning("%s keeps its handover file: %s", name, error)
+        self._handed_over.clear()
+
+    def write_end(self, ends: dict[str, KnownEnd]) -> None:
+        """Tell the next start that this was a clean end."""
+        put_file(self._disk, self.directory / layout.CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+
+
+def _checked(content: Any) -> dict[str, Point]:
+    points: dict[str, Point] = {}
+    for name, point in content.items() if isinstance(content, dict) else ():
+        match point:
+            case [int(), int(), str()]:
+                points[name] = point
+            case [int(), int()]:  # as written before topics' ids were
+                points[name] = [*point, written_id(NO_ID)]
+            case _:
+                log.warning("of %s nothing is known that could be read: %s", name, point)
+    return points
+
+
+def _speaks_of(point: Point, topic_id: bytes) -> bool:
+    # A log whose id was lost, then or now, is more likely the same than another.
+    return topic_id == NO_ID or point[2] in (written_id(topic_id), written_id(NO_ID))
+
+
+def _handed_over(own: Known, last_owners: Known) -> Known:
+    """What the log's last owner said, with what this node knows to be later."""
+    return last_owners._replace(
+        log_start_offset=max(own.log_start_offset, last_owners.log_start_offset),
+        # A clean end of this node's came after it took the log up.
+        end=own.end or last_owners.end,
+        drop_cache=own.drop_cache or last_owners.drop_cache,
+    )
