@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.broker.later import Later
 from kafkalite.coordination.producer_ids import Block
@@ -47,7 +47,12 @@ AWAY_MS = 500
 
 STARTING, READY, BACKOFF = "starting", "ready", "backoff"
 
-Send = Callable[[bytes, "Record"], bool]
+
+class Send(Protocol):
+    """What queues a message to a worker (BusServer.send)."""
+
+    def __call__(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+        """False when it is not there, or its queue is full."""
 
 
 class Process(NamedTuple):
@@ -172,6 +177,7 @@ class Membership:
                 image_offset=self._controller.log.end_offset,
                 heartbeat_ms=self._heartbeat_ms,
             ),
+            quiet=True,  # it may not have come to the bus yet
         )
 
     # -- what they tell ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ is left; who wants to see the end of it asks again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +83,9 @@ class NodeOrders:
             self._mover.look()
             return moves
 
-        return self._node.here.ask(
-            lambda controller: controller.set_draining(node_id, True)
-        ).map(begin)
+        return self._node.here.ask(lambda controller: controller.set_draining(node_id, True)).map(
+            begin
+        )
 
     def _undrain(self, node_id: int) -> Later[list[Move]]:
         kept = self._node.here.ask(lambda controller: controller.set_draining(node_id, False))
@@ -123,7 +124,10 @@ class NodeOrders:
         member = self._membership.members.get(node.node_id)
         here = node.node_id == SUPERVISOR_ID
         process = self._membership.processes.get(
-            node.node_id, Process(-1, -1, node.host, node.port, READY if here else STARTING)
+            node.node_id,
+            Process(-1, os.getpid(), node.host, node.port, READY)
+            if here
+            else Process(-1, -1, node.host, node.port, STARTING),
         )
         role = "supervisor" if here else "dedicated" if node.dedicated else "worker"
         return {

@@ -119,9 +119,10 @@ class BusServer:
         """Messages whose handling failed."""
         return self._end.faults
 
-    def send(self, identity: bytes, message: Record) -> bool:
-        """Queue a message to a client; False when it is not there, or its queue is full."""
-        return self._end.send(shown(identity), [identity], message)
+    def send(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+        """Queue a message to a client; False when it is not there, or its queue is full.  With
+        `quiet` no line is written of that: it is expected."""
+        return self._end.send(shown(identity), [identity], message, quiet)
 
     def close(self) -> None:
         """Close at once; what was not sent is dropped.  Waits for ZeroMQ's threads to end."""
@@ -219,7 +220,7 @@ class End:
         """Hand over what comes from now on."""
         self._drain = Drain(self._reactor, self.socket, take)
 
-    def send(self, peer: str, address: Parts, message: Record) -> bool:
+    def send(self, peer: str, address: Parts, message: Record, quiet: bool = False) -> bool:
         """Queue a message; never waits, never raises."""
         assert self.is_open and self._drain is not None, "the bus is closed"
         frame = write_frame(message)
@@ -236,7 +237,8 @@ class End:
                 why = "its queue is full" if full else "it is not there"
             finally:
                 self._drain.look()
-        self._complaints.about(peer, f"was not sent a {message.kind}: {why}", kind="unsent")
+        if not quiet:
+            self._complaints.about(peer, f"was not sent a {message.kind}: {why}", kind="unsent")
         return False
 
     def hear(self, peer: str, parts: Parts, handle: Callable[[Record], object]) -> None:
