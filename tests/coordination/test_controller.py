@@ -4,7 +4,6 @@ before their records are replayed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import pytest
@@ -18,37 +17,7 @@ from kafkalite.coordination.controller import (
     NewTopic,
 )
 from kafkalite.coordination.image import NodeImage, PartitionImage, TopicImage
-
-fresh = count(1)
-
-
-def topic_id() -> bytes:
-    return next(fresh).to_bytes(16, "big")
-
-
-def do(controller: Controller, result: Any) -> Any:
-    """Replay a decision's records, as its host does, and give its response."""
-    for record in result.records:
-        controller.replay(record)
-    return result.response
-
-
-def cluster_of(workers: int) -> Controller:
-    controller = Controller()
-    do(controller, controller.found("a-cluster"))
-    addresses = {node_id: ("localhost", 9092 + node_id) for node_id in range(workers + 1)}
-    do(controller, controller.settle_nodes(addresses, None))
-    return controller
-
-
-def create(controller: Controller, *wanted: NewTopic, **options: Any) -> dict[str, Any]:
-    ids = [topic_id() for _ in wanted]
-    options.setdefault("defaults", Defaults(1, 1))
-    return do(controller, controller.create_topics(wanted, ids, **options))
-
-
-def grow(controller: Controller, *wanted: Growth, **options: Any) -> dict[str, Any]:
-    return do(controller, controller.create_partitions(wanted, **options))
+from tests.coordination.making import cluster_of, create, do, grow, leaders_of, topic_id
 
 
 @pytest.fixture
@@ -161,8 +130,7 @@ def test_partitions_placed_by_hand_lie_where_they_were_put():
     answer = create(controller, NewTopic("a", assignments=[(1, [2]), (0, [3])]))["a"]
     assert {i: partition.leader for i, partition in answer.partitions.items()} == {0: 3, 1: 2}
     grow(controller, Growth("a", 4, [[2], [2]]))
-    leaders = [partition.leader for partition in controller.image.topics["a"].partitions.values()]
-    assert leaders == [3, 2, 2, 2]
+    assert leaders_of(controller, "a") == [3, 2, 2, 2]
 
 
 def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):

@@ -12,9 +12,7 @@ ID = bytes(range(16))
 WRITTEN = {
     "Cluster": (internal.CLUSTER(cluster_id="c"), "01 00 0263 00"),
     "Node": (
-        internal.NODE(
-            node_id=1, host="h", port=9092, rack=None, dedicated=False, draining=False
-        ),
+        internal.NODE(node_id=1, host="h", port=9092, rack=None, dedicated=False, draining=False),
         "02 00 00000001 0268 00002384 00 00",
     ),
     "Node 1": (

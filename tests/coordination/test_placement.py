@@ -1,0 +1,292 @@
+"""Where new partitions go, and what moves: known layouts by hand, any layout by its promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kafkalite.coordination.controller import Controller, Growth, NewTopic
+from kafkalite.coordination.placement import (
+    Move,
+    Sizes,
+    drain_moves,
+    rebalance_moves,
+)
+from tests.coordination.making import (
+    DEDICATED,
+    cluster_of,
+    create,
+    do,
+    grow,
+    laid_out,
+    leaders_of,
+    settle,
+)
+
+# For up to 4 workers, topics as lists of (leader, size).
+LAYOUTS = st.lists(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 100)), min_size=1, max_size=6),
+    max_size=6,
+)
+
+
+def layout(topics: list[list[tuple[int, int]]]) -> tuple[Controller, Sizes]:
+    controller = cluster_of(workers=4)
+    sizes = {}
+    for number, partitions in enumerate(topics):
+        topic = laid_out(controller, f"t{number}", [leader for leader, _ in partitions])
+        for index, (_, size) in enumerate(partitions):
+            sizes[topic.topic_id, index] = size
+    return controller, sizes
+
+
+def counts(controller: Controller) -> list[int]:
+    return [controller.image.led_count(node_id) for node_id in controller.image.workers]
+
+
+def node_sizes(controller: Controller, sizes: Sizes) -> Counter[int]:
+    found = Counter(dict.fromkeys(controller.image.workers, 0))
+    for (topic_id, index), size in sizes.items():
+        found[controller.image.topics_by_id[topic_id].partitions[index].leader] += size
+    return found
+
+
+def unevenness(controller: Controller) -> dict[str, int]:
+    """For each topic, how many more of it one worker has than another."""
+    found = {}
+    for topic in controller.image.topics.values():
+        of = Counter(dict.fromkeys(controller.image.workers, 0))
+        of.update(partition.leader for partition in topic.partitions.values())
+        found[topic.name] = max(of.values()) - min(of.values())
+    return found
+
+
+# -- new partitions ------------------------------------------------------------------------------
+
+
+def test_a_thousand_partitions_are_spread_evenly_however_they_come():
+    for partition_counts in ([1000], [1] * 1000, [7] * 142 + [6], [600, 1, 399]):
+        controller = cluster_of(workers=3)
+        for number, count in enumerate(partition_counts):
+            create(controller, NewTopic(f"t{number}", count))
+        assert sorted(counts(controller)) == [333, 333, 334]
+        assert max(unevenness(controller).values()) <= 1
+
+
+def test_a_topic_is_spread_before_the_cluster_is():
+    controller = cluster_of(workers=2)
+    laid_out(controller, "crowd", [1] * 10)
+    create(controller, NewTopic("a", 4))
+    assert leaders_of(controller, "a") == [2, 1, 2, 1]
+
+
+def test_topics_of_one_request_know_of_each_other():
+    controller = cluster_of(workers=3)
+    create(controller, *(NewTopic(name, 1) for name in "abcdef"))
+    assert [leaders_of(controller, name) for name in "abcdef"] == [[1], [2], [3], [1], [2], [3]]
+
+
+def test_among_equals_a_new_partition_goes_where_fewest_bytes_are():
+    controller = cluster_of(workers=3)
+    topic = laid_out(controller, "a", [1, 2, 3])
+    sizes = {(topic.topic_id, 0): 9, (topic.topic_id, 1): 7, (topic.topic_id, 2): 8}
+    create(controller, NewTopic("b", 1), sizes=sizes)
+    assert leaders_of(controller, "b") == [2]
+
+
+def test_a_growing_topic_goes_on_where_it_is_rare():
+    controller = cluster_of(workers=3)
+    laid_out(controller, "a", [1, 1, 2])
+    grow(controller, Growth("a", 6))
+    assert leaders_of(controller, "a") == [1, 1, 2, 3, 2, 3]
+
+
+# -- draining ------------------------------------------------------------------------------------
+
+
+def test_a_drained_worker_leads_nothing_and_its_partitions_are_spread():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 6), NewTopic("b", 3))
+    moves = drain_moves(controller.image, 2, {})
+    assert do(controller, controller.move(moves)) == moves
+    assert counts(controller) == [5, 0, 4]
+    assert unevenness_without(controller, 2) <= 1
+
+
+def unevenness_without(controller: Controller, node_id: int) -> int:
+    others = [each for each in controller.image.workers if each != node_id]
+    return max(
+        abs(leaders_of(controller, name).count(a) - leaders_of(controller, name).count(b))
+        for name in controller.image.topics
+        for a in others
+        for b in others
+    )
+
+
+def test_what_is_drained_goes_where_there_is_room_for_its_bytes():
+    controller = cluster_of(workers=3)
+    topic = laid_out(controller, "a", [1, 1, 1, 1])
+    sizes = {(topic.topic_id, index): size for index, size in enumerate([1, 3, 50, 49])}
+    do(controller, controller.move(drain_moves(controller.image, 1, sizes)))
+    assert sorted(node_sizes(controller, sizes).values()) == [0, 51, 52]
+
+
+def test_nothing_is_drained_from_a_dedicated_worker_nor_onto_a_draining_one():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("alone", 1, config=DEDICATED))
+    topic = laid_out(controller, "a", [1, 1])
+    do(controller, controller.set_draining(2, True))
+    assert drain_moves(controller.image, 4, {}) == []
+    assert drain_moves(controller.image, 1, {}) == [
+        Move(topic.topic_id, 0, 1, 3),
+        Move(topic.topic_id, 1, 1, 3),
+    ]
+
+
+def test_with_nobody_to_take_over_nothing_is_drained():
+    controller = cluster_of(workers=1)
+    create(controller, NewTopic("a", 1))
+    assert drain_moves(controller.image, 1, {}) == []
+
+
+# -- rebalancing ---------------------------------------------------------------------------------
+
+
+def test_a_new_worker_gets_its_share_by_the_fewest_moves():
+    controller = cluster_of(workers=2)
+    create(controller, NewTopic("a", 6), NewTopic("b", 6))
+    settle(controller, workers=3)
+    moves = rebalance_moves(controller.image, {})
+    assert len(moves) == 4
+    do(controller, controller.move(moves))
+    assert counts(controller) == [4, 4, 4]
+    assert unevenness(controller) == {"a": 0, "b": 0}
+
+
+def test_of_what_must_move_the_topic_that_is_crowded_here_and_rare_there_does():
+    controller = cluster_of(workers=2)
+    laid_out(controller, "even", [1, 1, 1, 2, 2, 2])
+    crowded = laid_out(controller, "crowded", [1, 1])
+    assert rebalance_moves(controller.image, {}) == [Move(crowded.topic_id, 0, 1, 2)]
+
+
+def test_partitions_are_swapped_for_their_bytes():
+    controller = cluster_of(workers=2)
+    topic = laid_out(controller, "a", [1, 1, 2, 2])
+    sizes = {(topic.topic_id, index): size for index, size in enumerate([60, 40, 5, 5])}
+    moves = rebalance_moves(controller.image, sizes)
+    do(controller, controller.move(moves))
+    assert sorted(node_sizes(controller, sizes).values()) == [45, 65]
+    assert len(moves) == 2
+
+
+def test_of_all_swaps_the_one_that_evens_most_is_made():
+    controller = cluster_of(workers=2)
+    topic = laid_out(controller, "a", [1, 1, 1, 2, 2, 2])
+    sizes = {(topic.topic_id, index): size for index, size in enumerate([85, 5, 5, 0, 0, 60])}
+    do(controller, controller.move(rebalance_moves(controller.image, sizes)))
+    assert leaders_of(controller, "a") == [2, 1, 1, 2, 2, 1]
+
+
+def test_what_moves_for_the_count_is_large_where_it_comes_from_the_fuller_worker():
+    controller = cluster_of(workers=2)
+    a, b = laid_out(controller, "a", [1, 1]), laid_out(controller, "b", [1])
+    c = laid_out(controller, "c", [2])
+    sizes = {
+        (a.topic_id, 0): 10,
+        (a.topic_id, 1): 14,
+        (b.topic_id, 0): 80,
+        (c.topic_id, 0): 60,
+    }
+    assert rebalance_moves(controller.image, sizes) == [Move(a.topic_id, 1, 1, 2)]
+
+
+def test_what_would_bring_less_than_a_tenth_stays():
+    controller = cluster_of(workers=2)
+    topic = laid_out(controller, "a", [1, 2])
+    other = laid_out(controller, "b", [1, 2])
+    sizes = {(topic.topic_id, 0): 100, (topic.topic_id, 1): 91, (other.topic_id, 0): 5}
+    assert rebalance_moves(controller.image, sizes) == []
+
+
+def test_no_swap_for_bytes_spreads_a_topic_worse():
+    controller = cluster_of(workers=2)
+    a = laid_out(controller, "a", [1, 2])
+    b = laid_out(controller, "b", [1, 2])
+    sizes = {(a.topic_id, 0): 100, (b.topic_id, 0): 100, (a.topic_id, 1): 1, (b.topic_id, 1): 1}
+    moves = rebalance_moves(controller.image, sizes)
+    do(controller, controller.move(moves))
+    assert node_sizes(controller, sizes) == {1: 101, 2: 101}
+    assert unevenness(controller) == {"a": 0, "b": 0}
+
+
+def test_dedicated_and_draining_workers_take_no_part_in_rebalancing():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("alone", 1, config=DEDICATED))
+    laid_out(controller, "a", [3, 3, 3, 3, 1, 1])
+    do(controller, controller.set_draining(3, True))
+    do(controller, controller.move(rebalance_moves(controller.image, {})))
+    assert leaders_of(controller, "a") == [3, 3, 3, 3, 2, 1]
+    assert leaders_of(controller, "alone") == [4]
+
+
+def test_a_cluster_without_workers_is_as_balanced_as_can_be():
+    controller = cluster_of(workers=0)
+    topic = create(controller, NewTopic("a", 3))["a"]
+    assert rebalance_moves(controller.image, {(topic.topic_id, 0): 5}) == []
+
+
+@settings(deadline=None)
+@given(LAYOUTS)
+def test_rebalancing_without_sizes_moves_no_more_than_the_counts_ask_for(topics):
+    controller, _ = layout(topics)
+    before = counts(controller)
+    moves = rebalance_moves(controller.image, {})
+    fair, left = divmod(sum(before), 4)
+    least = sum(max(0, n - fair - (i < left)) for i, n in enumerate(sorted(before, reverse=True)))
+    assert len(moves) == least
+    assert do(controller, controller.move(moves)) == moves
+    assert max(counts(controller)) - min(counts(controller)) <= 1
+
+
+@settings(deadline=None)
+@given(LAYOUTS)
+@example([[(1, 10), (1, 1)], [(2, 1)], [(3, 1)], [(4, 1), (4, 1)]])
+def test_rebalancing_by_size_only_ever_relieves_the_fullest(topics):
+    controller, sizes = layout(topics)
+    do(controller, controller.move(rebalance_moves(controller.image, {})))
+    by_count, spread = node_sizes(controller, sizes), unevenness(controller)
+    again = rebalance_moves(controller.image, sizes)
+    places = [move[:2] for move in again]
+    assert len(set(places)) == len(places)
+    before = counts(controller)
+    assert do(controller, controller.move(again)) == again
+    assert counts(controller) == before
+    after = node_sizes(controller, sizes)
+    if again:
+        assert max(after.values()) <= max(by_count.values())
+        assert sum(n * n for n in after.values()) < sum(n * n for n in by_count.values())
+    assert all(unevenness(controller)[name] <= spread[name] for name in spread)
+    assert rebalance_moves(controller.image, sizes) == []
+
+
+@settings(deadline=None)
+@given(LAYOUTS, st.randoms())
+def test_the_same_layout_gives_the_same_moves_however_the_sizes_are_handed_in(topics, dice):
+    controller, sizes = layout(topics)
+    shuffled = list(sizes.items())
+    dice.shuffle(shuffled)
+    image = controller.image
+    assert rebalance_moves(image, sizes) == rebalance_moves(image, dict(shuffled))
+    assert drain_moves(image, 1, sizes) == drain_moves(image, 1, dict(shuffled))
+
+
+def test_sizes_of_what_is_not_there_count_for_nothing():
+    controller = cluster_of(workers=2)
+    topic = laid_out(controller, "a", [1, 2])
+    sizes = {(bytes(16), 0): 1 << 40, (topic.topic_id, 9): 1 << 40}
+    assert rebalance_moves(controller.image, sizes) == []
+    create(controller, NewTopic("b", 1), sizes=sizes)
+    assert leaders_of(controller, "b") == [1]
