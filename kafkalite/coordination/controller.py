@@ -22,7 +22,6 @@ from kafkalite.coordination import nodes, topic_names
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
-    NodeImage,
     PartitionImage,
     TopicImage,
     node_record,
@@ -131,11 +130,6 @@ class Controller:
                 f" {cluster_id}; bring together what is of one cluster, or start with another one."
             )
         return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
-
-    def register_node(self, node: NodeImage) -> Result[None]:
-        """Take a node in, or its new address."""
-        known = self.image.nodes.get(node.node_id) == node
-        return Result(None, [] if known else [node_record(node)])
 
     def settle_nodes(
         self,

@@ -109,7 +109,7 @@ class Hosted:
 def hosted(tmp_path: Path) -> Hosted:
     hosted = Hosted(tmp_path / "__cluster_metadata-0")
     hosted.ask(lambda controller: controller.found("a-cluster"))
-    hosted.ask(lambda controller: controller.register_node(NodeImage(0, "localhost", 9092)))
+    hosted.ask(lambda controller: controller.settle_nodes({0: ("localhost", 9092)}, None))
     return hosted
 
 
@@ -181,9 +181,9 @@ def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
 
 
 def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
-    moved = NodeImage(0, "localhost", 9093)
-    hosted.host.ask_at_start(lambda controller: controller.register_node(moved))
-    assert hosted.host.machine.image.nodes == {0: moved}
+    moved = {0: ("localhost", 9093)}
+    hosted.host.ask_at_start(lambda controller: controller.settle_nodes(moved, None))
+    assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9093)}
     assert hosted.log.durable_offset == hosted.log.end_offset
     assert hosted.flusher.held == []
 
@@ -197,9 +197,9 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
     hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
     with pytest.raises(Refusal, match="cannot enter the metadata log"):
         hosted.host.ask_at_start(
-            lambda controller: controller.register_node(NodeImage(1, "localhost", 9093))
+            lambda controller: controller.settle_nodes({0: ("localhost", 9093)}, None)
         )
-    assert hosted.host.machine.image.nodes.keys() == {0}
+    assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9092)}
 
 
 # -- loading -------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
 def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, kept):
     with TemporaryDirectory() as directory:
         hosted = Hosted(Path(directory) / "__cluster_metadata-0")
-        hosted.ask(lambda controller: controller.register_node(NodeImage(0, "localhost", 9092)))
+        hosted.ask(lambda controller: controller.settle_nodes({0: ("localhost", 9092)}, None))
         states = {hosted.log.active.size: hosted.state}
         durable_size = hosted.log.active.size
         for step in steps:

@@ -3,9 +3,6 @@ before their records are replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from kafkalite import errors
@@ -16,7 +13,7 @@ from kafkalite.coordination.controller import (
     Growth,
     NewTopic,
 )
-from kafkalite.coordination.image import NodeImage, PartitionImage, TopicImage
+from kafkalite.coordination.image import PartitionImage, TopicImage
 from tests.coordination.making import cluster_of, create, do, grow, leaders_of, topic_id
 
 
@@ -171,12 +168,6 @@ def test_growing_may_be_validated_only(controller):
     create(controller, NewTopic("a", 2))
     assert grow(controller, Growth("a", 3), validate_only=True) == {"a": None}
     assert len(controller.image.topics["a"].partitions) == 2
-
-
-def test_a_node_is_recorded_again_only_when_it_changed(controller):
-    same: Sequence[Any] = controller.register_node(NodeImage(0, "localhost", 9092)).records
-    moved = controller.register_node(NodeImage(0, "localhost", 9093)).records
-    assert (len(same), len(moved)) == (0, 1)
 
 
 def test_a_cluster_is_founded_once_and_is_no_other(controller):
