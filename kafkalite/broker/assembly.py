@@ -8,11 +8,12 @@ from socket import socket
 
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.metadata_reader import MetadataReader
-from kafkalite.broker.node import SUPERVISOR_ID, Node
+from kafkalite.broker.node import Node
 from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.config.broker import BROKER_RACK, WORKER_DEDICATED_MAX
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name

@@ -41,7 +41,13 @@ from kafkalite.config.broker import (
     parse_listener,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.image import ClusterImage, NodeImage, PartitionImage, TopicImage
+from kafkalite.coordination.image import (
+    SUPERVISOR_ID,
+    ClusterImage,
+    NodeImage,
+    PartitionImage,
+    TopicImage,
+)
 from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, Record
@@ -52,8 +58,6 @@ from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
-
-SUPERVISOR_ID = 0
 
 MAKE_AGAIN_MS = 1_000
 """How long after a log could not be made it is tried again."""
