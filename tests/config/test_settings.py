@@ -128,6 +128,18 @@ def test_what_is_not_one_plaintext_listener_is_refused(text):
         Settings.broker({"listeners": text})
 
 
+@pytest.mark.parametrize(("text", "count"), [("0", 0), ("128", 128)])
+def test_workers_are_none_to_many(text, count):
+    assert Settings.broker({"workers": text})[broker.WORKERS] == count
+
+
+@pytest.mark.parametrize("text", ["-1", "129", "10000"])
+def test_a_count_of_workers_out_of_bounds_is_refused_with_the_bounds_and_the_reason(text):
+    words = r"workers must be between 0 and 128 \(each is a process, .* not '" + text
+    with pytest.raises(InvalidConfig, match=words):
+        Settings.broker({"workers": text})
+
+
 def test_a_config_file_is_read_as_java_reads_properties(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text(
