@@ -122,6 +122,13 @@ def sync_names(disk: Disk, directory: Path) -> None:
         log.warning("%s could not be flushed: %s", directory, error.strerror)
 
 
+def sync_all(disk: Disk, directory: Path) -> None:
+    """Flush the whole file system a directory is on."""
+    opened = disk.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    disk.syncfs(opened.fileno())
+    opened.close()
+
+
 def remove_tree(disk: Disk, directory: Path) -> None:
     """Remove a directory and its files; what cannot go now goes at a later start."""
     try:
@@ -143,12 +150,16 @@ def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False)
         file.close()
 
 
-def put_file(disk: Disk, path: Path, content: bytes) -> None:
-    """Replace a small file so that a crash leaves the old one or the new one, whole."""
+def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) -> None:
+    """Replace a small file so that a crash leaves the old one or the new one, whole.
+
+    Without `flushed` that holds when the process dies, and not when the machine does.
+    """
     beside = path.with_name(path.name + ".tmp")
-    write_file(disk, beside, content, flushed=True)
+    write_file(disk, beside, content, flushed=flushed)
     disk.rename(beside, path)
-    sync_directory(disk, path.parent)
+    if flushed:
+        sync_directory(disk, path.parent)
 
 
 def failed(error: OSError, doing: str) -> NoReturn:

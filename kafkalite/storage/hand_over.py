@@ -6,9 +6,13 @@
 
 The file `handover` (sealed as in checkpoint.py) tells the new owner what only the old one knew:
 whose log it is, how far it is on the disk itself, where its records begin, and where it ends.  It
-stays until the new owner's own checkpoint says as much, so a crash at any moment leaves one place
-where it stands.  The end spares a scan.  It rests on what was written and maybe not flushed, so it
-is believed in the boot of the kernel in which it was written, and only of files of that size.
+stays until the new owner's own checkpoint says as much, so whenever a process dies there is one
+place where it stands.  The end spares a scan.  It rests on what was written and maybe not flushed,
+so it is believed in the boot of the kernel in which it was written, and only of files of that size.
+
+Nothing is flushed for this, so that a move is a matter of microseconds.  A power cut may undo the
+rename: then the log is where it was, with all that was flushed since, and moves again.  Or it may
+take the word away: then what the old owner's checkpoint says still holds (recovery_points.py).
 
 Only a node itself gives or takes the names of logs in its directory: there may be an open log of
 an older topic under the name of one that arrives.  So a name that arrives says its topic's id, and
@@ -24,7 +28,7 @@ from typing import NamedTuple
 
 from kafkalite.ids import read_id, written_id
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import Disk, put_file, sync_names
+from kafkalite.storage.disk import Disk, put_file
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
@@ -61,7 +65,8 @@ def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
         "boot_id": boot_id(),
         **known._asdict(),
     }
-    put_file(disk, directory / layout.HANDOVER, checkpoint.sealed(content))
+    # Not flushed, and neither are the names: see the module.
+    put_file(disk, directory / layout.HANDOVER, checkpoint.sealed(content), flushed=False)
 
 
 def read(directory: Path) -> tuple[Owner, Known] | None:
@@ -96,8 +101,6 @@ def send(disk: Disk, directory: Path, owner: Owner, known: Known, to_directory: 
         # Nobody can have it open under this name.
         set_aside(disk, target, owner)
         disk.rename(directory, target)
-    sync_names(disk, to_directory)
-    sync_names(disk, directory.parent)
 
 
 def take_up(disk: Disk, arrived: Path, owner: Owner) -> Path:

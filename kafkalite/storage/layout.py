@@ -52,6 +52,16 @@ def node_directory(data: Path, node_id: int) -> Path:
     return data / NODES / str(node_id) if node_id else data
 
 
+def node_directories(data: Path) -> dict[int, Path]:
+    """The directories of the nodes, by their ids."""
+    found = {0: data}
+    nodes = data / NODES
+    for path in sorted(nodes.iterdir()) if nodes.is_dir() else ():
+        if path.name.isdecimal() and path.is_dir():
+            found[int(path.name)] = path
+    return found
+
+
 def node_mark(directory: Path) -> Path:
     """The file in the data directory that says that a further node's directory was made."""
     return directory.parent.parent / f".node-{directory.name}"

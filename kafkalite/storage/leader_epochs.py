@@ -103,6 +103,6 @@ class LeaderEpochCache:
         lines += [f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts, strict=True)]
         return ("\n".join(lines) + "\n").encode("ascii")
 
-    def save(self, disk: Disk, path: Path) -> None:
-        put_file(disk, path, self.encoded())
+    def save(self, disk: Disk, path: Path, *, flushed: bool = True) -> None:
+        put_file(disk, path, self.encoded(), flushed=flushed)
         self.unsaved = False

@@ -559,8 +559,11 @@ class Log:
 
     # -- leaving -----------------------------------------------------------------------------
 
-    def finish(self) -> KnownEnd | None:
-        """Write all that a clean end needs, to be flushed then; None when it cannot be clean."""
+    def finish(self, *, flushed: bool = True) -> KnownEnd | None:
+        """Write all that a known end needs, to be flushed then; None when it cannot be known.
+
+        Without `flushed` it is for who opens the log before the machine is off.
+        """
         if self.fault is not None:
             return None
         self.active.finish()
@@ -570,10 +573,10 @@ class Log:
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.producers.take_snapshot(self.end_offset)
         if self.leader_epochs.unsaved:
-            self.leader_epochs.save(self._disk, self.directory / layout.LEADER_EPOCHS)
-        return KnownEnd(
-            self.end_offset, self.active.size, self.durable_offset, self.producers.remembered()
-        )
+            path = self.directory / layout.LEADER_EPOCHS
+            self.leader_epochs.save(self._disk, path, flushed=flushed)
+        remembered = self.producers.remembered()
+        return KnownEnd(self.end_offset, self.active.size, self.durable_offset, remembered, True)
 
     def release(self) -> None:
         """Let go of the files; readers that hold slices keep theirs."""

@@ -65,8 +65,8 @@ MIN_FREE_SHARE = 20
 FINISHED_AT_ONCE = 16
 """How many logs are flushed together at the end; each may need three descriptors more."""
 
-HAND_OVER_AGAIN_MS = 1_000
-"""How long after a log could not be handed over it is tried again."""
+LOOK_FOR_MISPLACED_MS = 1_000
+"""How often it is looked whether a log came that belongs elsewhere, or can go now."""
 
 LogKey = tuple[str, int]
 
@@ -88,6 +88,7 @@ class LogManager:
         self._space: FreeSpace | None = None
         self._doomed = Doomed(clock, disk)
         self._misplaced: dict[Path, Owner] = {}
+        self._looked_ns = 0
         self._belongs: parts.Belongs = lambda *_: None
         now_ms = clock.monotonic_ms()
         self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
@@ -106,7 +107,7 @@ class LogManager:
         self.cluster_id = cluster_id
         self.data = open_node_directory(self._disk, self.root, cluster_id, node_id)
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
-        self._points = RecoveryPoints(self.data, self._disk)
+        self._points = RecoveryPoints(self.root, self.data, self._disk)
         self._points.believe_once()
 
     def _min_free(self) -> int:
@@ -138,37 +139,51 @@ class LogManager:
     def hand_over_misplaced(self, belongs: parts.Belongs) -> None:
         """Before any is opened, hand over the logs that the image gives to other nodes.
 
-        What cannot go yet is not opened, and tried again until it goes or belongs here.
+        What cannot go yet is not opened, and tried again until it goes or belongs here.  So is
+        what comes later and belongs elsewhere: who sent it knew an older image.
         """
         self._belongs = belongs
         self._misplaced = dict(parts.logs_in(self.data))
         self._hand_over_some()
-        for name in self._points.names():
-            # This node had it, and a crash kept it from forgetting that.
-            key = layout.partition_of(name)
-            if key is not None and not (self.data / name).exists():
-                to_directory = belongs(*key, self._points.topic_id(name))
-                if to_directory not in (None, self.data):
-                    self._points.forget(name)
+        self._points.forget_deleted(lambda *of: belongs(*of) is not None)
+
+    def _elsewhere(self, owner: Owner) -> Path | None:
+        """Another node's directory, if the log belongs there."""
+        directory = self._belongs(*owner)
+        return directory if directory != self.data else None
 
     def _hand_over_some(self) -> None:
         for path, owner in list(self._misplaced.items()):
-            to_directory = self._belongs(*owner)
-            if path.exists() and to_directory is not None and to_directory != self.data:
+            to_directory = self._elsewhere(owner)
+            if to_directory is None:
+                if path.exists() and hand_over.has_arrived(path):
+                    continue  # still to be taken up
+            elif path.exists():
                 known = self._points.known(path, owner.topic_id)
                 try:
                     hand_over.send(self._disk, path, owner, known, to_directory)
                 except OSError as error:
                     log.error("%s cannot be handed over yet: %s", path, error)
                     continue
-                self._points.forget(path.name)
             del self._misplaced[path]
+
+    def _look_for_misplaced(self) -> None:
+        """Notice what has come, and send on what belongs elsewhere."""
+        changed_ns = self.data.stat().st_mtime_ns
+        if changed_ns != self._looked_ns:
+            self._looked_ns = changed_ns
+            for path in self.data.iterdir():
+                if hand_over.has_arrived(path) and (owner := hand_over.owner_of(path)) is not None:
+                    self._misplaced[path] = owner
+        self._hand_over_some()
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log but the metadata log's, given each topic's settings."""
+        all_are_here = True
         found: dict[LogKey, Path] = {}
         for path, owner in parts.logs_in(self.data):
-            if path in self._misplaced:
+            if self._elsewhere(owner) is not None:
+                all_are_here = False
                 continue
             if hand_over.has_arrived(path):
                 path = hand_over.take_up(self._disk, path, owner)
@@ -178,7 +193,7 @@ class LogManager:
                 self._doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
         settings = {topic: settings_of(topic) for topic, _ in found}
         self._each(found, lambda key, path: self._open(path, key, settings[key[0]]))
-        if not self._misplaced:
+        if all_are_here:  # others still rest on this
             self._points.all_opened()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
 
@@ -247,7 +262,9 @@ class LogManager:
             flushes_always=flushes_always,
             new=new_id is not None,
         )
-        self._points.opened(directory.name, topic_id, known)
+        self._points.keep(directory.name, topic_id, known)
+        if (directory / layout.HANDOVER).exists():
+            self._points.left_behind(directory.name)
         return opened
 
     # -- making and removing -----------------------------------------------------------------
@@ -385,15 +402,18 @@ class LogManager:
         if log.flushing:
             raise KafkaStorageError(f"{log.directory} is being flushed; it moves after that")
         try:
-            hand_over.send(self._disk, log.directory, owner, self._ended(log), to_directory)
+            known = self._ended(log)
+            hand_over.send(self._disk, log.directory, owner, known, to_directory)
         except OSError as error:
             self._points.left_behind(log.directory.name)
             failed(error, f"{log.directory} cannot be handed over")
-        self._forget(log)
+        self._points.keep(log.directory.name, log.topic_id, known)
+        del self._logs[owner.key]
+        log.release()
 
     def _ended(self, log: Log) -> Known:
         """Finish a log, and what is known of it then."""
-        end = log.finish()
+        end = log.finish(flushed=False)
         if end is None:
             return self._points.known(log.directory, log.topic_id)._replace(end=None)
         if log.config[DURABILITY] != "os":
@@ -414,9 +434,9 @@ class LogManager:
         if now_ms >= self._checkpoint_due_ms:
             self.checkpoint()
         due = [self._retention_due_ms, self._checkpoint_due_ms]
-        if self._misplaced:
-            self._hand_over_some()
-            due.append(now_ms + HAND_OVER_AGAIN_MS)
+        if self.root != self.data or self._misplaced:
+            self._look_for_misplaced()
+            due.append(now_ms + LOOK_FOR_MISPLACED_MS)
         doomed_ms = self._doomed.remove_due()
         if doomed_ms is not None:
             due.append(doomed_ms)
@@ -517,4 +537,4 @@ class LogManager:
             flush.log.flush_end(flush)
         for found in logs:
             found.release()
-        return {name: end._replace(durable_offset=None) for name, end in ends.items()}
+        return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}

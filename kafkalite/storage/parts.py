@@ -17,7 +17,7 @@ from pathlib import Path
 from kafkalite.errors import Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import hand_over, layout
-from kafkalite.storage.disk import DISK, Disk, remove_tree, sync_names
+from kafkalite.storage.disk import DISK, Disk, remove_tree, sync_all, sync_names
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
 
@@ -36,20 +36,10 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
             yield path, owner
 
 
-def node_directories(data: Path) -> dict[int, Path]:
-    """The directories of the nodes, by their ids."""
-    found = {0: data}
-    nodes = data / layout.NODES
-    for path in sorted(nodes.iterdir()) if nodes.is_dir() else ():
-        if path.name.isdecimal() and path.is_dir():
-            found[int(path.name)] = path
-    return found
-
-
 def check_parts(data: Path, node_ids: Iterable[int]) -> None:
     """Refuse a data directory that lacks what belongs to one of these nodes, or that has a
     partition twice."""
-    directories = node_directories(data)
+    directories = layout.node_directories(data)
     for node_id in node_ids:
         path = layout.node_directory(data, node_id)
         if node_id not in directories and layout.node_mark(path).exists():
@@ -91,7 +81,7 @@ def holders(data: Path, owner: Owner) -> list[Path]:
     names = (layout.directory_name(*owner.key), layout.arrived(*owner))
     return [
         path
-        for directory in node_directories(data).values()
+        for directory in layout.node_directories(data).values()
         for name in names
         if (path := directory / name).is_dir() and owner.is_also(read_topic_id(path))
     ]
@@ -101,7 +91,7 @@ def evacuate(data: Path, node_ids: Collection[int], belongs: Belongs, disk: Disk
     """Hand over what lies with nodes that are none of these and will never run again, and remove
     their directories; False when something stayed and is to be tried again."""
     done = True
-    for node_id, directory in node_directories(data).items():
+    for node_id, directory in layout.node_directories(data).items():
         if node_id and node_id not in node_ids:
             try:
                 _evacuate(data, directory, belongs, disk)
@@ -112,7 +102,7 @@ def evacuate(data: Path, node_ids: Collection[int], belongs: Belongs, disk: Disk
 
 
 def _evacuate(data: Path, directory: Path, belongs: Belongs, disk: Disk) -> None:
-    points = RecoveryPoints(directory, disk)
+    points = RecoveryPoints(data, directory, disk)
     for path, owner in logs_in(directory):
         to_directory = belongs(*owner)
         if to_directory is None:
@@ -121,6 +111,8 @@ def _evacuate(data: Path, directory: Path, belongs: Belongs, disk: Disk) -> None
         else:
             known = points.known(path, owner.topic_id)
             hand_over.send(disk, path, owner, known, to_directory)
+    # What is removed now is what would be asked if a power cut took the rest away.
+    sync_all(disk, data)
     for path in list(directory.iterdir()):
         if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
             remove_tree(disk, path)

@@ -46,6 +46,8 @@ class KnownEnd(NamedTuple):
     durable_offset: int | None = None
     """How far it was flushed; None: to its end."""
     remembered: Handed = []
+    joined: bool = False
+    """Whoever closed it had seen that its segments join, and nobody came since."""
 
 
 class Beginning(NamedTuple):
@@ -120,7 +122,8 @@ class Recovery:
                 return False
             if not self._believe_durable(end):
                 return False
-            self._check_joined(len(self.segments))
+            if not end.joined:
+                self._check_joined(len(self.segments))
         except KafkaStorageError:
             return False
         if self.fault is None and not self.producers.load_snapshot(end.end_offset):

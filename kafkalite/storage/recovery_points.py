@@ -11,7 +11,9 @@ claim records that never were.
 
 A log that was handed over is judged by what its last owner said, not by what this node remembers
 of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
-when the checkpoint has taken it over.
+when the checkpoint has taken it over.  A power cut may take it earlier: then the checkpoints of
+all the nodes are asked, which keep what they knew of logs that left them.  What was once durable,
+or deleted, is so for good.
 
 A clean-shutdown file is believed once: it is removed before the first log is opened.
 """
@@ -19,6 +21,7 @@ A clean-shutdown file is believed once: it is removed before the first log is op
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,10 @@ Point = list[Any]
 class RecoveryPoints:
     """One node's; see the module."""
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, data: Path, directory: Path, disk: Disk) -> None:
         self.directory = directory
+        self._data = data
+        self._elsewhere: list[dict[str, Point]] | None = None
         self._disk = disk
         self._path = directory / layout.RECOVERY_CHECKPOINT
         self._clean: dict[str, list[Any]] = {}
@@ -55,16 +60,6 @@ class RecoveryPoints:
         except (OSError, ValueError):
             pass
         self.drop_cache = (directory / FAILURE_MARK).exists()
-
-    def topic_id(self, name: str) -> bytes:
-        """The topic of which something is known."""
-        try:
-            return read_id(self._points[name][2])
-        except ValueError:
-            return NO_ID
-
-    def names(self) -> list[str]:
-        return list(self._points)
 
     def is_of(self, name: str, topic_id: bytes) -> bool:
         """Whether something is known of a log of this name and topic."""
@@ -89,27 +84,53 @@ class RecoveryPoints:
         left = hand_over.read(directory)
         if left is not None and left[0].is_also(topic_id):
             known = _handed_over(known, left[1])
+        elif not self.ended_cleanly:
+            known = self._known_elsewhere(known, name, topic_id)
         return known
 
-    def opened(self, name: str, topic_id: bytes, known: Known) -> None:
-        """A log was opened with this, which holds until the next checkpoint says more."""
+    def _known_elsewhere(self, known: Known, name: str, topic_id: bytes) -> Known:
+        """The same, should another node have had the log later than this one remembers."""
+        if self._elsewhere is None:
+            directories = layout.node_directories(self._data).values()
+            self._elsewhere = [
+                _checked(checkpoint.read(directory / layout.RECOVERY_CHECKPOINT))
+                for directory in directories
+                if directory != self.directory
+            ]
+        for points in self._elsewhere:
+            if name in points and points[name][2] == written_id(topic_id) != written_id(NO_ID):
+                known = known._replace(
+                    recovery_point=max(known.recovery_point, points[name][0]),
+                    log_start_offset=max(known.log_start_offset, points[name][1]),
+                )
+        return known
+
+    def keep(self, name: str, topic_id: bytes, known: Known) -> None:
+        """This is known of a log that was opened, or left, until a checkpoint says more."""
         self._points[name] = [known.recovery_point, known.log_start_offset, written_id(topic_id)]
-        if (self.directory / name / layout.HANDOVER).exists():
-            self._handed_over.add(name)
+        self._clean.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """The log is gone from here."""
+        """The log is no more."""
         self._points.pop(name, None)
         self._clean.pop(name, None)
-        self._handed_over.discard(name)
+
+    def forget_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
+        """Forget logs that left, and whose topics are deleted."""
+        for name, (_, _, of) in list(self._points.items()):
+            key = layout.partition_of(name)
+            if key is not None and not (self.directory / name).exists():
+                if not is_in_a_topic(*key, read_id(of)):
+                    del self._points[name]
 
     def left_behind(self, name: str) -> None:
-        """There is a `handover` in this log's directory, to be removed after a checkpoint."""
+        """There is word in this log's directory that goes when a checkpoint says as much."""
         self._handed_over.add(name)
 
     def all_opened(self) -> None:
         """Every log was recovered, and flushed with that."""
         self._clean = {}
+        self._elsewhere = None
         if self.drop_cache:
             self._disk.unlink(self.directory / FAILURE_MARK)
             self.drop_cache = False
@@ -141,13 +162,20 @@ def _checked(content: Any) -> dict[str, Point]:
     points: dict[str, Point] = {}
     for name, point in content.items() if isinstance(content, dict) else ():
         match point:
-            case [int(), int(), str()]:
+            case [int(), int(), str()] if is_id(point[2]):
                 points[name] = point
             case [int(), int()]:  # as written before topics' ids were
                 points[name] = [*point, written_id(NO_ID)]
             case _:
                 log.warning("of %s nothing is known that could be read: %s", name, point)
     return points
+
+
+def is_id(text: str) -> bool:
+    try:
+        return len(read_id(text)) == len(NO_ID)
+    except ValueError:
+        return False
 
 
 def _speaks_of(point: Point, topic_id: bytes) -> bool:
