@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import time
 from typing import Any, NamedTuple
 
 from kafkalite.protocol.frame import write_header
@@ -105,7 +106,8 @@ class Line:
 
     def produce(self, topic: str, partition: int, value: str, acks: int = -1) -> tuple[int, int]:
         """Send one record: the error code, and its offset."""
-        batch = build([Record(timestamp=0, value=value.encode())])
+        # An old timestamp would have the log begin another segment.
+        batch = build([Record(timestamp=round(time.time() * 1000), value=value.encode())])
         data = [{"index": partition, "records": batch}]
         body = {
             "acks": acks,

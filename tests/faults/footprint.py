@@ -3,6 +3,9 @@
 A Footprint is taken of a broker at rest, without clients, before the faults and after them.  Of
 descriptors, threads, processes and partition directories there are exactly as many afterwards;
 no file is of a kind that has no business there; memory may have grown a little.
+
+Partitions' files are opened when they are first needed, so how many are open says little.  But each
+is open once at most, in the one process that has the partition, and none that was removed is.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ RSS_GROWTH_MAX = 0.25
 RSS_SPARE = 6 << 20
 """More is a leak.  An allocator does not give back what it once had, so less may be nothing."""
 
+REMOVED = " (deleted)"
+OF_A_SEGMENT = re.compile(r"/(?!__cluster_metadata-)[^/]+/\d{20}\.(log|index|timeindex|txnindex)$")
 NUMBERS = re.compile(r"\d+")
 A_LOG_HAS = {"N.snapshot", "kafkalite.log.N"}
 """What comes with time, and need not be there before."""
@@ -36,6 +41,8 @@ class Footprint:
     """One look."""
 
     descriptors: Counter[str] = field(default_factory=Counter)
+    opened: Counter[str] = field(default_factory=Counter)
+    """Partitions' files, by their whole path."""
     processes: int = 0
     threads: int = 0
     rss: int = 0
@@ -54,11 +61,16 @@ def look(processes: Processes, directories: list[Path]) -> Footprint:
     footprint = Footprint()
     for pid in (launcher, *children_of(launcher)):
         try:
-            footprint.descriptors.update(descriptors_of(pid))
+            targets = targets_of(pid)
             status = Path(f"/proc/{pid}/status").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         footprint.processes += 1
+        for target in targets:
+            if OF_A_SEGMENT.search(target.removesuffix(REMOVED)):
+                footprint.opened[target] += 1
+            else:
+                footprint.descriptors[kind_of_descriptor(target)] += 1
         footprint.threads += number_of(status, "Threads")
         footprint.rss += number_of(status, "VmRSS") << 10
     for directory in directories:
@@ -94,6 +106,9 @@ def grown(before: Footprint, after: Footprint) -> Iterator[str]:
     """What is there afterwards and should not be, or should be and is not."""
     if after.descriptors != before.descriptors:
         yield f"I13: descriptors changed: {difference(before.descriptors, after.descriptors)}"
+    for path, count in after.opened.items():
+        if count > 1 or path.endswith(REMOVED):
+            yield f"I13: {path} is open {count} times"
     if after.threads != before.threads:
         yield f"I13: {after.threads} threads, and before the faults {before.threads}"
     if after.processes != before.processes:
@@ -116,17 +131,22 @@ def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
     }
 
 
-def descriptors_of(pid: int) -> Iterator[str]:
-    """What each descriptor is: a file by its name without numbers, anything else by its kind."""
+def targets_of(pid: int) -> list[str]:
+    """What each of a process's descriptors is."""
+    found = []
     for entry in os.scandir(f"/proc/{pid}/fd"):
         try:
-            target = os.readlink(entry.path)
+            found.append(os.readlink(entry.path))
         except FileNotFoundError:
             continue
-        if target.startswith("/"):
-            yield kind_of(os.path.basename(target))
-        else:
-            yield target.partition(":[")[0]
+    return found
+
+
+def kind_of_descriptor(target: str) -> str:
+    """A file by its name without numbers, anything else by what the kernel calls it."""
+    return (
+        kind_of(os.path.basename(target)) if target.startswith("/") else target.partition(":[")[0]
+    )
 
 
 def kind_of(name: str) -> str:

@@ -106,6 +106,8 @@ class Prober:
         self.node = NOBODY
         self.lines = 0
         self.number = 0
+        self.size = 1
+        """Of what is sent besides the name."""
         self.running = True
         self.thread = threading.Thread(target=guarded, args=(self.run, faults))
 
@@ -167,7 +169,7 @@ class Prober:
     def sent(self, line: Line, node: int, name: str) -> Send:
         """Send one record and write down what came of it."""
         self.number += 1
-        send = Send(name, self.partition, f"{name}/{self.number}", node=node)
+        send = Send(name, self.partition, f"{name}/{self.number}/{'x' * self.size}", node=node)
         send.sent_at = time.monotonic()
         self.history.sends.append(send)
         self.sends.append(send)

@@ -19,6 +19,7 @@ SERVE_S_MAX = 3.0
 GIVE_UP_S = 30.0
 ACKS_BETWEEN = (50, 1_500)
 """Between two faults, so that each meets work under way; drawn from the seed."""
+FILLS_AN_INDEX_ENTRY = 5_000
 CHANGE_S_MAX = 0.5
 EXISTS_ALREADY, UNKNOWN_TOPIC = 36, 3
 
@@ -44,9 +45,11 @@ class Stage:
         self.topics_made = 0
 
     def warm_up(self) -> None:
-        """Write to every partition and read it, so that what opens late is open."""
+        """Write to every partition and read it, so far that what opens late is open."""
         for prober in self.probers:
-            until(prober.probe, GIVE_UP_S, f"partition {prober.partition} takes no record")
+            for size in (1, *[FILLS_AN_INDEX_ENTRY] * 3, 1):
+                prober.size = size
+                until(prober.probe, GIVE_UP_S, f"partition {prober.partition} takes no record")
             prober.hang_up()
 
     def begin(self) -> None:

@@ -18,7 +18,8 @@ MIB = 1 << 20
 
 def at_rest():
     return Footprint(
-        descriptors=Counter({"socket:": 3, "N.log": 6}),
+        descriptors=Counter({"socket": 3, "anon_inode": 6}),
+        opened=Counter({"/nodes/1/t-0/00000000000000000000.log": 1}),
         processes=4,
         threads=9,
         rss=100 * MIB,
@@ -32,14 +33,17 @@ def test_the_same_is_found_the_same_and_an_allocator_may_keep_a_little():
     after = at_rest()
     after.rss = 120 * MIB
     after.files.add("N.snapshot")
+    after.opened["/nodes/1/t-0/00000000000000000000.index"] = 1
     assert list(grown(at_rest(), after)) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"descriptors": Counter({"socket:": 4, "N.log": 6})}, "descriptors"),
-        ({"descriptors": Counter({"socket:": 3, "N.log": 5})}, "descriptors"),
+        ({"descriptors": Counter({"socket": 4, "anon_inode": 6})}, "descriptors"),
+        ({"descriptors": Counter({"socket": 3, "anon_inode": 5})}, "descriptors"),
+        ({"opened": Counter({"/nodes/1/t-0/00000000000000000000.log": 2})}, "open 2 times"),
+        ({"opened": Counter({"/t-0/00000000000000000000.log (deleted)": 1})}, "deleted"),
         ({"threads": 10}, "threads"),
         ({"processes": 5}, "processes"),
         ({"rss": 150 * MIB}, "resident"),
@@ -88,7 +92,8 @@ def test_a_look_counts_the_whole_family_and_names_files_without_their_numbers(fa
     assert found.processes == 2
     assert found.threads == 2
     assert found.rss > 2 * MIB
-    assert found.descriptors["N.log"] == 1
+    assert found.opened == {str(directory / "nodes/1/topic-0/00000000000000000123.log"): 1}
+    assert found.descriptors["pipe"] >= 2
     assert found.directories["topic-N"] == 1
     assert found.files == {"N.log", "handover"}
     assert found.leftovers == ["nodes/1/topic-0/handover"]
