@@ -63,6 +63,13 @@ class Buses:
             socket.connect(f"ipc://{self.path}")
         return socket
 
+    def all_said(self):
+        """Close the bare sockets when the kernel has all that they said."""
+        for socket in self.bare_sockets:
+            socket.close(linger=WAIT_S_MAX * 1000)
+        self.bare_zmq.term()
+        self.bare_sockets, self.bare_zmq = [], None
+
     @property
     def messages(self):
         return [message for _, message in self.heard]
