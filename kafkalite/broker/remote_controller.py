@@ -34,7 +34,7 @@ from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
 
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_reader import MetadataReader
-    from kafkalite.broker.purgatory import Timers
+    from kafkalite.broker.purgatory import Timer, Timers
     from kafkalite.protocol.schema import Api, Fields
     from kafkalite.transport.connection import Address
 
@@ -42,8 +42,6 @@ log = logging.getLogger("kafkalite.broker")
 
 ANSWER_MS_MAX = 30_000
 """How long a client's request may stay with the supervisor."""
-HEARTBEAT_MS = 2_000
-"""Until the supervisor has said how often it wants to hear from this node."""
 
 Changed = Callable[[Sequence[Record], int], None]
 Send = Callable[[Record], bool]
@@ -85,7 +83,8 @@ class RemoteController:
         """Given by the node: called when a supervisor has welcomed it."""
         self._supervisor = -1
         self._is_welcome = False
-        self._heartbeat_ms = HEARTBEAT_MS
+        self._heartbeat_ms = 0  # as the supervisor's welcome will say
+        self._next_beat: Timer | None = None
         self._made_offset = 0
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
@@ -108,7 +107,6 @@ class RemoteController:
     def connect(self, send: Send) -> None:
         """Begin to talk to the supervisor, by whatever sends a message to it."""
         self._send = send
-        self._beat()
 
     def reached(self, connected: bool) -> None:
         """The supervisor's end of the bus was reached, or lost."""
@@ -136,7 +134,7 @@ class RemoteController:
             )
         self._read_up_to(fields["image_offset"])
         self._is_welcome = True
-        self.heartbeat()
+        self._beat()
         for request_id, asked in list(self._asked.items()):
             if not asked.sent:
                 self._send_asked(request_id, asked)
@@ -191,8 +189,11 @@ class RemoteController:
     # -- heartbeats --------------------------------------------------------------------------
 
     def _beat(self) -> None:
+        # The next one is due by what the last welcome said, and no earlier timer's word counts.
+        if self._next_beat is not None:
+            self._next_beat.cancel()
         self.heartbeat()
-        self._timers.call_later(self._heartbeat_ms, self._beat)
+        self._next_beat = self._timers.call_later(self._heartbeat_ms, self._beat)
 
     def heartbeat(self) -> None:
         """Tell the supervisor now; it may be waiting to hear that a change was made so."""
