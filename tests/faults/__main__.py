@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.run import Plan, Run, run, spread, write_down
+from tests.faults.run import Plan, Run, keep, run, spread, write_down
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10}
@@ -62,9 +62,9 @@ def shown(came: Run, seconds: float) -> None:
     for complaint in came.complaints[:10]:
         print(f"      {complaint}", flush=True)
     if came.complaints:
-        kept = Path(tempfile.mkdtemp(prefix="kafkalite-faults-")) / "history.jsonl"
-        came.history.write(kept)
-        print(f"      the history is {kept}", flush=True)
+        kept = Path(tempfile.mkdtemp(prefix="kafkalite-faults-"))
+        keep(came, kept)
+        print(f"      what was seen is in {kept}", flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -71,7 +71,7 @@ class Processes:
         children = children_of(self.broker.pid)
         at = time.monotonic()
         self.broker.kill()
-        until(lambda: not any(map(exists, children)), GONE_S_MAX, "a child outlives the launcher")
+        until(lambda: not any(map(lives, children)), GONE_S_MAX, "a child outlives the launcher")
         return at
 
     def kill_all(self, dice: random.Random) -> float:
@@ -82,7 +82,7 @@ class Processes:
         for pid in family:
             self.signal(pid, signal.SIGKILL)
         self.broker.kill()
-        until(lambda: not any(map(exists, family)), GONE_S_MAX, "a killed process lives on")
+        until(lambda: not any(map(lives, family)), GONE_S_MAX, "a killed process lives on")
         return at
 
     def start(self) -> None:
@@ -123,6 +123,11 @@ def until(holds: Callable[[], bool], seconds_max: float, otherwise: str) -> floa
 def exists(pid: int) -> bool:
     """Whether the process is there; one that ended and was not reaped is."""
     return Path(f"/proc/{pid}").exists()
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs or could; orphans are reaped by init, whenever that may be."""
+    return parent_of(pid) is not None
 
 
 def parent_of(pid: int) -> int | None:

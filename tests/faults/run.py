@@ -53,6 +53,9 @@ class Run:
     done: int = 0
     seconds: float = 0.0
     complaints: list[str] = field(default_factory=list)
+    diary: list[str] = field(default_factory=list)
+    log: str = ""
+    """What the broker wrote into its own."""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -128,8 +131,17 @@ def run(plan: Plan) -> Run:
         after = at_rest(stage.processes, stage.watched(), like=before)
         came.done = stage.faults_done
         came.recoveries = stage.recoveries
+        came.diary = stage.diary
+        came.log = (broker.data / "kafkalite.log").read_text()
         came.complaints = [*violations(history), *stage.faults, *grown(before, after)]
     return came
+
+
+def keep(came: Run, directory: Path) -> None:
+    """All that may help to find out what happened."""
+    came.history.write(directory / "history.jsonl")
+    (directory / "kafkalite.log").write_text(came.log)
+    (directory / "diary").write_text("\n".join([*came.diary, *came.complaints, ""]))
 
 
 def write_down(came: Run, record: Path = RECORD) -> None:

@@ -38,6 +38,8 @@ class Stage:
         self.dice = random.Random(seed)
         self.faults: list[str] = []
         self.faults_done = 0
+        self.diary: list[str] = []
+        """What was done and noted, by the clock of the broker's log."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)
         self.directory = Directory(topic, processes.addresses(), history)
         self.probers = [Prober(self.directory, each, self.faults) for each in self.partitions]
@@ -102,6 +104,7 @@ class Stage:
     def note(self, kind: str, seconds: float, within: float) -> None:
         """Keep how long it took; longer than promised is a violation."""
         self.recoveries[kind].append(seconds)
+        self.diary.append(f"{time.time():.3f} {kind}: {seconds:.3f} s")
         if seconds > within:
             self.faults.append(f"I14: {kind}: served again after {seconds:.3f} s, not {within}")
 

@@ -7,14 +7,14 @@ is void, and fails as such.
 
 import pytest
 
-from tests.faults.run import Plan, run
+from tests.faults.run import Plan, keep, run
 
 
 def check(plan, directory):
     came = run(plan)
     if not came.good:
-        came.history.write(directory / "history.jsonl")
-    assert not came.complaints, (came.complaints[:10], plan, f"see {directory}/history.jsonl")
+        keep(came, directory)
+    assert not came.complaints, (came.complaints[:10], plan, f"see {directory}")
     assert not came.void, f"void: {came.acked_per_second:.0f} records/s; run it again: {plan}"
 
 
