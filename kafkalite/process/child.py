@@ -41,9 +41,8 @@ def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection
     """
     code = 1
     try:
+        log_to(birth.data / LOG_FILE, f"node-{birth.node_id}")
         become_own(launcher_pid, {0, 1, 2, words, *kept})
-        name = f"node-{birth.node_id}"
-        log_to(birth.data / LOG_FILE, name)
         libc.prctl(PR_SET_NAME, f"kafkalite-{birth.node_id}".encode(), 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         code = run(birth)

@@ -283,9 +283,9 @@ class Launcher:
         self.renew_one()
         self.remember()
         self.orders.tell(self.nodes.values(), self.address_of)
-        self.announce()
         if self.was_ready:
             self.restarts.settle()
+        self.announce()
         if self.restarts.passed:
             self.execute()
 
@@ -361,7 +361,7 @@ class Launcher:
             self.end()
         else:
             log.error("%s ended before it was ready: %s; it is tried again", who, death.how)
-            if self.renewing and death.node.failures >= GIVEN_UP:
+            if self.renewing and death.node.failures >= GIVEN_UP and not self.restarts.under_way:
                 self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
 
     # -- what the supervisor says, and is told -----------------------------------------------
@@ -464,7 +464,6 @@ class Launcher:
                 "pid": node.pid,
                 "incarnation": node.incarnation,
                 "state": node.state.value,
-                "failures": node.failures,
             }
             for node_id, node in self.nodes.items()
         ]

@@ -35,6 +35,10 @@ class LogFile(WatchedFileHandler):
         with contextlib.suppress(OSError):
             super().emit(record)
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:
         """A full disk: nobody can be told here."""
 
@@ -47,7 +51,10 @@ def log_to(path: Path, who: str) -> None:
     root = logging.getLogger("kafkalite")
     root.setLevel(logging.INFO)
     root.propagate = False
-    root.handlers = [handler]
+    before, root.handlers = root.handlers, [handler]
+    for other in before:
+        if isinstance(other, LogFile):
+            other.close()
 
 
 def turn_when_large(reactor: Reactor, path: Path) -> None:

@@ -91,6 +91,11 @@ class Restarts:
         self.asked, self.tried = carried["asked"], carried["tried"]
         self.done = carried["done"] + 1
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the next one was asked for and its code is not judged yet."""
+        return self.trial is not None or self.tried < self.asked
+
     def settle(self) -> None:
         """Try the new code, if somebody asked since it was tried last."""
         if self.trial is None and self.tried < self.asked:

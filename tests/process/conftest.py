@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kafkalite.cli import main
+from tests.process.staging import Stage
 from tests.process.waiting import WAIT_S_MAX, until
 
 
@@ -61,3 +62,11 @@ def kafkalite(capsys):
         return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """A launcher over stand-in nodes; at the end nothing of it is left, whatever was done to it."""
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()

@@ -79,6 +79,10 @@ class Stage:
     def pid(self, node_id):
         return self.node(node_id)["pid"]
 
+    def pids(self):
+        """Those of all nodes that are ready."""
+        return sorted(node["pid"] for node in self.status()["nodes"])
+
     def port(self, node_id):
         return self.node(node_id)["port"]
 
@@ -137,18 +141,19 @@ class Stage:
     def left(self):
         """The nodes' processes that live."""
         ended = select.select(list(self.pidfds.values()), [], [], 0)[0]
-        return [pid for pid, pidfd in self.pidfds.items() if pidfd not in ended]
+        return sorted(pid for pid, pidfd in self.pidfds.items() if pidfd not in ended)
 
     def close(self):
-        """Kill what is left."""
+        """Kill what is left; an orphan would hold the pipes open."""
         for process in self.launchers:
             process.kill()
-            process.communicate()
         self.watch()
         for pidfd in self.pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
+        for process in self.launchers:
+            process.communicate()
 
 
 def answers(port):

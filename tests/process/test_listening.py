@@ -1,0 +1,152 @@
+"""Which node listens where: by rule, as remembered, and when a port is somebody else's."""
+
+import contextlib
+import json
+import socket
+
+import pytest
+
+from kafkalite.config.broker import Listener
+from kafkalite.errors import Refusal
+from kafkalite.process.listening import (
+    LISTENERS_FILE,
+    Ports,
+    Remembered,
+    recall,
+    remember,
+)
+from kafkalite.storage import checkpoint
+from tests.process.staging import Stage, free_range
+from tests.process.waiting import until
+
+
+def bound(address, remembered, node_ids, first=True):
+    """The ports the nodes get."""
+    ports = Ports(address, remembered, backlog=5)
+    with contextlib.ExitStack() as held:
+        for node_id in node_ids:
+            held.enter_context(ports.bind_first(node_id) if first else ports.bind(node_id))
+    return ports.ports
+
+
+def test_nodes_take_the_ports_after_the_one_asked_for():
+    port = free_range(4)
+    found = bound(Listener("127.0.0.1", port), None, (0, 1, 3))
+    assert found == {0: port, 1: port + 1, 3: port + 3}
+
+
+def test_asked_for_any_port_all_get_free_ones():
+    ports = bound(Listener("127.0.0.1", 0), None, (0, 1, 2))
+    assert len(set(ports.values())) == 3 and all(ports.values())
+
+
+def test_who_asks_for_the_port_of_node_0_again_gets_all_of_them_again():
+    ports = bound(Listener("127.0.0.1", 0), None, (0, 1, 2))
+    remembered = Remembered(ports, free=True)
+    assert bound(Listener("127.0.0.1", ports[0]), remembered, (0, 1, 2)) == ports
+
+
+def test_who_asks_for_another_port_gets_new_ones_by_the_rule():
+    port = free_range(3)
+    remembered = Remembered({0: port - 1, 1: 1234, 2: 1235})
+    found = bound(Listener("127.0.0.1", port), remembered, (0, 1, 2))
+    assert found == {0: port, 1: port + 1, 2: port + 2}
+    assert bound(Listener("127.0.0.1", 0), remembered, (0, 1))[1] != 1234
+
+
+def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first = free_range(1)
+        address = Listener("127.0.0.1", first)
+        found = bound(address, Remembered({0: first, 1: port}, free=True), (0, 1))
+        assert found[0] == first and found[1] not in (0, port)
+        with pytest.raises(Refusal, match=f"node 1 cannot listen on 127.0.0.1:{port}"):
+            bound(address, Remembered({0: first, 1: port}), (0, 1))
+        with pytest.raises(Refusal, match=f"cannot listen on 127.0.0.1:{port}"):
+            bound(Listener("127.0.0.1", port), Remembered({0: port}, free=True), (0,))
+        # Later on its clients know it by this port.
+        with pytest.raises(Refusal, match="node 1"):
+            bound(address, Remembered({0: first, 1: port}, free=True), (1,), first=False)
+
+
+def test_ports_end_at_65535():
+    with pytest.raises(Refusal, match="node 2 cannot listen on port 65536"):
+        bound(Listener("127.0.0.1", 65534), None, (2,))
+
+
+def test_what_is_remembered_is_recalled(tmp_path):
+    assert recall(tmp_path) is None
+    for remembered in (
+        Remembered({0: 9092, 1: 9093}),
+        Remembered({0: 1, 7: 65535}, frozenset({7}), free=True),
+    ):
+        remember(tmp_path, remembered)
+        assert recall(tmp_path) == remembered
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {},
+        {"ports": {"0": 9092}, "free": False},
+        {"ports": {"1": 9092}, "free": False, "dedicated": []},
+        {"ports": {"0": 0}, "free": False, "dedicated": []},
+        {"ports": {"0": 65536}, "free": False, "dedicated": []},
+        {"ports": {"0": 9092, "-1": 5}, "free": False, "dedicated": []},
+        {"ports": {"0": "many"}, "free": False, "dedicated": []},
+        {"ports": [9092], "free": False, "dedicated": []},
+        {"ports": {"0": 9092}, "free": False, "dedicated": 5},
+    ],
+)
+def test_what_makes_no_sense_is_not_believed(tmp_path, content):
+    (tmp_path / LISTENERS_FILE).write_bytes(checkpoint.sealed(content))
+    assert recall(tmp_path) is None
+
+
+def test_what_is_damaged_is_not_believed(tmp_path):
+    remember(tmp_path, Remembered({0: 9092}))
+    file = tmp_path / LISTENERS_FILE
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert recall(tmp_path) is None
+    file.write_bytes(b"")
+    assert recall(tmp_path) is None
+    file.unlink()
+    file.mkdir()
+    assert recall(tmp_path) is None
+
+
+def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tmp_path):
+    port = free_range(3)
+    stage = Stage(tmp_path, listen=f"127.0.0.1:{port}")
+    with socket.create_server(("127.0.0.1", port + 2)):
+        stage.launch()
+        code, said = stage.refused()
+        assert code == 1 and said.count("\n") == 1
+        assert f"node 2 cannot listen on 127.0.0.1:{port + 2}: address already in use" in said
+        assert "--listen" in said
+        assert stage.lives("born") == []
+    stage.start()
+    assert [stage.port(node_id) for node_id in (0, 1, 2)] == [port, port + 1, port + 2]
+    stage.close()
+
+
+def test_started_again_the_nodes_are_where_they_were_and_as_many(stage):
+    stage.start()
+    stage.roster(1, 2, 3)
+    until(lambda: stage.node(3) and 3 in recall(stage.data).ports)
+    ports = {node["id"]: node["port"] for node in stage.status()["nodes"]}
+    stage.end()
+    (stage.script / "say").unlink()
+    stage.listen = f"127.0.0.1:{ports[0]}"
+    stage.start(workers=None)
+    assert {node["id"]: node["port"] for node in stage.status()["nodes"]} == ports
+    stage.end()
+    file = stage.data / LISTENERS_FILE
+    file.write_bytes(file.read_bytes()[:-3])
+    stage.start()
+    assert {node["id"] for node in stage.status()["nodes"]} == {0, 1, 2}
+    assert json.loads(stage.ready_file.read_text())["bootstrap"] == stage.listen

@@ -1,0 +1,97 @@
+"""One log file for many processes: whole lines, turned when large, read back for the banner."""
+
+import logging
+import os
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.process import log_file
+from kafkalite.transport.reactor import Reactor
+
+
+@pytest.fixture
+def said(tmp_path):
+    """A function that logs as some process would; and the file."""
+    path = tmp_path / "kafkalite.log"
+    root = logging.getLogger("kafkalite")
+    before = (root.level, root.propagate, root.handlers)
+
+    def say(who, level, message, **rest):
+        log_file.log_to(path, who)
+        logging.getLogger("kafkalite.storage").log(level, message, **rest)
+
+    yield path, say
+    for handler in root.handlers:
+        handler.close()
+    root.level, root.propagate, root.handlers = before
+
+
+def test_a_line_names_the_process_and_the_room(said):
+    path, say = said
+    say("node-2", logging.INFO, "hello")
+    assert path.read_text().endswith(" INFO node-2 kafkalite.storage: hello\n")
+
+
+def test_warnings_of_all_processes_since_the_start_are_read_back(said):
+    path, say = said
+    assert log_file.warnings_since(path, log_file.mark(path)) == []
+    say("node-0", logging.WARNING, "of the run before")
+    since = log_file.mark(path)
+    say("node-0", logging.INFO, "all is well")
+    say("node-1", logging.WARNING, "flights-0 is odd: WARNING")
+    try:
+        raise ValueError("a trace is not a line of its own")
+    except ValueError:
+        say("node-2", logging.ERROR, "worse", exc_info=True)
+    say("launcher", logging.CRITICAL, "worst")
+    assert log_file.warnings_since(path, since) == ["flights-0 is odd: WARNING", "worse", "worst"]
+
+
+def test_a_file_that_was_turned_since_is_read_from_its_beginning(said):
+    path, say = said
+    say("node-0", logging.WARNING, "of the run before, and long enough to be behind")
+    since = log_file.mark(path)
+    log_file.turn(path)
+    say("node-0", logging.WARNING, "new")
+    assert log_file.warnings_since(path, since) == ["new"]
+
+
+def test_a_large_file_is_turned_and_the_oldest_goes(said, monkeypatch):
+    path, say = said
+    monkeypatch.setattr(log_file, "SIZE_MAX", 40)
+    clock = ManualClock()
+    reactor = Reactor(clock)
+    log_file.turn_when_large(reactor, path)
+    for number in range(6):
+        say("node-0", logging.INFO, f"line {number}, and some more of it")
+        clock.advance(log_file.LOOK_MS)
+        reactor.tick(0)
+    reactor.close()
+    kept = {file.name: file.read_text().split("line ")[1][0] for file in path.parent.iterdir()}
+    assert kept == {"kafkalite.log.1": "5", "kafkalite.log.2": "4", "kafkalite.log.3": "3"}
+
+
+def test_who_has_the_file_open_writes_to_the_new_one_after_a_turn(said):
+    path, _ = said
+    log_file.log_to(path, "node-1")
+    logger = logging.getLogger("kafkalite.storage")
+    logger.warning("before")
+    log_file.turn(path)
+    logger.warning("after")
+    assert "after" in path.read_text() and "before" not in path.read_text()
+
+
+def test_a_log_that_cannot_be_written_is_no_reason_to_fail(said, capsys):
+    path, say = said
+    say("node-0", logging.WARNING, "fine")
+    path.unlink()
+    path.mkdir()
+    log_file.log_to(path, "node-0")
+    logging.getLogger("kafkalite.storage").warning("lost")
+    path.rmdir()
+    path.symlink_to("/dev/full")
+    log_file.log_to(path, "node-0")
+    logging.getLogger("kafkalite.storage").warning("lost")
+    os.unlink(path)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,211 @@
+"""`kafkalite restart`: new code is tried, taken over to, and nobody is refused meanwhile."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from kafkalite.process.ready import is_locked
+from tests.process.staging import answers, descriptors
+from tests.process.waiting import WAIT_S_MAX, until
+
+
+class Visitor(threading.Thread):
+    """A client that connects to a port every 5 ms, and asks."""
+
+    def __init__(self, port):
+        super().__init__()
+        self.port = port
+        self.answered = 0
+        self.refused = []
+        self.ended = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.ended.wait(0.005):
+            try:
+                self.answered += answers(self.port)
+            except OSError as fault:
+                self.refused.append(fault)
+
+    def __enter__(self):
+        until(lambda: self.answered)
+        return self
+
+    def __exit__(self, *_):
+        before = self.answered
+        until(lambda: self.answered > before or self.refused)
+        self.ended.set()
+        self.join()
+
+
+def born_on(pid):
+    """When a process began, in ticks."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(stage, kafkalite):
+    launcher = stage.start()
+    before = stage.status()
+    held = set(descriptors(launcher.pid).values())
+    with Visitor(stage.port(0)) as first, Visitor(stage.port(1)) as second:
+        done = kafkalite("restart", "--data", stage.data)
+    assert done.returncode == 0, done.stderr
+    # Never accepted twice; a connection that an ending node had accepted may be reset.
+    for visitor in (first, second):
+        assert not [fault for fault in visitor.refused if isinstance(fault, ConnectionRefusedError)]
+    now = stage.status()
+    *renewed, restarted = done.stdout.splitlines()
+    said = {f"renewed     node {node['id']}, pid {node['pid']}" for node in now["nodes"]}
+    assert set(renewed) == said and restarted == f"restarted   {now['bootstrap']}"
+    assert [node_id for node_id, _, _ in stage.lives("born")[3:]] == [1, 2, 0]
+    assert now["launcher_pid"] == before["launcher_pid"] == launcher.pid
+    assert now["restarts"] == 1 and now["restart"] == {"asked": 1, "renewing": [], "failed": ""}
+    pids = {node["pid"] for node in before["nodes"]}
+    assert pids.isdisjoint(node["pid"] for node in now["nodes"])
+    assert [node["port"] for node in now["nodes"]] == [node["port"] for node in before["nodes"]]
+    stage.watch()
+    assert stage.left() == stage.pids()
+    assert stage.lives("born")[2][2] < stage.lives("born")[3][2], "incarnations only rise"
+    assert {what for what in held if what.startswith("socket:[")} & set(
+        descriptors(launcher.pid).values()
+    ), "the same listeners"
+    assert stage.end() == 0
+    assert stage.left() == [] and not is_locked(stage.data)
+
+
+def test_one_restart_after_the_other_keeps_nothing_open(stage, kafkalite):
+    launcher = stage.start()
+    assert kafkalite("restart", "--data", stage.data).returncode == 0
+    once = len(descriptors(launcher.pid))
+    for _ in range(2):
+        assert kafkalite("restart", "--data", stage.data).returncode == 0
+    assert len(descriptors(launcher.pid)) == once
+    assert stage.status()["restarts"] == 3
+    os.kill(stage.pid(1), signal.SIGKILL)
+    until(lambda: stage.node(1), launcher)
+    stage.end(signal.SIGKILL)
+    until(lambda: stage.left() == [])
+
+
+def test_code_that_is_broken_is_found_out_before_anything_ends(stage, kafkalite):
+    stage.start()
+    before = stage.status()
+    (stage.script / "broken").touch()
+    done = kafkalite("restart", "--data", stage.data)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "the new code does not start: ImportError: the new code is broken" in done.stderr
+    assert "the broker goes on as it was" in done.stderr
+    now = stage.status()
+    assert now["nodes"] == before["nodes"] and now["restarts"] == 0
+    (stage.script / "broken").unlink()
+    assert kafkalite("restart", "--data", stage.data).returncode == 0
+    assert stage.status()["restart"]["failed"] == ""
+
+
+def test_a_config_file_that_is_wrong_by_now_changes_nothing(stage, kafkalite, tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=2\n")
+    stage.start(config=str(config))
+    before = stage.pids()
+    config.write_text("num.partitions=many\n")
+    done = kafkalite("restart", "--data", stage.data)
+    assert done.returncode == 1 and "num.partitions" in done.stderr and "many" in done.stderr
+    assert stage.pids() == before
+    config.write_text("workers=0\nnum.partitions=2\n")
+    stage.end()
+    stage.start(config=str(config), workers=None)
+
+
+def test_from_workers_to_none_needs_a_stop(stage, kafkalite, tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("workers=1\n")
+    stage.start(config=str(config), workers=None)
+    config.write_text("workers=0\n")
+    done = kafkalite("restart", "--data", stage.data)
+    assert done.returncode == 1 and "from or to 0, which needs a stop" in done.stderr
+
+
+def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(stage, kafkalite):
+    stage.start()
+    before = {node["id"]: node["pid"] for node in stage.status()["nodes"]}
+    stage.play(1, "refuse")
+    done = kafkalite("restart", "--data", stage.data)
+    assert done.returncode == 1
+    assert "node 1 does not start on the new code: node 1 has seen enough" in done.stderr
+    assert {node["id"]: node["pid"] for node in stage.status()["nodes"]} == {
+        0: before[0],
+        2: before[2],
+    }
+    stage.play(1)
+    done = kafkalite("restart", "--data", stage.data)
+    assert done.returncode == 0, done.stderr
+    assert not {node["pid"] for node in stage.status()["nodes"]} & set(before.values())
+    assert len(stage.status()["nodes"]) == 3
+
+
+def test_a_signal_to_end_is_not_lost_in_a_restart(stage):
+    for _ in range(2):
+        stage.start()
+        stage.launcher.send_signal(signal.SIGUSR2)
+        until(lambda: "executing" in stage.log, stage.launcher)
+        stage.launcher.send_signal(signal.SIGTERM)
+        assert stage.launcher.wait(WAIT_S_MAX) == 0
+        stage.watch()
+        assert stage.left() == []
+        (stage.data / "kafkalite.log").unlink()
+
+
+def test_told_to_end_while_the_new_code_is_tried_it_ends(stage):
+    stage.start()
+    stage.launcher.send_signal(signal.SIGUSR2)
+    until(lambda: "trying the new code" in stage.log)
+    assert stage.end() == 0
+    assert stage.left() == []
+
+
+def test_what_is_carried_is_believed_by_nobody_else(stage):
+    os.environ["KAFKALITE_CARRIED"] = '{"pid": 1, "trial": true}'
+    try:
+        stage.start()
+    finally:
+        del os.environ["KAFKALITE_CARRIED"]
+    assert len(stage.status()["nodes"]) == 3
+
+
+def test_one_process_restarts_too_with_its_data_and_its_clients_waiting(start, kafkalite):
+    broker = start()
+    bootstrap = broker.ready["bootstrap"]
+    port = broker.ready["nodes"][0]["port"]
+    assert kafkalite("topic", "create", "kept", "-b", bootstrap).returncode == 0
+    began = born_on(broker.process.pid)
+    with Visitor(port) as visitor:
+        done = kafkalite("restart", "--data", broker.data)
+        assert done.returncode == 0, done.stderr
+        done = kafkalite("restart", "--data", broker.data)
+    assert done.stdout == f"restarted   {bootstrap}\n"
+    assert not [f for f in visitor.refused if isinstance(f, ConnectionRefusedError)]
+    assert born_on(broker.process.pid) == began
+    assert "kept" in kafkalite("topic", "list", "-b", bootstrap).stdout
+    log = (broker.data / "kafkalite.log").read_text()
+    assert log.count("executing") == 2 and log.count("ended") == 2
+    printed, code = broker.end(signal.SIGTERM)
+    assert code == 0 and printed.count("is ready") == 1
+    assert not broker.ready_file.exists() and not is_locked(broker.data)
+
+
+def test_one_process_goes_on_if_the_new_code_is_wrong(start, kafkalite, tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=2\n")
+    broker = start("--config", str(config))
+    config.write_text("num.partitions=0\n")
+    done = kafkalite("restart", "--data", broker.data)
+    assert done.returncode == 1 and "num.partitions" in done.stderr
+    assert answers(broker.ready["nodes"][0]["port"])
+    config.write_text("num.partitions=3\n")
+    assert kafkalite("restart", "--data", broker.data).returncode == 0
+
+
+def test_there_is_nothing_to_restart_where_nothing_runs(kafkalite, tmp_path):
+    done = kafkalite("restart", "--data", tmp_path)
+    assert done.returncode == 1 and "there is nothing to restart" in done.stderr

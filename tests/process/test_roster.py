@@ -1,0 +1,155 @@
+"""What the supervisor says shall run is made so, whatever it says, and whatever is the case."""
+
+import os
+import signal
+
+import pytest
+
+from kafkalite.process.launcher import first_roster
+from kafkalite.process.listening import Remembered, recall
+from kafkalite.protocol.schemas.bus import HELLO, ROSTER, write_frame
+from tests.process.staging import answers, is_refused
+from tests.process.waiting import until
+
+
+def incarnation(stage, node_id):
+    return [life for life in stage.lives("born") if life[0] == node_id][-1][2]
+
+
+def test_a_node_that_is_added_is_started_and_one_that_is_removed_is_no_more(stage):
+    stage.start()
+    removed, port = stage.pid(1), stage.port(1)
+    stage.roster(2, 5, 4, dedicated=[5])
+    until(lambda: {node["id"] for node in stage.status()["nodes"]} == {0, 2, 4, 5})
+    assert [node["role"] for node in stage.status()["nodes"]] == [
+        "supervisor",
+        "worker",
+        "worker",
+        "dedicated",
+    ]
+    assert answers(stage.port(4)) and answers(stage.port(5))
+    until(lambda: removed not in stage.left())
+    assert is_refused(port)
+    assert removed in [pid for _, pid, _ in stage.lives("ended")], "it was asked to end"
+    until(lambda: set(stage.heard()) == {0, 2, 4, 5})
+    until(lambda: set(recall(stage.data).ports) == {0, 2, 4, 5})
+    assert recall(stage.data).dedicated == {5}
+
+
+def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(stage):
+    stage.play(1, "linger")
+    stage.start()
+    pid, port = stage.pid(1), stage.port(1)
+    stage.roster(2)
+    until(lambda: pid in [pid for _, pid, _ in stage.lives("ending")])
+    stage.roster(1, 2, 3)
+    until(lambda: stage.node(3))
+    assert len(stage.lives("born")) == 4, "never two processes of one node"
+    stage.play(1)
+    stage.renewed(1, pid)
+    assert stage.port(1) == port
+
+
+def test_readiness_waits_for_the_nodes_the_supervisor_names(stage):
+    (stage.script / "mute").touch()
+    stage.play(3, "wait")
+    stage.launch()
+    until(lambda: len(stage.heard()) == 3, stage.launcher)
+    until(lambda: {node["state"] for node in stage.heard().values()} == {"ready"})
+    assert not stage.ready_file.exists(), "nobody has said yet which nodes there are"
+    stage.roster(1, 2, 3)
+    until(lambda: 3 in stage.heard(), stage.launcher)
+    assert not stage.ready_file.exists()
+    stage.play(3)
+    until(stage.ready_file.exists, stage.launcher)
+    assert [node["id"] for node in stage.status()["nodes"]] == [0, 1, 2, 3]
+
+
+def test_a_silent_node_is_killed_and_its_next_incarnation_is_left_alone(stage):
+    stage.start()
+    pid, old = stage.pid(1), incarnation(stage, 1)
+    os.kill(pid, signal.SIGSTOP)
+    stage.fence(1, old - 1)
+    stage.fence(7, old)
+    stage.fence(1, old)
+    stage.renewed(1, pid)
+    assert incarnation(stage, 1) > old
+    renewed = stage.pid(1)
+    stage.fence(1, old)
+    stage.roster(1, 2, 3)  # heard after the fence
+    until(lambda: stage.node(3))
+    assert stage.pid(1) == renewed
+    assert stage.log.count("is silent, and killed") == 1
+
+
+def test_a_silent_node_is_killed_even_while_it_ends(stage):
+    stage.start()
+    pid = stage.pid(1)
+    os.kill(pid, signal.SIGSTOP)
+    stage.watch()
+    stage.launcher.send_signal(signal.SIGTERM)
+    until(lambda: 2 in [node_id for node_id, _, _ in stage.lives("ended")])
+    stage.fence(1, incarnation(stage, 1))
+    assert stage.launcher.wait() == 0
+    assert stage.left() == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\0",
+        b"no frame",
+        write_frame(HELLO(image_offset=1)),
+        write_frame(ROSTER(node_ids=[-1, 1], dedicated=[])),
+        write_frame(ROSTER(node_ids=list(range(5000)), dedicated=[])),
+    ],
+)
+def test_what_cannot_be_meant_is_not_obeyed(stage, frame):
+    stage.start()
+    before = stage.status()
+    stage.say(frame, frame, write_frame(ROSTER(node_ids=[1, 2, 3], dedicated=[])))
+    until(lambda: stage.node(3))
+    assert [node for node in stage.status()["nodes"] if node["id"] != 3] == before["nodes"]
+    assert stage.log.count("is not obeyed") == 1
+
+
+def test_a_stopped_supervisor_keeps_nobody_from_being_started_again(stage):
+    stage.start()
+    supervisor = stage.pid(0)
+    os.kill(supervisor, signal.SIGSTOP)
+    for _ in range(3):
+        pid = stage.pid(1)
+        os.kill(pid, signal.SIGKILL)
+        stage.renewed(1, pid)
+    os.kill(supervisor, signal.SIGCONT)
+    until(lambda: stage.heard()[1]["pid"] == stage.pid(1))
+    assert stage.pid(0) == supervisor
+
+
+def test_a_supervisor_that_hears_nothing_for_long_is_told_the_last_word(stage):
+    stage.start()
+    os.kill(stage.pid(0), signal.SIGSTOP)
+    stage.play(1, "die")
+    os.kill(stage.pid(1), signal.SIGKILL)
+    until(lambda: stage.log.count("it is tried again") == 2)
+    os.kill(stage.pid(0), signal.SIGCONT)
+    until(lambda: stage.heard()[1]["state"] == "backoff")
+
+
+REMEMBERED = Remembered({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
+
+
+@pytest.mark.parametrize(
+    ("workers", "remembered", "roster"),
+    [
+        (2, None, {0, 1, 2}),
+        (None, None, {0, 1, 2, 3}),
+        (None, REMEMBERED, {0, 1, 3, 4}),
+        (2, REMEMBERED, {0, 1, 3, 4}),
+        (1, REMEMBERED, {0, 1, 4}),
+        (4, REMEMBERED, {0, 1, 2, 3, 4, 5}),
+        (3, Remembered({0: 9092}), {0, 1, 2, 3}),
+    ],
+)
+def test_it_begins_with_the_nodes_there_were_or_were_asked_for(workers, remembered, roster):
+    assert first_roster(workers, 3, remembered) == roster

@@ -1,0 +1,146 @@
+"""`kafkalite start --workers 2` with everything real: births, kills, restarts, and the end."""
+
+import os
+import signal
+import time
+
+import confluent_kafka
+import pytest
+
+from kafkalite.testing import Broker
+from tests.process.staging import answers
+from tests.process.waiting import is_gone, until
+
+WORKERS = 2
+
+
+@pytest.fixture
+def broker():
+    with Broker(workers=WORKERS) as broker:
+        yield broker
+
+
+def pids(broker):
+    return {node["id"]: node["pid"] for node in broker.status["nodes"]}
+
+
+def renewed(broker, before, node_id):
+    """Wait until a killed node is ready again."""
+    until(lambda: pids(broker).get(node_id, before[node_id]) != before[node_id])
+
+
+def produce(broker, topic, count, partitions):
+    """Write so many records, spread over the partitions; fails if one is not acknowledged."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    faults = []
+    for number in range(count):
+        producer.produce(
+            topic,
+            str(number).encode(),
+            partition=number % partitions,
+            on_delivery=lambda fault, _: fault and faults.append(fault),
+        )
+    assert producer.flush(30) == 0 and faults == []
+
+
+def ends(broker, topic, partitions):
+    """The end offsets of a topic's partitions."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "none"}
+    )
+    try:
+        return [
+            consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, index), 30)[1]
+            for index in range(partitions)
+        ]
+    finally:
+        consumer.close()
+
+
+def test_it_starts_serves_and_ends(broker):
+    assert [(node["id"], node["role"]) for node in broker.nodes] == [
+        (0, "supervisor"),
+        (1, "worker"),
+        (2, "worker"),
+    ]
+    topic = broker.topic(partitions=4)
+    produce(broker, topic, 8, partitions=4)
+    assert ends(broker, topic, 4) == [2] * 4
+    alive = [broker.pid, *pids(broker).values()]
+    broker.stop()
+    assert all(map(is_gone, alive))
+    broker.start()
+    assert ends(broker, topic, 4) == [2] * 4
+
+
+@pytest.mark.parametrize("node_id", [0, 1, 2])
+def test_a_killed_node_is_back_and_nothing_is_lost(broker, node_id):
+    topic = broker.topic(partitions=4)
+    produce(broker, topic, 4, partitions=4)
+    before = pids(broker)
+    broker.kill(node_id)
+    produce(broker, topic, 4, partitions=4)
+    renewed(broker, before, node_id)
+    assert {n: pid for n, pid in pids(broker).items() if n != node_id} == {
+        n: pid for n, pid in before.items() if n != node_id
+    }
+    assert ends(broker, topic, 4) == [2] * 4
+
+
+def test_killed_with_its_launcher_all_are_gone_and_come_again(broker):
+    topic = broker.topic(partitions=2)
+    produce(broker, topic, 2, partitions=2)
+    alive, ports = pids(broker), {node["id"]: node["port"] for node in broker.nodes}
+    broker.kill()
+    until(lambda: all(map(is_gone, alive.values())))
+    broker.start()
+    assert {node["id"]: node["port"] for node in broker.nodes} == ports
+    assert ends(broker, topic, 2) == [1, 1]
+
+
+def test_a_stopped_worker_is_fenced_and_replaced():
+    config = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "100"}
+    with Broker(workers=WORKERS, config=config) as broker:
+        before = pids(broker)
+        os.kill(before[1], signal.SIGSTOP)
+        renewed(broker, before, 1)
+        assert is_gone(before[1])
+        assert answers(broker.nodes[1]["port"])
+
+
+def test_a_restart_renews_all_and_a_client_goes_on(broker, kafkalite):
+    topic = broker.topic(partitions=4)
+    before = pids(broker)
+    produce(broker, topic, 4, partitions=4)
+    done = kafkalite("restart", "--data", broker.data)
+    assert done.returncode == 0, done.stderr
+    produce(broker, topic, 4, partitions=4)
+    assert not set(before.values()) & set(pids(broker).values())
+    assert ends(broker, topic, 4) == [2] * 4
+    broker.stop()
+
+
+def test_as_one_process_and_as_many_it_is_the_same_broker():
+    with Broker(workers=WORKERS) as broker:
+        topic = broker.topic(partitions=4)
+        produce(broker, topic, 4, partitions=4)
+        for workers in (0, 1, 3):
+            broker.stop()
+            broker.workers = workers
+            broker.start()
+            assert len(broker.nodes) == 1 + workers
+            assert ends(broker, topic, 4) == [1] * 4
+
+
+def test_a_port_range_that_is_not_said_again_is_as_it_was(broker):
+    nodes = [(node["id"], node["port"]) for node in broker.nodes]
+    broker.stop()
+    broker.workers = None
+    broker.start()
+    assert [(node["id"], node["port"]) for node in broker.nodes] == nodes
+
+
+def test_ready_within_a_moment():
+    began = time.monotonic()
+    with Broker(workers=3):
+        assert time.monotonic() - began < 5
