@@ -1,4 +1,7 @@
-"""The table through every client, against a broker of ours, or of CONFORMANCE_BOOTSTRAP."""
+"""The table through every client, against brokers of ours, or the one of CONFORMANCE_BOOTSTRAP.
+
+Ours has two shapes: one process, and a supervisor with workers.  No client may see the difference.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,31 @@ from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 assert SCENARIOS, (consuming, producing, restarts, topics)
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
+SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
+
+
+@pytest.fixture(scope="session", params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> str:
+    """How the broker is made up."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka]:
-    """One Kafka for all scenarios that leave it running."""
+def kafka(shape: str) -> Iterator[Kafka]:
+    """One Kafka of a shape for all scenarios that leave it running."""
     if ELSEWHERE:
         yield Kafka(ELSEWHERE)
         return
-    with Broker() as broker:
+    with Broker(workers=SHAPES[shape]) as broker:
         yield Kafka(broker.bootstrap)
 
 
 @pytest.fixture
-def restarted() -> Iterator[Kafka]:
+def restarted(shape: str) -> Iterator[Kafka]:
     """A Kafka of its own, that may be ended."""
     if ELSEWHERE:
         pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
-    with Broker() as broker:
+    with Broker(workers=SHAPES[shape]) as broker:
         yield Kafka(broker.bootstrap, broker)
 
 
@@ -40,7 +50,9 @@ def restarted() -> Iterator[Kafka]:
     ("client", "scenario"),
     [pytest.param(c, s, id=f"{c.name}-{s.name}") for c, s in cases(CLIENTS)],
 )
-def test_scenario(client: Client, scenario: Scenario, request: pytest.FixtureRequest) -> None:
+def test_scenario(
+    client: Client, scenario: Scenario, shape: str, request: pytest.FixtureRequest
+) -> None:
     if missing(client):
         pytest.skip(f"{client.name} is not on this machine")
     scenario.run(client, request.getfixturevalue("restarted" if scenario.restarts else "kafka"))
