@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 BY_CODE: dict[int, type[KafkaError]] = {}
 
@@ -37,6 +37,14 @@ class KafkaError(Exception):
         cls.code = code
         cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
         BY_CODE[code] = cls
+
+    def again(self) -> Self:
+        """The same, to be raised of one that is kept.
+
+        Raised itself, it would gather the frames of every raise, and all that they hold: requests,
+        slices, descriptors.
+        """
+        return type(self)(*self.args)
 
     def __str__(self) -> str:
         if self.args and self.args[0] is not None:

@@ -68,7 +68,7 @@ class Partition:
     def append(self, batch: memoryview | bytes) -> Appended:
         """Place a client's batch at the log's end; raises what the log finds wrong with it."""
         if self.fault is not None:
-            raise self.fault
+            raise self.fault.again()
         appended = self.log.append(batch, self.leader_epoch)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
@@ -122,7 +122,7 @@ class Partition:
         A negative epoch is none, and not checked.
         """
         if self.fault is not None:
-            raise self.fault
+            raise self.fault.again()
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:

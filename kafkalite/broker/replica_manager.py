@@ -62,7 +62,7 @@ class FetchItem(NamedTuple):
         """The partition, if it may be read under the epoch the client knows."""
         if self.partition is None:
             assert self.fault is not None
-            raise self.fault
+            raise self.fault.again()
         self.partition.check_epoch(self.current_leader_epoch)
         return self.partition
 
@@ -216,7 +216,7 @@ class ReplicaManager:
 
     def _why_absent(self, topic: Topic, index: int) -> KafkaError:
         if (topic, index) in self._offline:
-            return self._offline[topic, index][1]
+            return self._offline[topic, index][1].again()
         image = self._topic_image(topic)
         if image is None:
             return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from kafkalite import errors
@@ -296,3 +298,25 @@ def test_a_session_does_not_change_how_topics_are_named(filled, made_in, used_in
     assert answer.error_code == errors.FetchSessionTopicIdError.code
     again = request(filled, made_in, session_id=session_id, session_epoch=1)
     assert filled.ask(FETCH, made_in, **again).error_code == 0
+
+
+def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
+    """Or each request would leave its slices, and with them the files of moved logs, open."""
+    broker.create("a", partitions=2)
+    append(broker, b"v")
+    gone = broker.node.replicas.leader("a", 1)
+    gone.fault = errors.NotLeaderOrFollower()
+    broker.node.replicas.take_offline("lost", b"!" * 16, 0, errors.KafkaStorageError("away"))
+    topics = (wanted(broker, 12, (0, 0), (1, 0)), wanted(broker, 12, (0, 0), topic="lost"))
+    asked = request(broker, 12, *topics)
+    broker.ask(FETCH, 12, **asked)
+    gc.collect()
+    gc.disable()
+    try:
+        answer = broker.ask(FETCH, 12, **asked)
+        codes = [entry.error_code for topic in answer.responses for entry in topic.partitions]
+        assert codes == [0, errors.NotLeaderOrFollower.code, errors.KafkaStorageError.code]
+        assert gone.fault.__traceback__ is None
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

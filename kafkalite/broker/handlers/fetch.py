@@ -101,7 +101,8 @@ def _items(
                 if not caller.may(READ, TOPIC, partition.topic):
                     raise TopicAuthorizationFailed()
             except KafkaError as raised:
-                partition, fault = None, raised
+                # Without its frames: they hold this very list.
+                partition, fault = None, raised.with_traceback(None)
             items[topic, index] = FetchItem(
                 topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
             )
