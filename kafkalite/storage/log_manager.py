@@ -186,6 +186,10 @@ class LogManager:
                 all_are_here = False
                 continue
             if hand_over.has_arrived(path):
+                if owner.key in found and self._belongs(*owner) is None:
+                    # Of a topic that is deleted, and another one's log has its name.
+                    hand_over.set_aside(self._disk, path, owner)
+                    continue
                 path = hand_over.take_up(self._disk, path, owner)
             found[owner.key] = path
         for path in self.data.iterdir():
@@ -362,6 +366,10 @@ class LogManager:
             return present
         directory = self.data / layout.directory_name(*owner.key)
         try:
+            if present is not None and present.topic_id == NO_ID:
+                self._give_id(present, topic_id)
+                present.reconfigure(settings)
+                return present
             for of in (topic_id, NO_ID):
                 arrived = self.data / layout.arrived(topic, index, of)
                 if arrived.is_dir():
@@ -382,6 +390,21 @@ class LogManager:
         self._misplaced.pop(directory, None)
         self._logs[owner.key] = found
         return found
+
+    def discard(self, topic: str, index: int, topic_id: bytes) -> bool:
+        """Delete a log that another node hands over to this one after its topic was deleted; False
+        while it has not come.  Its name may be a log's of another topic by now."""
+        arrived = self.data / layout.arrived(topic, index, topic_id)
+        aside = self.data / layout.set_aside(topic, index, layout.DELETE_DIRECTORY)
+        try:
+            if not arrived.is_dir():
+                return False
+            self._disk.rename(arrived, aside)
+        except OSError as error:
+            failed(error, f"{arrived} cannot be renamed")
+        self._misplaced.pop(arrived, None)
+        self._doomed.add([aside], self._settings[FILE_DELETE_DELAY_MS])
+        return True
 
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
         """Whether this node once had a partition that is not there any more, nor anywhere else:

@@ -5,68 +5,25 @@ Nodes are managers of one data directory; a crash is a manager that is never clo
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.ids import NO_ID
-from kafkalite.storage import layout
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
+from kafkalite.ids import written_id
+from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage.disk import FAILURE_MARK, Disk
+from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
 from kafkalite.storage.recovery import Recovery
-from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
+from tests.storage.disks import QuickDisk
+from tests.storage.making import TOPIC_ID, batch, produced, settings, values_of
+from tests.storage.nodes import Nodes, T
 
 OTHER_ID = bytes(reversed(TOPIC_ID))
-T = ("t", 0)
-
-
-class Nodes:
-    """The managers of some nodes, opened when first asked for."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.leader = 1
-        self.settings = settings()
-        self._open: dict[int, LogManager] = {}
-
-    def __getitem__(self, node_id: int) -> LogManager:
-        if node_id not in self._open:
-            logs = self._open[node_id] = manager(self.data, node_id=node_id)
-            logs.hand_over_misplaced(self.belongs)
-            logs.load(lambda topic: self.settings)
-        return self._open[node_id]
-
-    def belongs(self, topic: str, index: int, topic_id: bytes) -> Path | None:
-        return self.path(self.leader) if topic_id in (TOPIC_ID, NO_ID) else None
-
-    def path(self, node_id: int) -> Path:
-        return layout.node_directory(self.data, node_id)
-
-    def create(self, node_id: int = 1) -> Log:
-        self.leader = node_id
-        return self[node_id].create("t", TOPIC_ID, 0, self.settings)
-
-    def move(self, to: int) -> Log:
-        """As the image says from now on: the leader hands over, and the new one takes up."""
-        self[self.leader].hand_over(self[self.leader].logs[T], self.path(to))
-        self.leader = to
-        return self.found()
-
-    def found(self) -> Log:
-        found = self[self.leader].find("t", 0, TOPIC_ID, self.settings)
-        assert found is not None
-        return found
-
-    def crash(self, *node_ids: int) -> None:
-        """SIGKILL: these go without a word, all of them if none is named."""
-        for node_id in node_ids or list(self._open):
-            for log in self._open.pop(node_id).logs.values():
-                log.release()
-
-    def names(self, node_id: int) -> list[str]:
-        return sorted(path.name for path in self.path(node_id).glob("t*"))
 
 
 @pytest.fixture
@@ -100,3 +57,443 @@ def test_a_log_goes_from_node_to_node_without_being_scanned(
         assert [nodes.names(node_id) for node_id in range(4) if node_id != to] == [[]] * 3
         assert nodes.names(to) == ["t-0"]
     assert log.leader_epochs.starts == [0, 7, 14, 21, 28]
+
+
+def test_nothing_is_flushed_for_a_move_of_a_log_that_is_left_to_the_kernel(tmp_path: Path) -> None:
+    class CountingDisk(Disk):
+        flushed = 0
+
+        def fsync(self, descriptor: int) -> None:
+            self.flushed += 1
+
+        fdatasync = syncfs = fsync
+
+    nodes = Nodes(tmp_path, disk := CountingDisk())
+    log = nodes.create()
+    log.append(batch(b"v"), 0)
+    assert nodes[2].logs == {}
+    disk.flushed = 0
+    nodes.move(2)
+    assert disk.flushed == 0
+    nodes.crash()
+
+
+def test_what_is_not_flushed_is_known_to_the_new_owner(nodes: Nodes) -> None:
+    """Else its recovery point would claim what a power cut may still take."""
+    nodes.settings = settings({keys.SEGMENT_BYTES: 400})
+    log = nodes.create()
+    for number in range(20):
+        log.append(batch(b"%d" % number), 0)
+        if number == 3:
+            log.flush()
+    log = nodes.move(2)
+    assert (log.durable_offset, log.end_offset) == (4, 20)
+    nodes[2].checkpoint()
+    assert checkpoint.read(nodes.path(2) / layout.RECOVERY_CHECKPOINT)["t-0"][0] == 4
+    synced = []
+    flush = log.flush_begin()
+    assert flush is not None
+    for segment in log.segments:
+        synced += [file.path for file in flush.files if file.path == str(segment.path)]
+    assert synced == [str(segment.path) for segment in log.segments]
+    assert flush.directories == [log.directory, log.directory.parent]
+    flush.run(Disk())
+    log.flush_end(flush)
+    assert nodes.move(3).durable_offset == 20
+
+
+def test_batches_under_way_may_be_sent_again_to_the_new_owner(nodes: Nodes) -> None:
+    log = nodes.create()
+    for sequence in range(8):
+        log.append(produced(sequence), 0)
+        log.append(produced(sequence, producer_id=8), 0)
+    log.append(produced(0, producer_id=9), 0)
+    for to in (2, 3):
+        log = nodes.move(to)
+        for sequence in range(3, 8):
+            placed = log.append(produced(sequence), 0)
+            assert (placed.duplicate, placed.base_offset) == (True, 2 * sequence)
+        with pytest.raises(OutOfOrderSequenceNumber):
+            log.append(produced(2), 0)
+        assert log.append(produced(0, producer_id=9), 0).duplicate
+    assert not log.append(produced(8), 0).duplicate
+    assert log.append(produced(4, producer_id=8), 0).duplicate
+
+
+def test_batches_under_way_may_be_sent_again_after_a_clean_end(nodes: Nodes) -> None:
+    log = nodes.create()
+    for sequence in range(8):
+        log.append(produced(sequence), 0)
+    nodes.close()
+    log = nodes.found()
+    assert [log.append(produced(sequence), 0).base_offset for sequence in range(3, 8)] == [
+        3, 4, 5, 6, 7
+    ]  # fmt: skip
+    assert log.end_offset == 8
+
+
+def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> None:
+    log = nodes.create()
+    for producer_id in range(1100):
+        for sequence in range(2):
+            log.append(produced(sequence, producer_id=producer_id), 0)
+    log = nodes.move(2)
+    assert log.append(produced(0, producer_id=1099), 0).duplicate
+    assert log.append(produced(0, producer_id=100), 0).duplicate
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(0, producer_id=99), 0)
+    assert log.append(produced(1, producer_id=99), 0).duplicate
+
+
+# -- crashes on the way ------------------------------------------------------------------------
+
+
+def test_a_leader_that_died_before_it_handed_over_does_so_at_its_next_start(nodes: Nodes) -> None:
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    assert nodes[2].find("t", 0, TOPIC_ID, nodes.settings) is None
+    nodes.crash(1)
+    nodes.leader = 2
+    assert nodes[2].find("t", 0, TOPIC_ID, nodes.settings) is None
+    assert nodes[1].logs == {}, "started again, it hands over without opening"
+    assert values_of(nodes.found()) == [(0, b"a")]
+
+
+def test_a_log_whose_leader_ended_cleanly_is_believed_by_the_next(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    nodes.close()
+    no_scan(monkeypatch)
+    nodes.leader = 2
+    assert nodes[1].logs == {}
+    assert values_of(nodes.found()) == [(0, b"a")]
+
+
+def test_a_log_that_came_while_its_new_leader_was_away_is_there_when_it_starts(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    nodes.send(2)
+    assert nodes.names(2) == [layout.arrived("t", 0, TOPIC_ID)]
+    no_scan(monkeypatch)
+    assert values_of(nodes[2].logs[T]) == [(0, b"a")]
+    assert nodes.names(2) == ["t-0"]
+    assert nodes.found() is nodes[2].logs[T]
+
+
+def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes: Nodes) -> None:
+    log = nodes.create()
+    for _ in range(5):
+        log.append(batch(b"v"), 0)
+    log.flush()
+    log.delete_records(3)
+    for _ in range(2):
+        log = nodes.move(2) if nodes.leader == 1 else nodes.found()
+        assert (log.log_start_offset, log.directory.name) == (3, "t-0")
+        nodes.crash(2)
+    log = nodes.found()
+    log.delete_records(4)
+    nodes[2].checkpoint()
+    assert hand_over.read(log.directory) is None
+    nodes.crash(2)
+    assert nodes.found().log_start_offset == 4
+
+
+def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Nodes) -> None:
+    """As when a power cut undoes the removal of the file."""
+    log = nodes.create()
+    for _ in range(5):
+        log.append(batch(b"v"), 0)
+    log = nodes.move(2)
+    word = (log.directory / layout.HANDOVER).read_bytes()
+    log.delete_records(4)
+    nodes[2].checkpoint()
+    (log.directory / layout.HANDOVER).write_bytes(word)
+    nodes.crash(2)
+    assert nodes.found().log_start_offset == 4
+
+
+def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_comes_back(
+    nodes: Nodes,
+) -> None:
+    log = nodes.create()
+    for _ in range(5):
+        log.append(batch(b"v"), 0)
+    nodes.move(2)
+    path = nodes.path(1) / layout.RECOVERY_CHECKPOINT
+    nodes.crash()
+    checkpoint.write(Disk(), path, {"t-0": [1000, 0, written_id(TOPIC_ID)]})
+    nodes[2].hand_over(nodes.found(), nodes.path(1))
+    nodes.leader = 1
+    again = nodes.found()
+    assert (again.fault, again.end_offset, again.durable_offset) == (None, 5, 0)
+
+
+@pytest.mark.parametrize("word", ["lost", "torn", "another boot's"])
+def test_a_power_cut_that_takes_the_word_leaves_what_the_checkpoints_say(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    log = nodes.create()
+    for _ in range(9):
+        log.append(batch(b"v"), 0)
+    log.flush()
+    log.delete_records(4)
+    nodes[1].checkpoint()
+    nodes.send(2)
+    path = nodes.path(2) / layout.arrived("t", 0, TOPIC_ID) / layout.HANDOVER
+    if word == "another boot's":
+        monkeypatch.setattr(hand_over, "boot_id", lambda: "another")
+    else:
+        path.unlink() if word == "lost" else os.truncate(path, 50)
+    nodes.crash()
+    scanned = []
+    recover = Recovery.recover
+    monkeypatch.setattr(Recovery, "recover", lambda *how: scanned.append(how[1:3]) or recover(*how))
+    assert nodes.found().log_start_offset == 4
+    assert scanned == [(9, 4)]
+
+
+def test_what_another_topic_of_the_name_had_is_not_asked(nodes: Nodes) -> None:
+    log = nodes.create()
+    for _ in range(9):
+        log.append(batch(b"v"), 0)
+    log.flush()
+    log.delete_records(4)
+    nodes[1].checkpoint()
+    nodes[1].delete(log)
+    nodes.crash()
+    checkpoint.write(
+        Disk(), nodes.path(1) / layout.RECOVERY_CHECKPOINT, {"t-0": [9, 4, written_id(OTHER_ID)]}
+    )
+    nodes.create(2).append(batch(b"new"), 0)
+    nodes.crash()
+    assert values_of(nodes.found()) == [(0, b"new")]
+
+
+def test_an_end_is_believed_only_of_files_of_that_size(nodes: Nodes) -> None:
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    log.append(batch(b"b"), 0)
+    size = log.active.size
+    log = nodes.move(2)
+    log.append(batch(b"c"), 0)
+    os.truncate(log.active.path, log.active.size - 1)
+    nodes.crash(2)
+    assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]
+    assert nodes.found().active.size == size
+
+
+def test_pages_that_may_differ_from_the_disk_are_dropped_by_the_next_owner(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.create().append(batch(b"a"), 0)
+    nodes.crash()
+    (nodes.path(1) / FAILURE_MARK).touch()
+    nodes.leader = 2
+    assert nodes[1].logs == {}
+    assert not (nodes.path(1) / FAILURE_MARK).exists()
+    dropped = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *how: dropped.append(how))
+    nodes.found()
+    assert dropped
+
+
+# -- what is in the way ------------------------------------------------------------------------
+
+
+def test_an_older_topics_log_that_is_still_open_is_not_touched_by_who_hands_over(
+    nodes: Nodes,
+) -> None:
+    old = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
+    old.append(batch(b"old"), 0)
+    nodes.create().append(batch(b"new"), 0)
+    nodes.send(2)
+    old.append(batch(b"old"), 0)
+    nodes[2].delete(old)
+    assert values_of(nodes.found()) == [(0, b"new")]
+    assert any(layout.is_set_aside(name, layout.DELETE_DIRECTORY) for name in nodes.names(2))
+
+
+def test_an_older_topics_log_in_the_way_is_set_aside(nodes: Nodes) -> None:
+    for opened in (True, False):
+        old = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
+        old.append(batch(b"old"), 0)
+        if not opened:
+            nodes.crash(2)
+        nodes.create().append(batch(b"new"), 0)
+        assert values_of(nodes.move(2)) == [(0, b"new")]
+        assert old.released
+        nodes[2].delete(nodes.found())
+    kept = [name for name in nodes.names(2) if layout.is_set_aside(name, layout.STRAY_DIRECTORY)]
+    sizes = [(nodes.path(2) / name / old.active.path.name).stat().st_size for name in kept]
+    assert sizes == [len(batch(b"old"))] * 2
+
+
+@pytest.mark.parametrize("name", ["t-0", layout.arrived("t", 0, TOPIC_ID)])
+@pytest.mark.parametrize("content", ["", "somebody's"])
+def test_a_directory_of_that_name_is_set_aside_and_never_merged(
+    nodes: Nodes, name: str, content: str
+) -> None:
+    nodes.create().append(batch(b"a"), 0)
+    assert nodes[2].logs == {}
+    (nodes.path(2) / name).mkdir()
+    if content:
+        (nodes.path(2) / name / "file").write_text(content)
+    assert values_of(nodes.move(2)) == [(0, b"a")]
+    assert not (nodes.path(2) / "t-0" / "file").exists()
+    aside = [path for path in nodes.path(2).glob("t*/file") if path.read_text() == content]
+    assert len(aside) == bool(content)
+    assert nodes.names(2)[0] == "t-0"
+
+
+def test_a_long_name_arrives_under_a_shortened_one(nodes: Nodes) -> None:
+    topic = "x" * 249
+    log = nodes[1].create(topic, TOPIC_ID, 0, nodes.settings)
+    log.append(batch(b"a"), 0)
+    nodes[1].hand_over(log, nodes.path(2))
+    nodes.crash()
+    assert values_of(nodes[2].logs[topic, 0]) == [(0, b"a")]
+    nodes[2].hand_over(nodes[2].logs[topic, 0], nodes.path(1))
+    found = nodes[1].find(topic, 0, TOPIC_ID, nodes.settings)
+    assert found is not None and found.directory.name == f"{topic}-0"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_log_whose_id_was_lost_moves_with_its_name(nodes: Nodes, when: str) -> None:
+    nodes.create().append(batch(b"a"), 0)
+    nodes.crash()
+    (nodes.path(1) / "t-0" / layout.PARTITION_METADATA).write_text("nonsense")
+    if when == "before":
+        nodes.leader = 2
+        assert nodes[1].logs == {}
+    else:
+        nodes.send(2)
+    found = nodes.found()
+    assert (found.topic_id, values_of(found)) == (TOPIC_ID, [(0, b"a")])
+    nodes.crash()
+    assert nodes[2].logs[T].topic_id == TOPIC_ID
+
+
+# -- what goes elsewhere, or not yet -----------------------------------------------------------
+
+
+def test_a_log_that_came_to_a_node_that_leads_it_no_more_is_sent_on(nodes: Nodes) -> None:
+    nodes.create().append(batch(b"a"), 0)
+    assert nodes[2].logs == {}
+    nodes.clock.advance(nodes[2].tick(nodes.clock.monotonic_ms()))
+    nodes.send(2)
+    nodes.leader = 3
+    assert nodes[2].tick(nodes.clock.monotonic_ms()) <= LOOK_FOR_MISPLACED_MS
+    assert nodes.names(2) == []
+    assert values_of(nodes.found()) == [(0, b"a")]
+
+
+def test_a_log_that_came_before_the_image_says_so_waits_to_be_looked_for(nodes: Nodes) -> None:
+    nodes.create().append(batch(b"a"), 0)
+    known = False
+    real = nodes.belongs
+    nodes.belongs = lambda *of: real(*of) if known else None  # type: ignore[method-assign]
+    assert nodes[2].logs == {}
+    nodes.send(2)
+    nodes[2].tick(nodes.clock.monotonic_ms())
+    known = True
+    nodes[2].tick(nodes.clock.monotonic_ms())
+    assert values_of(nodes.found()) == [(0, b"a")]
+
+
+class FullForMoves(QuickDisk):
+    """Has no room to rename a log's directory."""
+
+    full = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.full and source.name == "t-0":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.rename(source, target)
+
+
+def test_what_cannot_be_handed_over_at_the_start_is_not_opened_and_tried_again(
+    tmp_path: Path,
+) -> None:
+    nodes = Nodes(tmp_path, disk := FullForMoves())
+    nodes.create().append(batch(b"a"), 0)
+    nodes.crash()
+    (nodes.path(1) / FAILURE_MARK).touch()
+    nodes.leader, disk.full = 2, True
+    assert nodes[1].logs == {}
+    assert (nodes.path(1) / FAILURE_MARK).exists(), "it says something of a log that is still here"
+    assert nodes[1].tick(nodes.clock.monotonic_ms()) == LOOK_FOR_MISPLACED_MS
+    disk.full = False
+    nodes[1].tick(nodes.clock.monotonic_ms())
+    assert values_of(nodes.found()) == [(0, b"a")]
+    nodes.crash()
+
+
+def test_what_could_not_be_handed_over_and_belongs_here_again_is_opened(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, disk := FullForMoves())
+    nodes.create().append(batch(b"a"), 0)
+    nodes.crash()
+    nodes.leader, disk.full = 2, True
+    assert nodes[1].logs == {}
+    nodes.leader = 1
+    assert values_of(nodes.found()) == [(0, b"a")]
+    nodes.crash()
+
+
+def test_a_log_that_is_being_flushed_stays_until_it_is(nodes: Nodes) -> None:
+    """The flush writes small files, too: under names that would be another node's."""
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    flush = log.flush_begin()
+    assert flush is not None and log.flushing
+    with pytest.raises(KafkaStorageError, match="being flushed"):
+        nodes.send(2)
+    nodes.leader = 1
+    flush.run(Disk())
+    log.flush_end(flush)
+    assert values_of(nodes.move(2)) == [(0, b"a")]
+
+
+def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> None:
+    assert not nodes[1].had("t", 0, TOPIC_ID)
+    nodes.create()
+    nodes[1].checkpoint()
+    nodes.send(2)
+    assert not nodes[1].had("t", 0, TOPIC_ID), "it is at another node, not taken up"
+    nodes.found()
+    assert not nodes[1].had("t", 0, TOPIC_ID)
+    nodes.move(1)
+    nodes.crash()
+    (nodes.path(1) / "t-0").rename(nodes.data / "aside")
+    assert nodes[1].find("t", 0, TOPIC_ID, nodes.settings) is None
+    assert nodes[1].had("t", 0, TOPIC_ID)
+    assert not nodes[1].had("t", 0, OTHER_ID)
+    (nodes.data / "aside").rename(nodes.path(1) / "t-0")
+    assert nodes.found().end_offset == 0
+
+
+def test_a_log_that_left_is_forgotten_when_its_topic_is_deleted(nodes: Nodes) -> None:
+    nodes.create()
+    nodes.move(2)
+    for known in (True, False):
+        nodes[1].checkpoint()
+        nodes.crash(1)
+        points = checkpoint.read(nodes.path(1) / layout.RECOVERY_CHECKPOINT)
+        assert ("t-0" in points) is known
+        nodes.belongs = lambda *_: None  # type: ignore[method-assign]
+
+
+def test_a_damaged_log_is_handed_over_with_what_was_known_of_it(nodes: Nodes) -> None:
+    log = nodes.create()
+    for _ in range(5):
+        log.append(batch(b"v"), 0)
+    log.flush()
+    nodes[1].checkpoint()
+    nodes.crash()
+    os.truncate(log.active.path, 50)
+    for to in (2, 3):
+        log = nodes.move(to)
+        assert log.quarantined and "already flushed" in str(log.fault)

@@ -1,0 +1,77 @@
+"""Some nodes' managers on one data directory, told by a test who leads the partition t-0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kafkalite.clock import ManualClock
+from kafkalite.ids import NO_ID
+from kafkalite.storage import layout
+from kafkalite.storage.disk import Disk
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_manager import LogManager
+from tests.storage.making import TOPIC_ID, manager, settings
+
+T = ("t", 0)
+
+
+class Nodes:
+    """The managers, opened when first asked for."""
+
+    def __init__(self, data: Path, disk: Disk | None = None) -> None:
+        self.data = data
+        self.leader = 1
+        self.settings = settings()
+        self.clock = ManualClock()
+        self.disk = disk
+        self._open: dict[int, LogManager] = {}
+
+    def __getitem__(self, node_id: int) -> LogManager:
+        if node_id not in self._open:
+            logs = manager(self.data, self.clock, self.disk, node_id)
+            logs.hand_over_misplaced(self.belongs)
+            logs.load(lambda topic: self.settings)
+            self._open[node_id] = logs
+        return self._open[node_id]
+
+    def belongs(self, topic: str, index: int, topic_id: bytes) -> Path | None:
+        """As the image says it: the leader's directory."""
+        if (topic, index) == T and topic_id in (TOPIC_ID, NO_ID):
+            return self.path(self.leader)
+        return None
+
+    def path(self, node_id: int) -> Path:
+        return layout.node_directory(self.data, node_id)
+
+    def create(self, node_id: int = 1) -> Log:
+        self.leader = node_id
+        return self[node_id].create("t", TOPIC_ID, 0, self.settings)
+
+    def send(self, to: int) -> None:
+        """The image names another leader, and the one before hands over."""
+        before = self[self.leader]
+        self.leader = to
+        before.hand_over(before.logs[T], self.path(to))
+
+    def move(self, to: int) -> Log:
+        """The same, and the new one takes it up."""
+        self.send(to)
+        return self.found()
+
+    def found(self) -> Log:
+        found = self[self.leader].find("t", 0, TOPIC_ID, self.settings)
+        assert found is not None
+        return found
+
+    def crash(self, *node_ids: int) -> None:
+        """SIGKILL: these go without a word, all of them if none is named."""
+        for node_id in node_ids or list(self._open):
+            for log in self._open.pop(node_id).logs.values():
+                log.release()
+
+    def close(self, *node_ids: int) -> None:
+        for node_id in node_ids or list(self._open):
+            self._open.pop(node_id).close()
+
+    def names(self, node_id: int) -> list[str]:
+        return sorted(path.name for path in self.path(node_id).glob("t*"))

@@ -1,0 +1,168 @@
+"""The parts of a data directory: what is missing or there twice is said, what is nobody's kept."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kafkalite.config import topic as keys
+from kafkalite.errors import Refusal
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.storage.recovery import Recovery
+from kafkalite.storage.recovery_points import RecoveryPoints
+from tests.storage.disks import FaultyDisk, QuickDisk
+from tests.storage.making import TOPIC_ID, batch, settings, values_of
+from tests.storage.nodes import Nodes, T
+
+OTHER_ID = bytes(reversed(TOPIC_ID))
+
+
+def refused(data: Path, *node_ids: int) -> str:
+    with pytest.raises(Refusal) as refusal:
+        check_parts(data, node_ids)
+    return str(refusal.value)
+
+
+def filled(data: Path, *node_ids: int) -> Nodes:
+    """Nodes that are closed again: the first has the partition, with two records."""
+    nodes = Nodes(data)
+    nodes[0].open_metadata()
+    log = nodes.create(node_ids[0])
+    for value in (b"a", b"b"):
+        log.append(batch(value), 0)
+    for node_id in node_ids:
+        nodes[node_id].checkpoint()
+    nodes.close()
+    return nodes
+
+
+def test_a_whole_data_directory_is_in_order(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2)
+    check_parts(tmp_path, [0, 1, 2])
+
+
+def test_a_node_that_never_ran_lacks_nothing(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2)
+    check_parts(tmp_path, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_a_missing_part_is_named_until_an_empty_one_is_made(tmp_path: Path, also: bool) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    path = tmp_path / "nodes" / "2"
+    shutil.rmtree(path.parent if also else path)
+    missing = tmp_path / "nodes" / ("1" if also else "2")
+    said = refused(tmp_path, 0, 1, 2)
+    assert f"{missing} is missing" in said and f"mkdir {missing}" in said
+    for node_id in (1, 2):
+        nodes.path(node_id).mkdir(parents=True, exist_ok=True)
+    check_parts(tmp_path, [0, 1, 2])
+    assert nodes[2].logs == {}
+    nodes.crash()
+
+
+def test_a_partition_that_is_there_twice_is_named_with_both_places(tmp_path: Path) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    original = nodes.path(1) / "t-0"
+    for name in (nodes.path(2) / "t-0", nodes.path(2) / layout.arrived("t", 0, TOPIC_ID)):
+        shutil.copytree(original, name)
+        said = refused(tmp_path, 0, 1, 2)
+        assert "t-0 is there twice" in said and str(original) in said and str(name) in said
+        shutil.rmtree(name)
+    shutil.copytree(original, tmp_path / "t-0")
+    assert f"as {original} and as {tmp_path / 't-0'}" in refused(tmp_path, 0, 1, 2)
+
+
+def test_what_only_looks_like_the_same_partition_is_none(tmp_path: Path) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    empty = nodes[2].create("t", TOPIC_ID, 0, settings())
+    check_parts(tmp_path, [0, 1, 2])
+    nodes[2].delete(empty)
+    nodes[2].create("t", OTHER_ID, 0, settings()).append(batch(b"v"), 0)
+    check_parts(tmp_path, [0, 1, 2])
+    nodes.crash()
+
+
+def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    stray = nodes[2].create("nobodys", OTHER_ID, 0, settings())
+    deleted = nodes[2].create("deleted", OTHER_ID, 0, settings())
+    older = nodes[2].create("older", OTHER_ID, 0, settings())
+    nodes[2].delete(deleted)
+    nodes[2].set_stray(older)
+    stray.append(batch(b"v"), 0)
+    nodes.crash()
+    nodes.leader = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Recovery, "recover", lambda *_: pytest.fail("a clean log was scanned"))
+        assert evacuate(tmp_path, [0], nodes.belongs, QuickDisk())
+        assert list((tmp_path / "nodes").iterdir()) == []
+        assert not list(tmp_path.glob(".node-*"))
+        assert values_of(nodes[0].logs[T]) == [(0, b"a"), (1, b"b")]
+    kept = [path.name for path in tmp_path.glob("*-stray")]
+    assert sorted(name.partition("-")[0] for name in kept) == ["nobodys", "older"]
+    assert not list(tmp_path.glob("deleted*"))
+    check_parts(tmp_path, [0])
+    nodes.crash()
+
+
+def test_only_nodes_that_never_run_again_are_cleared(tmp_path: Path) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    assert evacuate(tmp_path, [0, 1], nodes.belongs, QuickDisk())
+    assert nodes.path(1).is_dir() and not nodes.path(2).exists()
+    assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]
+    nodes.crash()
+
+
+def test_what_cannot_be_cleared_yet_is_cleared_later(tmp_path: Path) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    nodes.leader = 0
+    for fail_at in range(1, 100):
+        disk = FaultyDisk(fail_at, errno.ENOSPC)
+        if evacuate(tmp_path, [0], nodes.belongs, disk):
+            break
+        assert disk.failed
+    assert fail_at > 5
+    assert list((tmp_path / "nodes").iterdir()) == []
+    assert values_of(nodes[0].logs[T]) == [(0, b"a"), (1, b"b")]
+    nodes.crash()
+
+
+def test_from_one_process_to_many_and_back_nothing_is_lost_or_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recovery, "recover", lambda *_: pytest.fail("a clean log was scanned"))
+    nodes = filled(tmp_path, 0)
+    for leader, node_ids in ((2, [0, 1, 2]), (0, [0]), (1, [0, 1])):
+        nodes.leader = leader
+        check_parts(tmp_path, node_ids)
+        assert evacuate(tmp_path, node_ids, nodes.belongs, QuickDisk())
+        for node_id in node_ids:
+            assert nodes[node_id].data == nodes.path(node_id)
+        assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]
+        nodes.close()
+
+
+def test_recovery_points_of_a_version_without_topic_ids_are_read(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.settings = settings({keys.SEGMENT_BYTES: 1 << 20})
+    log = nodes.create()
+    for _ in range(5):
+        log.append(batch(b"v"), 0)
+    log.flush()
+    nodes.crash()
+    path = nodes.path(1) / layout.RECOVERY_CHECKPOINT
+    for points in ({"t-0": [5, 3]}, {"t-0": [5, 3], "u-0": "nonsense", "v-0": [1, 2, "no id"]}):
+        checkpoint.write(QuickDisk(), path, points)
+        assert nodes.found().log_start_offset == 3
+        nodes.crash()
+    for content in (["t-0"], "t-0", None):
+        checkpoint.write(QuickDisk(), path, content)
+        found = RecoveryPoints(tmp_path, nodes.path(1), QuickDisk())
+        assert found.known(nodes.path(1) / "t-0", TOPIC_ID).recovery_point == 0
