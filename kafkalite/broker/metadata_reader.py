@@ -29,6 +29,7 @@ log = logging.getLogger("kafkalite.broker")
 
 Replay = Callable[[internal.Record], None]
 
+OFFSET_MAX = 2**63 - 1
 ROLLED_TIMES_MAX = 10
 """How often a file may vanish between its being listed and its being opened."""
 
@@ -76,12 +77,13 @@ class MetadataReader:
             self.offset = int(path.stem)
             return
 
-    def read_on(self, replay: Replay) -> None:
-        """Replay what has been written since; CorruptMessage if it is not there any more."""
-        while self._read_segment(replay):
+    def read_on(self, replay: Replay, end_offset: int = OFFSET_MAX) -> None:
+        """Replay what has been written since, up to an offset; CorruptMessage if it is not there
+        any more."""
+        while self.offset < end_offset and self._read_segment(replay, end_offset):
             pass
 
-    def _read_segment(self, replay: Replay) -> bool:
+    def _read_segment(self, replay: Replay, end_offset: int) -> bool:
         """Read on in the segment that holds the next record; whether another follows it."""
         bases = self._bases()
         number = sum(base <= self.offset for base in bases) - 1
@@ -95,6 +97,8 @@ class MetadataReader:
             file.seek(self._position)
             content = file.read()
         for batch in _whole_batches(content):
+            if batch.header.base_offset >= end_offset:
+                break
             if batch.header.base_offset > self.offset:
                 raise CorruptMessage("records are missing there.")
             for record in batch if batch.header.last_offset >= self.offset else ():

@@ -4,8 +4,8 @@
         ◀─ the new leader's heartbeat no longer lacks it ─ next
 
 A partition is nobody's for the milliseconds between two leaders, so few are on their way at once.
-One is only moved away from a worker that has told it leads it, to one that is there: two moves of
-a partition never overlap.
+One is only moved away from a worker that has made all that was decided, and leads it, to one that
+is there: two moves of a partition never overlap, and none goes before its directory was made.
 
 A draining worker is emptied for as long as it is marked so, also by the next supervisor.  A plan
 of `rebalance` lives as long as this process, and can be asked for again.
@@ -61,7 +61,6 @@ class Mover:
         self._root = root
         self._plan: deque[Move] = deque()
         self._moving: dict[tuple[bytes, int], OnItsWay] = {}
-        self._begun_at = controller.log.end_offset
         self._deciding = False
         membership.heard.append(self.look)
         self._look_again()
@@ -126,7 +125,7 @@ class Mover:
             place not in self._moving
             and member is not None
             and member.made_offset >= 0
-            and self._membership.has_made(move.from_node, *place, self._begun_at)
+            and self._membership.has_made(move.from_node, *place, self._controller.log.end_offset)
         )
 
     def _decide(self, moves: list[Move]) -> None:

@@ -41,13 +41,7 @@ from kafkalite.config.broker import (
     parse_listener,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.image import (
-    SUPERVISOR_ID,
-    ClusterImage,
-    NodeImage,
-    PartitionImage,
-    TopicImage,
-)
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
 from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, Record
@@ -245,7 +239,7 @@ class Node:
         for partition in list(present.values()):
             leader = topic.partitions[partition.index]
             if leader.leader != self.node_id:
-                self._give_up(partition, leader)
+                self._give_up(partition)
                 continue
             partition.lead(leader.leader_epoch)
             partition.log.reconfigure(settings)
@@ -368,24 +362,32 @@ class Node:
         topic = self.image.topics_by_id.get(topic_id)
         if topic is None:
             # Deleted on its way here: it is to be deleted when it comes.
-            found = self.logs.find(name, index, topic_id, self.settings)
-            if found is not None:
-                self.logs.delete(found)
-            return late or found is not None
+            return self._discarded(name, index, topic_id) or late
         if topic.partitions[index].leader != self.node_id:
             return True
         self._make(topic, index, self.settings.for_topic(topic.config))
         return index in self.replicas.of_topic(topic_id)
 
-    def _give_up(self, partition: Partition, to: PartitionImage) -> None:
-        """Lead a partition no more, and hand its directory to the node that does."""
+    def _discarded(self, topic: str, index: int, topic_id: bytes) -> bool:
+        try:
+            return self.logs.discard(topic, index, topic_id)
+        except KafkaStorageError as fault:
+            log.warning("%s", fault)
+            return False
+
+    def _give_up(self, partition: Partition) -> None:
+        """Lead a partition no more, and hand its directory to the node that does by then."""
 
         def hand_over(again_ms: int = HAND_OVER_AGAIN_MS) -> None:
-            if partition.topic_id not in self.image.topics_by_id:
+            topic = self.image.topics_by_id.get(partition.topic_id)
+            if topic is None:
                 self.logs.delete(partition.log)  # meanwhile
                 return
+            leader = topic.partitions[partition.index].leader
+            if leader == self.node_id:
+                return  # it came back meanwhile, and is led again with the same log
             try:
-                self.logs.hand_over(partition.log, node_directory(self.root, to.leader))
+                self.logs.hand_over(partition.log, node_directory(self.root, leader))
             except KafkaStorageError as fault:
                 if again_ms >= MAKE_AGAIN_MS:
                     log.error("%s cannot be handed over yet: %s", partition, fault)

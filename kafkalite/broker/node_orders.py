@@ -79,7 +79,8 @@ class NodeOrders:
             return self._nothing().map(lambda _: drain_moves(image, node_id, sizes))
 
         def begin(_: None) -> list[Move]:
-            moves = drain_moves(image, node_id, sizes)
+            # The next order may have removed it, before this one was on the disk.
+            moves = drain_moves(image, node_id, sizes) if node_id in image.nodes else []
             self._mover.look()
             return moves
 

@@ -123,16 +123,20 @@ class RemoteController:
         take(self, message.fields)
 
     def _welcome(self, fields: dict[str, Any]) -> None:
+        if fields["incarnation"] < self._supervisor:
+            return  # said by one that is dead
         if fields["incarnation"] != self._supervisor:
+            if fields["image_offset"] < self.offset:
+                raise Fatal(
+                    f"the supervisor's metadata log came back shorter: it ends at"
+                    f" {fields['image_offset']}, and this image stands for {self.offset}"
+                )
             self._fail_sent()
             self._supervisor = fields["incarnation"]
+        # The same one's log only grows, and may have been read further since this was said.
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
-        if fields["image_offset"] < self.offset:
-            raise Fatal(
-                f"the supervisor's metadata log came back shorter: it ends at"
-                f" {fields['image_offset']}, and this image stands for {self.offset}"
-            )
-        self._read_up_to(fields["image_offset"])
+        if fields["image_offset"] > self.offset:
+            self._read_up_to(fields["image_offset"])
         self._is_welcome = True
         self._beat()
         for request_id, asked in list(self._asked.items()):
@@ -142,6 +146,8 @@ class RemoteController:
             self.welcomed()
 
     def _delta(self, fields: dict[str, Any]) -> None:
+        if not self._is_welcome:
+            return  # said before that, perhaps by one that is dead; a welcome tells how far to read
         begin, end = fields["begin_offset"], fields["end_offset"]
         if end - begin != len(fields["records"]):
             log.warning("a delta of %d to %d has %d records: dropped", begin, end,
@@ -162,7 +168,10 @@ class RemoteController:
             self._tell(records)
 
     def _read_up_to(self, end_offset: int) -> None:
-        """Read on in the files, which reach at least there."""
+        """Read on in the files, which reach at least there.
+
+        Not further: a supervisor that is new would be found to know less than this image.
+        """
         records: list[Record] = []
 
         def replay(record: Record) -> None:
@@ -170,7 +179,7 @@ class RemoteController:
             records.append(record)
 
         try:
-            self._reader.read_on(replay)
+            self._reader.read_on(replay, end_offset)
         except (KafkaError, OSError) as fault:
             lost = f"the metadata log cannot be followed at offset {self.offset}"
             raise Fatal(f"{lost}: {fault}") from None

@@ -1,0 +1,560 @@
+"""A whole broker in this process: a supervisor and workers, on one clock and a bus in memory.
+
+Each process is what supervisor.run and worker.run make, on its own reactor; the bus, the launcher
+and the flush threads are stood in for, so that a test decides what comes when.  Nothing happens
+but by `step`: one message is delivered, one loop ticks, or a millisecond passes.
+
+A process that is killed is forgotten as it stands: what it wrote is in the files, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from kafkalite.broker import assembly
+from kafkalite.broker.membership import BACKOFF, READY, STARTING
+from kafkalite.broker.node import Node
+from kafkalite.broker.remote_controller import RemoteController
+from kafkalite.clock import ManualClock
+from kafkalite.config.settings import Settings
+from kafkalite.errors import Fatal
+from kafkalite.process import supervisor as supervising
+from kafkalite.process.birth import Birth
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas import bus
+from kafkalite.protocol.schemas.bus import Record
+from kafkalite.storage.disk import Disk
+from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.transport.bus import Peer, identity_of, peer_of
+from kafkalite.transport.reactor import Reactor
+from tests.handlers.conftest import Wire
+
+STEPS_MAX = 4_000
+PACKET_MAX = 1 << 20
+
+
+class QuietDisk(Disk):
+    """A disk whose flushes cost nothing: no test here cuts the power."""
+
+    fdatasync = staticmethod(lambda _: None)
+    fsync = staticmethod(lambda _: None)
+
+
+class SlowFlusher:
+    """Flushes in a later tick, or when the test lets it."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self._begun: deque[Any] = deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._event
+
+    def submit(self, flushes: Any) -> None:
+        self._begun += flushes
+        if self._begun and not self.held:
+            os.eventfd_write(self._event, 1)
+
+    def let_go(self) -> None:
+        """Flush what is held, and from now on at once."""
+        self.held = False
+        os.eventfd_write(self._event, 1)
+
+    def collect(self) -> list[Any]:
+        os.eventfd_read(self._event)
+        done = []
+        while self._begun and not self.held:
+            flush = self._begun.popleft()
+            flush.run(QuietDisk())
+            done.append(flush)
+        return done
+
+    def close(self) -> None:
+        for flush in self._begun:
+            flush.run(QuietDisk())
+        self.forget()
+
+    def forget(self) -> None:
+        """Its process was killed."""
+        self._begun.clear()
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
+
+
+class MemoryBus:
+    """Queues of frames between the supervisor and each worker, which keep their order."""
+
+    def __init__(self) -> None:
+        self.server: Callable[[bytes, Record], object] | None = None
+        self.connected: set[bytes] = set()
+        self.to_server: dict[bytes, deque[bytes]] = {}
+        self.to_worker: dict[bytes, deque[bytes]] = {}
+        self.cut: set[bytes] = set()
+        """Who cannot reach the supervisor now."""
+
+    def send_down(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+        if identity not in self.connected:
+            return False
+        self.to_worker[identity].append(bus.write_frame(message))
+        return True
+
+    def send_up(self, identity: bytes, message: Record) -> bool:
+        self.to_server.setdefault(identity, deque()).append(bus.write_frame(message))
+        return True
+
+    def lose_server(self) -> None:
+        """The supervisor died: with it goes what it had taken in."""
+        self.server = None
+        self.connected.clear()
+        self.to_server.clear()
+
+    def lose_worker(self, identity: bytes) -> None:
+        """It died; what it sent may still be on its way."""
+        self.connected.discard(identity)
+        self.to_worker.pop(identity, None)
+
+
+class BusEnd:
+    """BusServer, as supervisor.py makes it."""
+
+    def __init__(self, memory: MemoryBus, received: Callable[[bytes, Record], object]) -> None:
+        self._memory = memory
+        memory.server = received
+        self.send = memory.send_down
+
+    def close(self) -> None:
+        self._memory.lose_server()
+
+
+class Asking(Wire):
+    """A client's connection with one request on it."""
+
+    def __init__(self, api: Api, version: int, correlation_id: int, port: int) -> None:
+        super().__init__(("127.0.0.1", port))
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+
+    @property
+    def over(self) -> bool:
+        """Whether there is an answer, or will be none."""
+        return self.sent is not None or self.closed
+
+    @property
+    def answer(self) -> Fields:
+        """The answer, decoded; it is the one to this request."""
+        assert not self.closed, "the connection was closed"
+        answer = self.bytes
+        assert int.from_bytes(answer[:4], "big") == self.correlation_id, "somebody else's answer"
+        begin = 5 if self.api.response_header_flexible(self.version) else 4
+        return self.api.response.read(self.version, answer, begin)
+
+
+class Running:
+    """One node's process."""
+
+    node: Node
+    supervisor: supervising.Supervisor | None = None
+
+    def __init__(self, cluster: Cluster, node_id: int, incarnation: int) -> None:
+        self.peer = Peer(node_id, incarnation)
+        self.identity = identity_of(self.peer)
+        self.paused = False
+        self.askings: list[Asking] = []
+        self.flusher = SlowFlusher()
+        self.reactor = Reactor(cluster.clock)
+        self.logs = LogManager(cluster.directory, cluster.settings, cluster.clock, QuietDisk())
+
+    @property
+    def remote(self) -> RemoteController:
+        assert isinstance(self.node.controller, RemoteController)
+        return self.node.controller
+
+    def hang_up(self) -> None:
+        """Its clients see their connections end."""
+        for asking in self.askings:
+            asking.closed = asking.closed or asking.sent is None
+
+    def forget(self) -> None:
+        """It was killed: let go of what it had open, and write nothing."""
+        self.hang_up()
+        self.flusher.forget()
+        self.reactor.close()
+        for found in self.logs.logs.values():
+            found.release()
+
+
+class Cluster:
+    """The launcher and the processes it has; see the module."""
+
+    def __init__(self, directory: Path, workers: int = 2, seed: int = 0, **settings: str) -> None:
+        self.directory = directory
+        self.random = random.Random(seed)
+        self.clock = ManualClock()
+        self.settings = Settings.broker({"durability": "os", **settings})
+        self.bus = MemoryBus()
+        self.running: dict[int, Running] = {}
+        self.held_down: set[int] = set()
+        """Nodes that were killed and are not started again before the test says so."""
+        self.incarnation = 0
+        self.incarnations: dict[int, int] = {}
+        self.roster: set[int] = set()
+        self.listeners: dict[int, socket.socket] = {}
+        self.orders: socket.socket | None = None
+        self.fenced: list[Peer] = []
+        self.deaths: list[tuple[int, BaseException]] = []
+        """Processes that ended themselves."""
+        self.faults: list[Exception] = []
+        """What a process's end of the bus would have complained about."""
+        self.asked = 0
+        self._told = b""
+        self.locked = LogDirectory(directory)
+        self.locked.lock()
+        self.begin(workers)
+
+    # -- the launcher ------------------------------------------------------------------------
+
+    def begin(self, workers: int | None) -> None:
+        """Start the broker, with so many workers."""
+        self.start(0, workers=workers, first=True)
+        self.settle()
+
+    def end(self) -> None:
+        """End the broker cleanly: the workers, then the supervisor."""
+        self.roster.clear()
+        for node_id in sorted(self.running, reverse=True):
+            self.end_one(node_id)
+        self.listeners_closed()
+
+    def close(self) -> None:
+        for node_id in list(self.running):
+            self.kill(node_id)
+        self.listeners_closed()
+        self.locked.close()
+
+    def listeners_closed(self) -> None:
+        while self.listeners:
+            self.listeners.popitem()[1].close()
+
+    def start(self, node_id: int, *, workers: int | None = None, first: bool = False) -> Running:
+        """Start a node's process."""
+        self.held_down.discard(node_id)
+        self.incarnation += 1
+        self.incarnations[node_id] = self.incarnation
+        made = Running(self, node_id, self.incarnation)
+        if node_id not in self.listeners:
+            self.listeners[node_id] = socket.create_server(("127.0.0.1", 0))
+        listener = self.listeners[node_id].dup()
+        made.logs.open_directory(self.locked.cluster_id, node_id)
+        with mock.patch.object(assembly, "Flusher", lambda _: made.flusher):
+            if node_id == 0:
+                self._supervise(made, listener, workers, first)
+            else:
+                self._work(made, listener)
+        self.running[node_id] = made
+        return made
+
+    def _supervise(
+        self, made: Running, listener: socket.socket, workers: int | None, first: bool
+    ) -> None:
+        self.orders, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.orders.setblocking(False)
+        self._told = b""
+        addresses = {n: bound.getsockname()[:2] for n, bound in self.listeners.items()}
+        birth = Birth(
+            0, made.peer.incarnation, listener, others, self.settings, self.directory,
+            self.locked.cluster_id, self.directory, addresses, workers, first,
+        )  # fmt: skip
+        controller = assembly.local_controller(made.logs, made.reactor)
+        if first:
+            check_parts(self.directory, controller.image.nodes)
+        wanted = supervising.wanted_nodes(birth, controller)
+        assembly.settle(controller, birth.cluster_id, self.settings, wanted)
+        made.node = assembly.node_with(
+            controller, self.settings, made.reactor, made.logs, listener, self.directory
+        )
+        evacuate(self.directory, {*controller.image.nodes, *addresses}, made.node.place_of)
+        made.node.open()
+        end = mock.patch.object(
+            supervising, "BusServer", lambda reactor, path, received: BusEnd(self.bus, received)
+        )
+        with end:
+            made.supervisor = supervising.Supervisor(birth, made.node, controller, made.reactor)
+
+    def _work(self, made: Running, listener: socket.socket) -> None:
+        made.node = assembly.worker_node(
+            self.settings, made.reactor, made.logs, listener, self.directory, made.peer.node_id
+        )
+        made.node.open()
+        controller = made.remote
+        controller.welcomed = made.node.producer_ids.refill
+        controller.connect(lambda message: self.bus.send_up(made.identity, message))
+
+    def kill(self, node_id: int, *, stay_down: bool = False) -> None:
+        """SIGKILL."""
+        gone = self.running.pop(node_id)
+        if stay_down:
+            self.held_down.add(node_id)
+        if node_id == 0:
+            self._supervisor_gone(gone)
+            self.bus.lose_server()
+        else:
+            self.bus.lose_worker(gone.identity)
+        gone.forget()
+
+    def end_one(self, node_id: int) -> None:
+        """SIGTERM."""
+        gone = self.running.pop(node_id)
+        if gone.supervisor is not None:
+            gone.supervisor.close()
+            self._supervisor_gone(gone)
+        else:
+            self.bus.lose_worker(gone.identity)
+        gone.node.close()
+        gone.hang_up()
+
+    def _supervisor_gone(self, gone: Running) -> None:
+        assert self.orders is not None and gone.supervisor is not None
+        self.orders.close()
+        gone.supervisor._orders.close()
+        self.orders = None
+
+    def launch(self) -> None:
+        """Obey the supervisor, keep every node running that shall be, and tell of them."""
+        while self.orders is not None:
+            try:
+                message = bus.read_frame(self.orders.recv(PACKET_MAX))
+            except BlockingIOError:
+                break
+            if message.kind is bus.ROSTER:
+                self.roster = set(message.fields["node_ids"])
+            else:
+                peer = Peer(**message.fields)
+                self.fenced.append(peer)
+                if peer.node_id in self.running and self.running[peer.node_id].peer == peer:
+                    self.kill(peer.node_id)
+        for node_id in [n for n in self.running if n and n not in self.roster]:
+            self.end_one(node_id)
+            self.listeners.pop(node_id).close()
+        for node_id in [0, *sorted(self.roster)]:
+            if node_id not in self.running and node_id not in self.held_down:
+                self.start(node_id)
+        self._tell()
+
+    def _tell(self) -> None:
+        nodes = []
+        for node_id in sorted({0, *self.roster}):
+            there = self.running.get(node_id)
+            host, port = "127.0.0.1", 0
+            if node_id in self.listeners:
+                port = self.listeners[node_id].getsockname()[1]
+            ready = there is not None and (node_id == 0 or there.identity in self.bus.connected)
+            nodes.append(
+                {
+                    "node_id": node_id,
+                    "incarnation": self.incarnations.get(node_id, 0),
+                    "pid": 1000 + self.incarnations.get(node_id, 0),
+                    "host": host,
+                    "port": port,
+                    "state": BACKOFF if there is None else READY if ready else STARTING,
+                }
+            )
+        frame = bus.write_frame(bus.NODES(nodes=nodes))
+        if self.orders is not None and frame != self._told:
+            self.orders.send(frame)
+            self._told = frame
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Everything once around, and a millisecond passes."""
+        self.connect()
+        self.deliver()
+        for node_id in list(self.running):
+            self.tick(node_id)
+        self.launch()
+        self.clock.advance(1)
+
+    def connect(self) -> None:
+        """Have the bus connect whoever is not."""
+        if self.bus.server is None:
+            return
+        for there in list(self.running.values()):
+            if there.peer.node_id and there.identity not in self.bus.connected | self.bus.cut:
+                self.bus.connected.add(there.identity)
+                self.bus.to_worker.setdefault(there.identity, deque())
+                self.guarded(there, lambda there=there: there.remote.reached(True))
+
+    def disconnect(self, node_id: int) -> None:
+        """Break a worker's connection; what was on its way is lost."""
+        there = self.running[node_id]
+        if there.identity in self.bus.connected:
+            self.bus.connected.discard(there.identity)
+            self.bus.to_worker.pop(there.identity, None)
+            self.bus.to_server.pop(there.identity, None)
+            self.guarded(there, lambda: there.remote.reached(False))
+
+    def deliver(self) -> None:
+        """All that waits on the bus now; what it causes waits for the next time."""
+        for identity in list(self.bus.to_server):
+            self.deliver_up(identity, len(self.bus.to_server[identity]))
+        for identity in list(self.bus.to_worker):
+            self.deliver_down(identity, len(self.bus.to_worker.get(identity, ())))
+
+    def deliver_up(self, identity: bytes, count: int = 1) -> None:
+        queue = self.bus.to_server.get(identity, deque())
+        there = self.running.get(0)
+        for _ in range(min(count, len(queue))):
+            if self.bus.server is None or there is None or there.paused:
+                return
+            if identity not in self.bus.connected and self._runs(identity):
+                return  # it waits for its connection
+            self.said_up(identity, queue.popleft())
+
+    def _runs(self, identity: bytes) -> bool:
+        peer = peer_of(identity)
+        return peer is not None and any(there.peer == peer for there in self.running.values())
+
+    def deliver_down(self, identity: bytes, count: int = 1) -> None:
+        queue = self.bus.to_worker.get(identity, deque())
+        peer = peer_of(identity)
+        assert peer is not None
+        there = self.running.get(peer.node_id)
+        for _ in range(min(count, len(queue))):
+            if there is None or there.paused or self.running.get(peer.node_id) is not there:
+                return
+            self.said_down(there, queue.popleft())
+
+    def said_up(self, identity: bytes, frame: bytes) -> None:
+        """The supervisor hears this."""
+        server = self.bus.server
+        assert server is not None
+        self.guarded(self.running[0], lambda: server(identity, bus.read_frame(frame)))
+
+    def said_down(self, there: Running, frame: bytes) -> None:
+        """A worker hears this."""
+        self.guarded(there, lambda: there.remote.received(bus.read_frame(frame)))
+
+    def guarded(self, there: Running, handle: Callable[[], object]) -> None:
+        """Handle a message as an end of the bus does: only some faults end the process."""
+        try:
+            handle()
+        except (AssertionError, Fatal) as fault:
+            self.died(there, fault)
+        except Exception as fault:
+            self.faults.append(fault)
+
+    def died(self, there: Running, fault: BaseException) -> None:
+        """A process ended itself."""
+        self.deaths.append((there.peer.node_id, fault))
+        self.kill(there.peer.node_id)
+
+    def tick(self, node_id: int) -> None:
+        """One turn of a process's loop."""
+        there = self.running.get(node_id)
+        if there is None or there.paused:
+            return
+        try:
+            there.reactor.tick(0)
+        except Exception as fault:
+            self.died(there, fault)
+
+    def settle(self) -> None:
+        """Run until every node is ready and has made everything so."""
+        self.until(self.is_settled)
+
+    def is_settled(self) -> bool:
+        """Whether every node follows the supervisor and leads what it shall."""
+        supervisor = self.running.get(0)
+        if supervisor is None or self.running.keys() != {0, *self.roster}:
+            return False
+        image = supervisor.node.image
+        members = self.supervisor.membership.members
+        end_offset = supervisor.node.here.log.end_offset
+        return (
+            {n for n in image.nodes if n} == self.roster == members.keys()
+            and all(node.port for node in image.nodes.values())
+            and all(member.made_offset >= end_offset for member in members.values())
+            and not any(member.unmade for member in members.values())
+            and all(there.remote.offset == end_offset for there in self.workers)
+            and self.supervisor.mover.left_count == 0
+        )
+
+    def until(self, holds: Callable[[], object], pace_ms: int = 1) -> None:
+        """Step until the condition holds; what takes long may go faster."""
+        for _ in range(STEPS_MAX):
+            if holds():
+                return
+            self.step()
+            self.clock.advance(pace_ms - 1)
+        raise AssertionError("the cluster never came to it")
+
+    # -- who is there ------------------------------------------------------------------------
+
+    @property
+    def supervisor(self) -> supervising.Supervisor:
+        found = self.running[0].supervisor
+        assert found is not None
+        return found
+
+    @property
+    def workers(self) -> list[Running]:
+        return [there for node_id, there in self.running.items() if node_id]
+
+    @property
+    def image(self) -> Any:
+        """The cluster as the supervisor knows it."""
+        return self.running[0].node.image
+
+    def node(self, node_id: int) -> Node:
+        return self.running[node_id].node
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Who leads a partition, as decided."""
+        found: int = self.image.topics[topic].partitions[partition].leader
+        return found
+
+    # -- clients and operators ---------------------------------------------------------------
+
+    def send(self, node_id: int, api: Api, version: int, **request: Any) -> Asking:
+        """Send a request to a node; the answer may be still to come."""
+        self.asked += 1
+        asking = Asking(api, version, self.asked, self.listeners[node_id].getsockname()[1])
+        flexible = api.request_header_flexible(version)
+        header = write_header(api.key, version, asking.correlation_id, "a test", flexible)
+        frame = memoryview(header + api.request.write(version, request))
+        there = self.running.get(node_id)
+        if there is None:
+            asking.close()
+            return asking
+        came = there.node.dispatcher.serve(asking, frame)  # type: ignore[arg-type]
+        if isinstance(came, list):
+            asking.send(came)
+        there.askings = [each for each in there.askings if not each.over] + [asking]
+        return asking
+
+    def ask(self, node_id: int, api: Api, version: int, **request: Any) -> Fields:
+        """Send a request to a node, and decode its answer."""
+        asking = self.send(node_id, api, version, **request)
+        self.until(lambda: asking.over)
+        return asking.answer
+
+    def order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> dict[str, Any]:
+        """What `kafkalite node` does; the report."""
+        reports: list[Record] = []
+        order = bus.NODE_ORDER(request_id=1, verb=verb, node_id=node_id, dry_run=dry_run)
+        self.supervisor.node_orders.received(order, reports.append)
+        self.until(lambda: reports)
+        return bus.read_frame(bus.write_frame(reports[0])).fields

@@ -1,0 +1,33 @@
+"""Clusters in disorder, a seed each: see disorder.py for what happens and what must be true.
+
+A failure is repeated by its seed, and so is every run of `python -m tests.broker.test_disorder`,
+which tries one seed after the other until it is stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.broker.disorder import Disorder
+
+STEPS = 600
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_nothing_is_lost_or_twice_whatever_happens_to_the_processes(tmp_path, seed, durability):
+    Disorder(tmp_path / "data", seed, durability=durability).run(STEPS)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for seed in count(int(sys.argv[1])):
+        with tempfile.TemporaryDirectory() as directory:
+            print(seed, end=" ", flush=True)
+            Disorder(Path(directory) / "data", seed, durability="fsync").run(STEPS)
