@@ -114,6 +114,8 @@ def status(data: Path | None, json: bool) -> int:
     print(f"running     {ready['bootstrap']} (cluster {ready['cluster_id']})")
     for node in ready["nodes"]:
         print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
+    for node_id in ready.get("restart", NEVER)["renewing"]:
+        print(f"restarting  node {node_id} is still to be renewed")
     print(f"data        {ready['data']}")
     print(f"durability  {ready['durability']}")
     return 0

@@ -9,6 +9,7 @@ directory, and nobody could end it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -47,9 +48,9 @@ def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         code = run(birth)
     except Refusal as refusal:
+        code = REFUSED
         log.error("%s", refusal)
         say(words, str(refusal))
-        code = REFUSED
     except BaseException as fault:
         log.critical("node %d ends because of a fault", birth.node_id, exc_info=True)
         say(words, f"this is a fault of kafkalite: {type(fault).__name__}: {fault}")
@@ -78,15 +79,14 @@ def become_own(launcher_pid: int, kept: Collection[int]) -> None:
 
 
 def say(words: int, sentence: str) -> None:
-    """Leave a sentence for the launcher."""
-    os.write(words, sentence.encode()[:SAID_MAX])
+    """Leave a sentence for the launcher, unless it has executed itself anew since."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(words, sentence.encode()[:SAID_MAX])
 
 
 def leave(code: int) -> NoReturn:
     """End now, with everything said."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
             stream.flush()
-        except (OSError, ValueError):
-            pass  # nobody reads it
     os._exit(code)

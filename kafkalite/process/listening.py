@@ -14,9 +14,10 @@ is damaged or gone costs nothing but that: the ports follow from the rule.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,12 @@ from kafkalite.storage.disk import DISK, put_file
 
 LISTENERS_FILE = "listeners"
 PORT_MAX = 65_535
+LET_GO_S_MAX = 0.2
+TRY_AGAIN_S = 0.01
+
+
+class Taken(Refusal):
+    """The port is somebody else's, perhaps for a moment only."""
 
 
 class Remembered(NamedTuple):
@@ -87,12 +94,19 @@ class Ports:
         return listener
 
     def bind_first(self, node_id: int) -> socket.socket:
-        """The same at the start, where a port that only was a free one need not be had again."""
-        if self.free and node_id in self.ports and node_id != 0:
-            with contextlib.suppress(Refusal):
+        """The same at the start: a port is waited for a moment, since who was killed just now may
+        let go of the lock before it does of its listener; and one that only was free need not be
+        had again."""
+        given_up = time.monotonic() + LET_GO_S_MAX
+        while True:
+            try:
                 return self.bind(node_id)
-            self.forget(node_id)
-        return self.bind(node_id)
+            except Taken:
+                if time.monotonic() >= given_up:
+                    if node_id == 0 or not self.free:
+                        raise
+                    self.forget(node_id)
+            time.sleep(TRY_AGAIN_S)
 
     def forget(self, node_id: int) -> None:
         """The node is there no more."""
@@ -119,7 +133,8 @@ def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
         raise Refusal(f"{cannot} {host}: {reason}; {instead}") from None
     except OSError as fault:
         reason = os.strerror(fault.errno or 0).lower()
-        raise Refusal(f"{cannot} {host}:{address.port}: {reason}; {instead}{ports}") from None
+        refused = Taken if fault.errno == errno.EADDRINUSE else Refusal
+        raise refused(f"{cannot} {host}:{address.port}: {reason}; {instead}{ports}") from None
 
 
 def reachable(host: str) -> str:

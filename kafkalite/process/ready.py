@@ -103,7 +103,18 @@ def running(data: Path) -> Ready | None:
         return None
     if not isinstance(found, dict) or not is_locked(data):
         return None
+    holder = holder_of(data)
+    if holder and holder != found.get("launcher_pid"):
+        return None  # another has locked it since, and is not ready
     return cast(Ready, found)
+
+
+def holder_of(data: Path) -> int:
+    """The process that wrote itself into the lock; 0 where that cannot be told."""
+    try:
+        return int((data / LOCK).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def default_data_directory() -> Path:

@@ -18,9 +18,7 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -179,6 +177,9 @@ class Trial:
     """The same command line in a process of its own, which ends before it does anything."""
 
     def __init__(self, reactor: Reactor, carried: str, ended: Callable[[str], None]) -> None:
+        import subprocess
+        import tempfile
+
         self.reactor = reactor
         self.ended = ended
         self.said = tempfile.TemporaryFile()

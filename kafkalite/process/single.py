@@ -103,7 +103,7 @@ class Single:
         if self.carried is None:
             self.directory.lock()
             self.announcement.clear()
-            listener = ports.bind(SUPERVISOR_ID)
+            listener = ports.bind_first(SUPERVISOR_ID)
         else:
             self.directory.adopt(self.carried["lock"])
             self.restarts.take_over(self.carried)

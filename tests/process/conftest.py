@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kafkalite.cli import main
-from tests.process.staging import Stage
+from tests.process.staging import Stage, free_range
 from tests.process.waiting import WAIT_S_MAX, until
 
 
@@ -67,6 +67,6 @@ def kafkalite(capsys):
 @pytest.fixture
 def stage(tmp_path):
     """A launcher over stand-in nodes; at the end nothing of it is left, whatever was done to it."""
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, listen=f"127.0.0.1:{free_range(9)}")
     yield stage
     stage.close()

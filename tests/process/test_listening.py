@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import threading
 
 import pytest
 
@@ -41,7 +42,8 @@ def test_asked_for_any_port_all_get_free_ones():
 
 
 def test_who_asks_for_the_port_of_node_0_again_gets_all_of_them_again():
-    ports = bound(Listener("127.0.0.1", 0), None, (0, 1, 2))
+    port = free_range(5)
+    ports = {0: port, 1: port + 4, 2: port + 2}
     remembered = Remembered(ports, free=True)
     assert bound(Listener("127.0.0.1", ports[0]), remembered, (0, 1, 2)) == ports
 
@@ -68,6 +70,15 @@ def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
         # Later on its clients know it by this port.
         with pytest.raises(Refusal, match="node 1"):
             bound(address, Remembered({0: first, 1: port}, free=True), (1,), first=False)
+
+
+def test_a_port_that_is_let_go_in_a_moment_is_waited_for():
+    port = free_range(1)
+    held = socket.create_server(("127.0.0.1", port))
+    leaving = threading.Timer(0.05, held.close)
+    leaving.start()
+    assert bound(Listener("127.0.0.1", port), None, (0,)) == {0: port}
+    leaving.join()
 
 
 def test_ports_end_at_65535():
@@ -141,7 +152,6 @@ def test_started_again_the_nodes_are_where_they_were_and_as_many(stage):
     ports = {node["id"]: node["port"] for node in stage.status()["nodes"]}
     stage.end()
     (stage.script / "say").unlink()
-    stage.listen = f"127.0.0.1:{ports[0]}"
     stage.start(workers=None)
     assert {node["id"]: node["port"] for node in stage.status()["nodes"]} == ports
     stage.end()

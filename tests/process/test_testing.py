@@ -15,7 +15,7 @@ from tests.process.waiting import is_gone, until
 OWNER = """
 import sys
 from kafkalite.testing import Broker
-broker = Broker()
+broker = Broker(workers=int(sys.argv[1]))
 broker.start()
 print(broker.pid, broker.directory, flush=True)
 sys.stdin.read()
@@ -51,11 +51,14 @@ def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
     assert not broker.directory.name
 
 
-@pytest.fixture
-def owner():
+@pytest.fixture(params=[0, 2], ids=["one process", "two workers"])
+def owner(request):
     """A process that has started a Broker; with the broker's pid and directory."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, str(request.param)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     pid, directory = process.stdout.readline().split()
     yield process, int(pid), Path(directory)

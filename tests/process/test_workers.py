@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 
 from kafkalite.testing import Broker
-from tests.process.staging import answers
+from tests.process.staging import answers, free_range
 from tests.process.waiting import is_gone, until
 
 WORKERS = 2
@@ -16,7 +16,7 @@ WORKERS = 2
 
 @pytest.fixture
 def broker():
-    with Broker(workers=WORKERS) as broker:
+    with Broker(workers=WORKERS, listen=f"127.0.0.1:{free_range(4)}") as broker:
         yield broker
 
 
