@@ -53,8 +53,7 @@ oracle: build .venv/developer
 	$(BIN)/python -m pytest -q -m oracle tests $(ARGS)
 
 faults: build .venv/developer
-	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests
-	$(BIN)/python -m tests.faults all --minutes 13 $(ARGS)
+	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)
 
 fuzz: build .venv/developer
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)

@@ -38,6 +38,9 @@ PRODUCERS = {
 }  # fmt: skip
 IDEMPOTENT = frozenset({"idempotent", "idempotent-lz4"})
 UNORDERED = frozenset({"default"})
+UNORDERED_BY_MOVES = frozenset({"default", "plain"})
+"""What a former leader refused librdkafka sends again later, and meanwhile newer records to the new
+leader: one request in flight is one to each broker."""
 
 
 class Clients:

@@ -32,7 +32,7 @@ RSS_SPARE = 6 << 20
 REMOVED = " (deleted)"
 OF_A_SEGMENT = re.compile(r"/(?!__cluster_metadata-)[^/]+/\d{20}\.(log|index|timeindex|txnindex)$")
 NUMBERS = re.compile(r"\d+")
-A_LOG_HAS = {"N.snapshot", "kafkalite.log.N"}
+WITH_TIME = {"N.snapshot", "kafkalite.log.N", "recovery-checkpoint", "recovery-checkpoint.previous"}
 """What comes with time, and need not be there before."""
 LEFTOVERS = re.compile(r"\.tmp$|\.cleaned$|\.swap$|\.deleted$|-delete$|-stray$|/handover$")
 
@@ -92,7 +92,7 @@ def at_rest(processes: Processes, directories: list[Path], like: Footprint | Non
     deadline = time.monotonic() + REST_S_MAX
     same, last = 0, look(processes, directories)
     while time.monotonic() < deadline:
-        if like is None and same >= SAME_TIMES:
+        if like is None and same >= SAME_TIMES and not last.leftovers:
             return last
         if like is not None and not list(grown(like, last)):
             return last
@@ -118,7 +118,7 @@ def grown(before: Footprint, after: Footprint) -> Iterator[str]:
         yield f"I13: {after.rss >> 20} MiB resident, and before the faults {before.rss >> 20}"
     if after.directories != before.directories:
         yield f"I13: directories changed: {difference(before.directories, after.directories)}"
-    if unknown := sorted(after.files - before.files - A_LOG_HAS):
+    if unknown := sorted(after.files - before.files - WITH_TIME):
         yield f"I13: files of a kind that was not there: {unknown}"
     if after.leftovers:
         yield f"I13: leftovers: {after.leftovers[:5]}"

@@ -212,14 +212,18 @@ def led_by_two(history: History) -> Iterator[str]:
     """Told by anybody, or seen by whose acknowledgement stands at an offset of that epoch."""
     leaders: dict[tuple[int, int], int] = {}
     epochs = {(read.partition, read.offset): read.leader_epoch for read in history.final}
-    found = [(told.partition, told.leader_epoch, told.leader) for told in history.told]
+    found = [
+        (told.partition, told.leader_epoch, told.leader)
+        for told in history.told
+        if told.leader != NOBODY
+    ]
     for send in history.sends:
         epoch = epochs.get((send.partition, send.offset), -1)
         if send.outcome == ACKED and send.node != NOBODY and epoch >= 0:
             found.append((send.partition, epoch, send.node))
     for partition, epoch, leader in dict.fromkeys(found):
         first = leaders.setdefault((partition, epoch), leader)
-        if leader not in (first, NOBODY):
+        if leader != first:
             yield f"I9: partition {partition} is led by {first} and by {leader} in epoch {epoch}"
 
 

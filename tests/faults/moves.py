@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.faults.prober import longest_gap
 from tests.faults.processes import SUPERVISOR
 from tests.faults.stage import Stage
 
@@ -143,8 +142,7 @@ class Moves:
         killed = " under a kill" if self.killed else ""
         now = time.monotonic()
         stage.served(f"after {verb}{killed}", now, list(stage.partitions), PAUSED_S_MAX)
-        pauses = [longest_gap(prober.sends, begin, now) for prober in stage.probers]
-        stage.note(f"longest pause in {verb}{killed}", max(pauses), PAUSED_S_MAX)
+        stage.note(f"longest pause in {verb}{killed}", max(stage.gaps(begin, now)), PAUSED_S_MAX)
 
 
 def ended(running: subprocess.Popen[str]) -> str:

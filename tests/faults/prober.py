@@ -223,6 +223,31 @@ class Watcher:
                 line.close()
 
 
+class Metronome:
+    """Notes when this process itself was kept from running: that is no pause of the broker's."""
+
+    BEAT_S = 0.005
+    LATE_S = 0.05
+
+    def __init__(self, faults: list[str]) -> None:
+        self.running = True
+        self.stalls: list[tuple[float, float]] = []
+        self.thread = threading.Thread(target=guarded, args=(self.run, faults))
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while self.running:
+            time.sleep(self.BEAT_S)
+            now = time.monotonic()
+            if now - last > self.LATE_S:
+                self.stalls.append((last, now))
+            last = now
+
+    def stalled_s(self, begin: float, end: float) -> float:
+        """For how much of this time."""
+        return sum(max(0.0, min(end, late) - max(begin, early)) for early, late in self.stalls)
+
+
 def guarded(work: Callable[[], None], faults: list[str]) -> None:
     """A thread that fails must not do so in silence."""
     try:
@@ -243,8 +268,11 @@ def served_again(sends: list[Send], at: float) -> float | None:
     return first
 
 
-def longest_gap(sends: list[Send], begin: float, end: float) -> float:
-    """The longest time within these bounds in which nothing was acknowledged."""
+def longest_gap(sends: list[Send], begin: float, end: float, metronome: Metronome) -> float:
+    """The longest time within these bounds in which we ran, and nothing was acknowledged."""
     acks = [send.answered_at for send in sends if send.outcome == ACKED]
     within = [begin, *(at for at in acks if begin < at < end), end]
-    return max(late - early for early, late in itertools.pairwise(within))
+    return max(
+        late - early - metronome.stalled_s(early, late)
+        for early, late in itertools.pairwise(within)
+    )

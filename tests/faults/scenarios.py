@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 
 from tests.faults.moves import move
-from tests.faults.prober import longest_gap
 from tests.faults.processes import SUPERVISOR, exists, until
 from tests.faults.stage import SERVE_S_MAX, Stage
 
@@ -27,6 +26,9 @@ HEARTBEAT_S = 0.2
 CONFIG = {
     "broker.session.timeout.ms": str(round(SESSION_S * 1000)),
     "broker.heartbeat.interval.ms": str(round(HEARTBEAT_S * 1000)),
+    # so that what goes with time is gone at the end of a run
+    "log.segment.delete.delay.ms": "100",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
 }
 FENCED_S_MAX = SESSION_S + 2.0
 BARELY_S = 0.2
@@ -163,8 +165,7 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
     end = time.monotonic()
     for trouble in stage.troubles(begin, end):
         stage.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
-    for prober in stage.probers:
-        gap = longest_gap(prober.sends, begin, end)
+    for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
         stage.recoveries["gap while the supervisor was away"].append(gap)
         if gap > NOTICED_S_MAX:
             stage.faults.append(f"F4: partition {prober.partition} paused for {gap:.3f} s: {kind}")
@@ -217,3 +218,4 @@ SCENARIOS: dict[str, Callable[[Stage, int], None]] = {
     ),
 }
 FOR_ONE_PROCESS = {"F1", "F5"}
+MOVING = {"MOVES", "MIX"}

@@ -11,7 +11,15 @@ from kafkalite.process.run_directory import bus_path
 from tests.faults.asking import Line
 from tests.faults.clients import Clients
 from tests.faults.history import History
-from tests.faults.prober import Directory, Prober, Trouble, Watcher, served_again
+from tests.faults.prober import (
+    Directory,
+    Metronome,
+    Prober,
+    Trouble,
+    Watcher,
+    longest_gap,
+    served_again,
+)
 from tests.faults.processes import SUPERVISOR, Processes, until
 
 SERVE_S_MAX = 3.0
@@ -44,10 +52,20 @@ class Stage:
         self.directory = Directory(topic, processes.addresses(), history)
         self.probers = [Prober(self.directory, each, self.faults) for each in self.partitions]
         self.watcher = Watcher(self.directory, self.faults)
+        self.metronome = Metronome(self.faults)
         self.topics_made = 0
 
     def warm_up(self) -> None:
-        """Write to every partition and read it, so far that what opens late is open."""
+        """Write to every partition and read it, so far that what begins late has begun: indexes,
+        and in every process the threads that flush."""
+        broker = self.processes.broker
+        flushed = broker.topic(3 * len(self.processes.workers), {"durability": "fsync"})
+        directory = Directory(flushed, self.processes.addresses(), History())
+        for partition in range(3 * len(self.processes.workers)):
+            prober = Prober(directory, partition, [])
+            until(prober.probe, GIVE_UP_S, f"partition {partition} takes no record")
+            prober.hang_up()
+        self.ask_a_worker("delete_topic", flushed)
         for prober in self.probers:
             for size in (1, *[FILLS_AN_INDEX_ENTRY] * 3, 1):
                 prober.size = size
@@ -56,16 +74,16 @@ class Stage:
 
     def begin(self) -> None:
         """Let the clients in."""
-        for watching in (self.watcher, *self.probers):
+        for watching in (self.metronome, self.watcher, *self.probers):
             watching.thread.start()
         bootstrap = self.processes.broker.bootstrap
         self.clients = Clients(bootstrap, self.topic, len(self.partitions), self.seed, self.history)
 
     def end(self) -> None:
         """Let the clients finish and go."""
-        for watching in (self.watcher, *self.probers):
+        for watching in (self.metronome, self.watcher, *self.probers):
             watching.running = False
-        for watching in (self.watcher, *self.probers):
+        for watching in (self.metronome, self.watcher, *self.probers):
             watching.thread.join()
         try:
             self.clients.end()
@@ -98,8 +116,12 @@ class Stage:
                     return None
                 time.sleep(0.001)
             last = max(last, again)
-        self.note(kind, last - at, within)
+        self.note(kind, last - at - self.metronome.stalled_s(at, last), within)
         return last
+
+    def gaps(self, begin: float, end: float) -> list[float]:
+        """How long each partition paused at most between these moments."""
+        return [longest_gap(each.sends, begin, end, self.metronome) for each in self.probers]
 
     def note(self, kind: str, seconds: float, within: float) -> None:
         """Keep how long it took; longer than promised is a violation."""

@@ -172,6 +172,7 @@ def test_a_planted_fault_is_found(plant, name):
 
 def test_a_leader_that_nobody_knows_yet_is_no_second_leader():
     history = clean()
+    history.told.insert(0, Told(3, 0, -1, 1))
     history.told.append(Told(3, 0, -1, 1))
     assert violations(history) == []
 

@@ -8,7 +8,8 @@ import pytest
 from kafkalite.testing import Broker
 from tests.faults.asking import Leader, Line
 from tests.faults.history import ACKED, REFUSED, History, Read, Send, violations
-from tests.faults.prober import Directory, Prober, longest_gap, served_again
+from tests.faults.prober import Directory, Metronome, Prober, longest_gap, served_again
+from tests.process.waiting import until
 
 
 def sends(*moments):
@@ -24,9 +25,28 @@ def test_served_again_is_the_first_acknowledgement_of_what_was_sent_later():
 
 def test_the_longest_gap_reaches_from_bound_to_bound():
     tried = sends((1, ACKED), (3, REFUSED), (5, ACKED), (6, ACKED))
-    assert longest_gap(tried, 0, 10) == 4
-    assert longest_gap(tried, 0, 20) == 13
-    assert longest_gap([], 5, 7) == 2
+    metronome = Metronome([])
+    assert longest_gap(tried, 0, 10, metronome) == 4
+    assert longest_gap(tried, 0, 20, metronome) == 13
+    assert longest_gap([], 5, 7, metronome) == 2
+
+
+def test_a_pause_of_the_observer_is_no_gap():
+    metronome = Metronome([])
+    metronome.stalls = [(1.5, 2.5), (8, 10)]
+    assert metronome.stalled_s(0, 9) == 2
+    assert metronome.stalled_s(2, 2.25) == 0.25
+    assert metronome.stalled_s(3, 7) == 0
+    assert longest_gap(sends((1, ACKED), (8, ACKED)), 2, 9, metronome) == 6
+
+
+def test_the_metronome_hears_when_nobody_runs():
+    metronome = Metronome([])
+    metronome.LATE_S = 0.0
+    metronome.thread.start()
+    until(lambda: metronome.stalls)
+    metronome.running = False
+    metronome.thread.join()
 
 
 @pytest.fixture(scope="module")
