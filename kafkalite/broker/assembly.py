@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from socket import socket
@@ -18,8 +19,11 @@ from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.parts import check_parts, evacuate, make_never_made
 from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
 
 Addresses = Mapping[int, tuple[str, int]]
 
@@ -29,8 +33,9 @@ def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener:
     controller = local_controller(logs, reactor)
     check_parts(logs.data, controller.image.nodes)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
+    make_missing(controller, logs.data)
     node = node_with(controller, settings, reactor, logs, listener, logs.data)
-    evacuate(logs.data, {SUPERVISOR_ID}, node.place_of)
+    evacuate(logs.data, {SUPERVISOR_ID}, node.place_of, is_deleted=node.is_deleted)
     return node
 
 
@@ -52,6 +57,18 @@ def settle(
             addresses, settings[BROKER_RACK], dedicated_max=settings[WORKER_DEDICATED_MAX]
         )
     )
+
+
+def make_missing(controller: LocalController, data: Path) -> None:
+    """Before any node runs: what was decided, and given on before its node had made it, is made."""
+    moved = [
+        (Owner(topic.name, index, topic.topic_id), partition.leader)
+        for topic in controller.image.topics.values()
+        for index, partition in topic.partitions.items()
+        if partition.leader_epoch > 0
+    ]
+    for path in make_never_made(data, moved):
+        log.warning("%s is made, empty: nobody had it", path)
 
 
 def worker_node(

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX, SERVED, At
 from kafkalite.broker.later import Later
 from kafkalite.coordination.producer_ids import Block
 from kafkalite.errors import Fatal, InvalidRequest, KafkaError
@@ -126,7 +127,11 @@ class Membership:
         """The launcher tells of all the workers' processes there are."""
         for node_id, member in list(self.members.items()):
             process = processes.get(node_id)
-            if process is None or process.incarnation != member.peer.incarnation:
+            if (
+                process is None
+                or process.state == BACKOFF  # it is dead, and its successor not born yet
+                or process.incarnation != member.peer.incarnation
+            ):
                 self._sessions.ended(*member.peer)
                 del self.members[node_id]
         for node_id, process in processes.items():
@@ -207,6 +212,9 @@ class Membership:
         self._welcome(member)
 
     def _heartbeat(self, member: Member, fields: dict[str, Any]) -> None:
+        if fields["image_offset"] > self._controller.log.end_offset:
+            self._refuse(f"a {bus.HEARTBEAT} of node {member.peer.node_id}, which knows the future")
+            return
         member.made_offset = fields["image_offset"]
         member.led_count = fields["led_count"]
         member.size = fields["size"]
@@ -226,7 +234,7 @@ class Membership:
                 bus.ANSWER(
                     request_id=request_id,
                     error_code=fault.code if fault is not None else 0,
-                    error_message=str(fault) if fault is not None else None,
+                    error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
                     frame=frame,
                 ),
             )
@@ -236,6 +244,10 @@ class Membership:
             (fields["local_host"], fields["local_port"]),
             answer,
         )
+        handler = SERVED.get(int.from_bytes(fields["frame"][:2], "big"))
+        if handler is None or handler.at is not At.CONTROLLER:
+            answer(None, InvalidRequest("Only what the controller answers comes from other nodes."))
+            return
         try:
             chunks = self._dispatcher.serve(requester, memoryview(fields["frame"]))
         except (AssertionError, Fatal):
@@ -256,7 +268,7 @@ class Membership:
                 bus.IDS(
                     request_id=fields["request_id"],
                     error_code=fault.code if fault is not None else 0,
-                    error_message=str(fault) if fault is not None else None,
+                    error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
                     first_id=block.first_id if block is not None else -1,
                     end_id=block.end_id if block is not None else -1,
                 ),

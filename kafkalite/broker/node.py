@@ -157,15 +157,26 @@ class Node:
         for topic in self.image.topics.values():
             self._open_topic(topic, loaded)
         for stray in loaded.values():
-            log.warning("%s-%d is in no topic: set aside", stray.topic, stray.partition)
-            self.logs.set_stray(stray)
+            if self.is_deleted(stray.topic_id):
+                self.logs.delete(stray)  # while this node was not there
+                continue
+            self.logs.leave(stray)
         self.controller.on_change(self._changed)
         if isinstance(self.controller, RemoteController):
             self.controller.state = self._state
+            self.controller.welcomed = self._welcomed
+        else:
+            self.logs.set_strays()
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self._tend()
         self.reactor.listen(self.listener, self.dispatcher.serve)
+
+    def _welcomed(self) -> None:
+        """A supervisor stands for this node's image; before that it may only be what could be read
+        of a damaged metadata log, and what it does not know is left alone."""
+        self.logs.set_strays()
+        self.producer_ids.refill()
 
     def close(self) -> None:
         """Flush and close every log; the next start finds a clean end."""
@@ -211,6 +222,10 @@ class Node:
         if known is None or partition is None or topic_id not in (known.topic_id, NO_ID):
             return None
         return node_directory(self.root, partition.leader)
+
+    def is_deleted(self, topic_id: bytes) -> bool:
+        """Whether a topic is known to have been deleted, and not only unknown."""
+        return topic_id in self.image.deleted
 
     def _changed(self, records: Sequence[Record], end_offset: int) -> None:
         touched = dict.fromkeys(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX
 from kafkalite.broker.later import Later
 from kafkalite.broker.membership import READY, STARTING, Process
 from kafkalite.broker.mover import Mover, sizes_on_disk
@@ -106,7 +107,7 @@ class NodeOrders:
         return bus.NODE_REPORT(
             request_id=request_id,
             error_code=fault.code if fault is not None else 0,
-            error_message=str(fault) if fault is not None else None,
+            error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
             nodes=[self._described(node) for node in self._node.image.nodes.values()],
             moves=[
                 {

@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kafkalite.broker.later import Later
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import Block
-from kafkalite.errors import BY_CODE, Fatal, KafkaError, RequestTimedOut, UnknownServerError
+from kafkalite.errors import (
+    CorruptMessage,
+    Fatal,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+    raise_for,
+)
 from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
@@ -35,6 +42,7 @@ from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_reader import MetadataReader
     from kafkalite.broker.purgatory import Timer, Timers
+    from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schema import Api, Fields
     from kafkalite.transport.connection import Address
 
@@ -160,12 +168,18 @@ class RemoteController:
             records = [internal.read(value) for value in fields["records"][self.offset - begin :]]
         except KafkaError as fault:
             log.warning("a delta of %d to %d cannot be read: %s", begin, end, fault)
+            self._read_up_to(end)
             return
-        if records:
+        if not records:
+            return
+        try:
             for record in records:
                 self._replay(record)
-            self._reader.offset = end
-            self._tell(records)
+        except CorruptMessage as fault:
+            # Half of it may be in the image, which is good for nothing now.
+            raise Fatal(f"a delta of {begin} to {end} cannot be taken in: {fault}") from fault
+        self._reader.offset = end
+        self._tell(records)
 
     def _read_up_to(self, end_offset: int) -> None:
         """Read on in the files, which reach at least there.
@@ -188,8 +202,12 @@ class RemoteController:
         self._tell(records)
 
     def _replay(self, record: Record) -> None:
-        if record.kind is not PRODUCER_IDS_BLOCK:  # whose ids these are is nothing to an image
+        if record.kind is PRODUCER_IDS_BLOCK:
+            return  # whose ids these are is nothing to an image
+        try:
             self.image.replay(record)
+        except (AssertionError, LookupError) as fault:
+            raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from fault
 
     def _tell(self, records: Sequence[Record]) -> None:
         for changed in self._changed:
@@ -258,9 +276,7 @@ class RemoteController:
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
         """The next block of producer ids for this node."""
-        return self._ask(
-            lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX
-        )
+        return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
 
     def _ask(self, message: Callable[[int], Record], wait_ms: int) -> Later[Any]:
         request_id = next(self._request_ids)
@@ -287,22 +303,37 @@ class RemoteController:
             if asked.sent:
                 self._fail(request_id)
 
-    def _answered(self, fields: dict[str, Any], value: Callable[[], Any]) -> None:
-        asked = self._asked.pop(fields["request_id"], None)
-        if asked is None:
+    def _answered(
+        self, question: RecordKind, fields: dict[str, Any], value: Callable[[], Any]
+    ) -> None:
+        asked = self._asked.get(fields["request_id"])
+        if asked is None or asked.message.kind is not question:
             return  # it came too late, and somebody was told so
+        del self._asked[fields["request_id"]]
         asked.timer.cancel()
-        if fields["error_code"]:
-            kind = BY_CODE.get(fields["error_code"], UnknownServerError)
-            asked.later.fail(kind(fields["error_message"]))
+        try:
+            raise_for(fields["error_code"], fields["error_message"])
+            came = value()
+        except KafkaError as fault:
+            asked.later.fail(fault)
         else:
-            asked.later.resolve(value())
+            asked.later.resolve(came)
 
     def _answer(self, fields: dict[str, Any]) -> None:
-        self._answered(fields, lambda: bytes(fields["frame"] or b""))
+        def response() -> bytes:
+            if not fields["frame"]:
+                raise UnknownServerError("The controller's answer is empty.")
+            return bytes(fields["frame"])
+
+        self._answered(bus.FORWARD, fields, response)
 
     def _ids(self, fields: dict[str, Any]) -> None:
-        self._answered(fields, lambda: Block(fields["first_id"], fields["end_id"]))
+        def block() -> Block:
+            if not 0 <= fields["first_id"] < fields["end_id"]:
+                raise UnknownServerError("The controller's block of producer ids is empty.")
+            return Block(fields["first_id"], fields["end_id"])
+
+        self._answered(bus.ALLOCATE_IDS, fields, block)
 
     _RECEIVED: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,

@@ -16,7 +16,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from kafkalite.broker.assembly import local_controller, node_with, settle
+from kafkalite.broker.assembly import local_controller, make_missing, node_with, settle
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.membership import Membership, Process
 from kafkalite.broker.mover import Mover
@@ -57,7 +57,10 @@ def run(birth: Birth) -> int:
     addresses = wanted_nodes(birth, controller)
     settle(controller, birth.cluster_id, birth.settings, addresses)
     node = node_with(controller, birth.settings, reactor, logs, birth.listener, birth.data)
-    evacuate(birth.data, {*controller.image.nodes, *birth.nodes}, node.place_of)
+    if birth.first:
+        make_missing(controller, birth.data)
+    there = {*controller.image.nodes, *birth.nodes}
+    evacuate(birth.data, there, node.place_of, is_deleted=node.is_deleted)
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
     rest_collector()
@@ -182,7 +185,9 @@ class Supervisor:
         self.membership.processes_are(processes)
         if gone:
             # What a removed node left, files that were to be deleted later, is nobody's now.
-            evacuate(self._data, {*self._controller.image.nodes, *processes}, self._node.place_of)
+            there = {*self._controller.image.nodes, *processes}
+            node = self._node
+            evacuate(self._data, there, node.place_of, is_deleted=node.is_deleted)
 
     def _locate(self, node_id: int, process: Process) -> None:
         self._controller.ask(

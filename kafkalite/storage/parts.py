@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from kafkalite.errors import Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import hand_over, layout
-from kafkalite.storage.disk import DISK, Disk, remove_tree, sync_all, sync_names
-from kafkalite.storage.partition_metadata import Owner, read_topic_id
+from kafkalite.storage.disk import (
+    DISK,
+    Disk,
+    remove_tree,
+    sync_all,
+    sync_names,
+    write_file,
+)
+from kafkalite.storage.log_directory import make_node_directory
+from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
 
 log = logging.getLogger("kafkalite.storage")
@@ -87,25 +96,69 @@ def holders(data: Path, owner: Owner) -> list[Path]:
     ]
 
 
-def evacuate(data: Path, node_ids: Collection[int], belongs: Belongs, disk: Disk = DISK) -> bool:
+def make_never_made(
+    data: Path, moved: Iterable[tuple[Owner, int]], disk: Disk = DISK
+) -> list[Path]:
+    """Make the logs that nobody had made yet when they were given on, empty, at the nodes that
+    lead them now; nobody else would, for who is given one waits for it.  At the start only, while
+    no node runs.
+
+    One that some node remembers was made, and is lost: that is for a person to mend.
+    """
+    directories = layout.node_directories(data)
+    names = {name for directory in directories.values() for name in os.listdir(directory)}
+    made: list[Path] = []
+    points: list[RecoveryPoints] = []
+    for owner, node_id in moved:
+        name, arrived = layout.directory_name(*owner.key), layout.arrived(*owner)
+        if names.isdisjoint((name, arrived)):
+            points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
+            if not any(known.is_of(name, owner.topic_id) for known in points):
+                made.append(_make(layout.node_directory(data, node_id) / arrived, owner, disk))
+    return made
+
+
+def _make(directory: Path, owner: Owner, disk: Disk) -> Path:
+    make_node_directory(disk, directory.parent)
+    disk.mkdir(directory)
+    write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(owner.topic_id))
+    return directory
+
+
+def evacuate(
+    data: Path,
+    node_ids: Collection[int],
+    belongs: Belongs,
+    disk: Disk = DISK,
+    is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
+) -> bool:
     """Hand over what lies with nodes that are none of these and will never run again, and remove
-    their directories; False when something stayed and is to be tried again."""
+    their directories, with what deleted topics left there; False when something stayed and is to
+    be tried again."""
     done = True
     for node_id, directory in layout.node_directories(data).items():
         if node_id and node_id not in node_ids:
             try:
-                _evacuate(data, directory, belongs, disk)
+                _evacuate(data, directory, belongs, disk, is_deleted)
             except OSError as error:
                 log.error("%s cannot be cleared yet: %s", directory, error)
                 done = False
     return done
 
 
-def _evacuate(data: Path, directory: Path, belongs: Belongs, disk: Disk) -> None:
+def _evacuate(
+    data: Path,
+    directory: Path,
+    belongs: Belongs,
+    disk: Disk,
+    is_deleted: Callable[[bytes], bool],
+) -> None:
     points = RecoveryPoints(data, directory, disk)
     for path, owner in logs_in(directory):
         to_directory = belongs(*owner)
-        if to_directory is None:
+        if to_directory is None and is_deleted(owner.topic_id):
+            remove_tree(disk, path)
+        elif to_directory is None:
             log.warning("%s is in no topic: set aside", path)
             disk.rename(path, data / layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
         else:

@@ -285,7 +285,14 @@ class Cluster:
         made.node = assembly.node_with(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
-        evacuate(self.directory, {*controller.image.nodes, *addresses}, made.node.place_of)
+        if first:
+            assembly.make_missing(controller, self.directory)
+        evacuate(
+            self.directory,
+            {*controller.image.nodes, *addresses},
+            made.node.place_of,
+            is_deleted=made.node.is_deleted,
+        )
         made.node.open()
         end = mock.patch.object(
             supervising, "BusServer", lambda reactor, path, received: BusEnd(self.bus, received)
@@ -299,7 +306,6 @@ class Cluster:
         )
         made.node.open()
         controller = made.remote
-        controller.welcomed = made.node.producer_ids.refill
         controller.connect(lambda message: self.bus.send_up(made.identity, message))
 
     def kill(self, node_id: int, *, stay_down: bool = False) -> None:
