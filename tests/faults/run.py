@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -86,6 +87,7 @@ class Run:
             "read": len(self.history.final),
             "violations": len(self.complaints),
             "void": self.void,
+            "load": round(os.getloadavg()[0], 1),
             "recovery_s": {kind: spread(times) for kind, times in sorted(self.recoveries.items())},
         }
 
