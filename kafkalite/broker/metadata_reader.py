@@ -109,6 +109,8 @@ class MetadataReader:
         return number + 1 < len(bases) and bases[number + 1] == self.offset
 
     def _bases(self) -> list[int]:
+        if not self.directory.exists():
+            return []  # the first start of all, and the supervisor is about to make it
         found = (layout.offset_of(path.name, layout.LOG) for path in self.directory.iterdir())
         return sorted(base for base in found if base is not None)
 

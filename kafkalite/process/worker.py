@@ -43,7 +43,6 @@ def run(birth: Birth) -> int:
         controller.received,
         controller.reached,
     )
-    controller.welcomed = node.producer_ids.refill
     controller.connect(bus.send)
     rest_collector()
     log.info("serving %d partitions", sum(1 for _ in node.replicas))

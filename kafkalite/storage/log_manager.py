@@ -145,7 +145,6 @@ class LogManager:
         self._belongs = belongs
         self._misplaced = dict(parts.logs_in(self.data))
         self._hand_over_some()
-        self._points.forget_deleted(lambda *of: belongs(*of) is not None)
 
     def _elsewhere(self, owner: Owner) -> Path | None:
         """Another node's directory, if the log belongs there."""
@@ -340,6 +339,30 @@ class LogManager:
         if self._forget(log):
             self._aside(log, layout.STRAY_DIRECTORY)
             sync_names(self._disk, self.data)
+
+    def leave(self, log: Log) -> None:
+        """Close a log of which nobody knows whose it is, and leave it as it lies; it can be found
+        again."""
+        del self._logs[log.topic, log.partition]
+        log.release()
+
+    def set_strays(self) -> None:
+        """Set aside what lies here and is in no topic, and forget what left and is in none.
+
+        For who knows all topics there are: the logs of one that is not known would be set aside,
+        and made anew and empty once it is.
+        """
+        for path, owner in parts.logs_in(self.data):
+            if (
+                owner.key not in self._logs
+                and self._belongs(*owner) is None
+                and not hand_over.has_arrived(path)  # the word of its topic may come later
+            ):
+                log.warning("%s is in no topic", path)
+                hand_over.set_aside(self._disk, path, owner)
+                self._points.forget(path.name)
+        self._points.forget_deleted(lambda *of: self._belongs(*of) is not None)
+        sync_names(self._disk, self.data)
 
     def _forget(self, log: Log) -> bool:
         key = (log.topic, log.partition)

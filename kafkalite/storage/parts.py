@@ -100,13 +100,16 @@ def make_never_made(
     data: Path, moved: Iterable[tuple[Owner, int]], disk: Disk = DISK
 ) -> list[Path]:
     """Make the logs that nobody had made yet when they were given on, empty, at the nodes that
-    lead them now; nobody else would, for who is given one waits for it.  At the start only, while
-    no node runs.
+    lead them now; nobody else would, for who is given one waits for it.  At the start only, when
+    the nodes that run make nothing that another leads.
 
     One that some node remembers was made, and is lost: that is for a person to mend.
     """
     directories = layout.node_directories(data)
-    names = {name for directory in directories.values() for name in os.listdir(directory)}
+    # Twice, for a node that begins at this moment may hand one over, from a directory that was not
+    # looked at yet to one that was.
+    looked = [*directories.values()] * 2
+    names = {name for directory in looked for name in os.listdir(directory)}
     made: list[Path] = []
     points: list[RecoveryPoints] = []
     for owner, node_id in moved:

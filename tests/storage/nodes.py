@@ -31,6 +31,7 @@ class Nodes:
             logs = manager(self.data, self.clock, self.disk, node_id)
             logs.hand_over_misplaced(self.belongs)
             logs.load(lambda topic: self.settings)
+            logs.set_strays()
             self._open[node_id] = logs
         return self._open[node_id]
 

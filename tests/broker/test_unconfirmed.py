@@ -1,0 +1,71 @@
+"""A worker starts on what it can read of the metadata log, before a supervisor stands for that."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.ids import METADATA_TOPIC
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS
+from kafkalite.storage.layout import directory_name
+from tests.broker.cluster import Cluster
+from tests.storage.making import batch
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "data", workers=1)
+    topic = {"name": "t", "num_partitions": 1, "replication_factor": -1,
+             "assignments": [], "configs": []}  # fmt: skip
+    made.ask(0, CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
+    made.settle()
+    led = made.node(1).replicas.leader("t", 0)
+    led.append(batch(b"a"))
+    yield made
+    made.close()
+
+
+def metadata(cluster: Cluster) -> Path:
+    return cluster.directory / directory_name(METADATA_TOPIC, 0)
+
+
+def damaged(directory: Path) -> None:
+    log = directory / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [damaged, shutil.rmtree], ids=["damaged", "gone"])
+def test_what_a_damaged_metadata_log_does_not_tell_of_is_left_where_it_is(cluster, damage):
+    cluster.end()
+    shutil.copytree(metadata(cluster), cluster.directory.with_name("copy"))
+    damage(metadata(cluster))
+    cluster.start(1)  # and the supervisor refuses to
+    cluster.end_one(1)
+    assert [path.name for path in (cluster.directory / "nodes" / "1").glob("t*")] == ["t-0"]
+    shutil.rmtree(metadata(cluster), ignore_errors=True)
+    cluster.directory.with_name("copy").rename(metadata(cluster))
+    cluster.begin(1)
+    assert cluster.node(1).replicas.leader("t", 0).high_watermark == 1
+
+
+def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster):
+    own = cluster.directory / "nodes" / "1"
+    cluster.end()
+    shutil.copytree(own / "t-0", own / "nobodys-0")
+    cluster.start(1)
+    assert [path.name for path in own.glob("nobodys*")] == ["nobodys-0"]
+    cluster.begin(1)
+    (kept,) = own.glob("nobodys*")
+    assert kept.name.endswith("-stray")
+
+
+def test_a_worker_that_is_quicker_than_the_first_supervisor_knows_nothing_yet(tmp_path):
+    reader = MetadataReader(tmp_path / "not made yet")
+    reader.load(lambda record: pytest.fail(f"{record}"))
+    assert reader.offset == 0
