@@ -74,15 +74,15 @@ def look(processes: Processes, directories: list[Path]) -> Footprint:
                 footprint.descriptors[kind_of_descriptor(target)] += 1
         footprint.threads += number_of(status, "Threads")
         footprint.rss += number_of(status, "VmRSS") << 10
-    for directory in directories:
-        for path in directory.rglob("*"):
-            name = str(path.relative_to(directory))
-            if path.is_dir():
-                footprint.directories[kind_of(path.name)] += 1
-            else:
-                footprint.files.add(kind_of(path.name))
-            if LEFTOVERS.search(f"/{name}"):
-                footprint.leftovers.append(name)
+    for top in directories:
+        # what goes away while one looks is none of os.walk's troubles
+        for directory, directories_in, files in os.walk(top):
+            footprint.directories.update(map(kind_of, directories_in))
+            footprint.files.update(map(kind_of, files))
+            for name in (*directories_in, *files):
+                path = os.path.join(directory, name)
+                if LEFTOVERS.search(path):
+                    footprint.leftovers.append(os.path.relpath(path, top))
     footprint.leftovers.sort()
     return footprint
 
