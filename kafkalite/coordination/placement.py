@@ -213,6 +213,8 @@ class Arrangement:
     def _best_swap(self, full: int, other: int) -> tuple[Place, Place] | None:
         """The partition of a full node and that of another to change places, if it is worth it."""
         gap = self._size[full] - self._size[other]
+        if not gap:
+            return None
         best: tuple[int, Place, Place] | None = None
         for given, taken in self._exchangeable(full, other):
             sizes = [size for size, _ in taken]

@@ -557,10 +557,15 @@ class Cluster:
         self.until(lambda: asking.over)
         return asking.answer
 
-    def order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> dict[str, Any]:
-        """What `kafkalite node` does; the report."""
+    def begin_order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> list[Record]:
+        """Order something of the nodes; the report comes into the list."""
         reports: list[Record] = []
         order = bus.NODE_ORDER(request_id=1, verb=verb, node_id=node_id, dry_run=dry_run)
         self.supervisor.node_orders.received(order, reports.append)
+        return reports
+
+    def order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> dict[str, Any]:
+        """What `kafkalite node` does; the report."""
+        reports = self.begin_order(verb, node_id, dry_run)
         self.until(lambda: reports)
         return bus.read_frame(bus.write_frame(reports[0])).fields

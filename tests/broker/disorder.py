@@ -278,8 +278,12 @@ class Disorder:
             return
 
     def a_message_is_overtaken(self) -> None:
+        """But never a welcome: what a supervisor says after it rests on it."""
         for queue in self.some_queues():
-            queue.rotate(1)
+            at = self.random.randrange(len(queue))
+            frames = [queue[at - 1], queue[at]]
+            if not any(bus.read_frame(frame).kind is bus.WELCOME for frame in frames):
+                queue[at], queue[at - 1] = frames
             return
 
     def nonsense_is_said(self) -> None:

@@ -1,0 +1,269 @@
+"""Partitions on their way from worker to worker: what clients see, and who may fall meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.node import LATE_MS
+from kafkalite.protocol.schemas.fetch import FETCH
+from tests.broker.conftest import produced
+
+NOT_LEADER = errors.NotLeaderOrFollower.code
+
+
+@pytest.fixture
+def written(begun):
+    """Three workers; partition a-0 is at node 1 and holds one record of producer 7."""
+    cluster = begun(3)
+    cluster.create("a")
+    cluster.produce("a", b"0", producer_id=7, producer_epoch=0, base_sequence=0)
+    return cluster
+
+
+def test_a_partition_moves_with_its_records_and_one_epoch_more(written):
+    written.move("a", 2)
+    written.settle()
+    assert written.image.topics["a"].partitions[0][:2] == (2, 1)
+    assert written.directories("a-0") == ["nodes/2/a-0"]
+    assert written.produce("a", b"1").base_offset == 1
+    assert written.values("a") == [b"0", b"1"]
+
+
+def test_what_a_producer_sends_again_after_a_move_is_known_for_a_duplicate(written):
+    written.move("a", 2)
+    written.settle()
+    again = written.produce("a", b"0", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert (again.error_code, again.base_offset) == (0, 0)
+    gap = written.produce("a", b"2", producer_id=7, producer_epoch=0, base_sequence=2)
+    assert gap.error_code == errors.OutOfOrderSequenceNumber.code
+    assert written.values("a") == [b"0"]
+
+
+def test_the_old_leader_tells_the_way_to_the_new_one(written):
+    written.move("a", 3)
+    written.settle()
+    entry = written.produce("a", b"1", at=1)
+    assert entry.error_code == NOT_LEADER
+    assert (entry.current_leader.leader_id, entry.current_leader.leader_epoch) == (3, 1)
+
+
+def test_a_fetch_that_waits_is_answered_when_its_partition_moves(written):
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20}
+    asking = written.send(
+        1, FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20,
+        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+        topics=[{"topic": "a", "partitions": [partition]}],
+    )  # fmt: skip
+    written.steps(5)
+    assert not asking.over
+    written.move("a", 2)
+    written.until(lambda: asking.over)
+    (entry,) = asking.answer.responses[0].partitions
+    assert entry.error_code == NOT_LEADER
+    assert entry.current_leader.leader_id == 2
+
+
+def test_nobody_leads_a_partition_that_is_on_its_way(begun):
+    written = begun(3, durability="fsync")
+    written.create("a")
+    asking = written.begin_produce(1, "a", b"0")
+    written.running[1].flusher.held = True
+    late = written.begin_produce(1, "a", b"1")
+    written.until(lambda: asking.over or written.running[1].flusher._begun)
+    written.move("a", 2)
+    written.steps(50)
+    for node_id in (1, 2):
+        assert written.produce("a", b"x", at=node_id).error_code == NOT_LEADER
+    assert written.directories("a-0*") == ["nodes/1/a-0"]
+    assert not late.over
+    written.running[1].flusher.let_go()
+    written.settle()
+    assert produced(late).error_code == 0, "it was written before, and flushed as was promised"
+    assert written.values("a") == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("fallen", [0, 1, 2])
+@pytest.mark.parametrize("steps", range(6))
+def test_a_move_ends_well_whoever_is_killed_in_the_middle_of_it(written, fallen, steps):
+    written.move("a", 2)
+    written.steps(steps)
+    written.kill(fallen)
+    written.settle()
+    assert written.image.topics["a"].partitions[0][:2] == (2, 1)
+    assert written.directories("a-0*") == ["nodes/2/a-0"]
+    assert written.values("a") == [b"0"]
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_move_ends_well_when_all_are_killed_in_the_middle_of_it(written, steps):
+    written.move("a", 2)
+    written.steps(steps)
+    written.restart(None, killed=True)
+    assert written.leader("a") == 2
+    assert written.values("a") == [b"0"]
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_topic_deleted_in_the_middle_of_a_move_leaves_nothing(written, steps):
+    written.move("a", 2)
+    written.steps(steps)
+    written.delete("a", at=3)
+    written.settle()
+    written.until(lambda: not any(there.node._awaited for there in written.workers), pace_ms=10)
+    left = written.directories("a-0*")
+    assert len(left) == 1
+    assert left[0].endswith("-delete")
+
+
+def held_back(cluster, topic_id):
+    """Have node 1 hand a partition over to node 2 late, after its topic was deleted and made
+    again: what then lies at node 2."""
+    cluster.running[1].flusher.held = True
+    cluster.begin_produce(1, "a", b"late")
+    cluster.move("a", 2)
+    cluster.until(lambda: (topic_id, 0) in cluster.node(2)._awaited)
+    cluster.bus.cut.add(cluster.running[1].identity)
+    cluster.disconnect(1)
+    # One worker, which hangs, takes as long as an answer waits.
+    for asking in (cluster.begin_delete(2, "a"), cluster.begin_create(2, "a", assigned=2)):
+        cluster.until(lambda asking=asking: asking.over, pace_ms=5)
+    assert cluster.produce("a", b"new", at=2).error_code == 0
+    cluster.running[1].flusher.let_go()
+    cluster.until(lambda: cluster.directories("nodes/1/a-0") == [])
+
+
+def test_a_log_that_comes_after_its_topic_was_deleted_does_not_displace_the_new_ones(begun):
+    cluster = begun(2, durability="fsync")
+    held_back(cluster, cluster.create("a"))
+    cluster.bus.cut.clear()
+    cluster.settle()
+    cluster.until(lambda: not cluster.node(2)._awaited, pace_ms=10)
+    assert cluster.values("a") == [b"new"]
+    assert cluster.directories("nodes/2/*stray") == []
+
+
+def test_nor_does_it_when_its_node_starts_only_then(begun):
+    cluster = begun(2, durability="fsync")
+    held_back(cluster, cluster.create("a"))
+    cluster.kill(2)
+    cluster.bus.cut.clear()
+    cluster.settle()
+    assert cluster.values("a") == [b"new"]
+
+
+def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
+    """No mover decides so; a start on other workers may."""
+    cluster = begun(2, durability="fsync")
+    topic_id = cluster.create("a")
+    cluster.running[1].flusher.held = True
+    asking = cluster.begin_produce(1, "a", b"0")
+    for from_node, to_node in ((1, 2), (2, 1)):
+        moves = [cluster.move_of(topic_id, from_node, to_node)]
+        cluster.node(0).here.ask(lambda controller, moves=moves: controller.move(moves))
+        cluster.steps(5)
+    cluster.running[1].flusher.let_go()
+    cluster.settle()
+    cluster.until(lambda: asking.over)
+    assert produced(asking).error_code == 0
+    assert cluster.produce("a", b"1").error_code == 0
+    assert cluster.values("a") == [b"0", b"1"]
+    assert cluster.directories("a-0*") == ["nodes/1/a-0"]
+
+
+def test_nothing_moves_away_before_it_was_made(begun):
+    """Whoever is given a partition that nobody has waits for it for ever."""
+    cluster = begun(3)
+    cluster.running[1].paused = True
+    cluster.begin_create(2, "a", 3)
+    cluster.until(lambda: "a" in cluster.image.topics)
+    (index,) = [i for i, p in cluster.image.topics["a"].partitions.items() if p.leader == 1]
+    cluster.move("a", 2, index)
+    cluster.steps(100)
+    assert cluster.leader("a", index) == 1
+    cluster.running[1].paused = False
+    cluster.settle()
+    assert cluster.leader("a", index) == 2
+    assert cluster.produce("a", b"x", index).error_code == 0
+
+
+def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
+    written.running[1].paused = True
+    written.move("a", 2)
+    written.until(lambda: written.node(2)._awaited)
+    written.fenced.clear()
+    for _ in range(300):
+        written.tick(2)
+        written.clock.advance(LATE_MS // 100)
+    said = [record for record in caplog.records if "is not handed over" in record.message]
+    assert len(said) == 1
+
+
+# -- what an operator orders ---------------------------------------------------------------------
+
+
+def test_a_drained_worker_is_emptied_and_can_be_removed(begun):
+    cluster = begun(3)
+    cluster.create("a", 9)
+    report = cluster.order("drain", 2)
+    assert len(report["moves"]) == 3
+    cluster.settle()
+    assert cluster.image.led_count(2) == 0
+    assert cluster.order("remove", 2)["error_code"] == 0
+    cluster.settle()
+    assert cluster.roster == {1, 3}
+    assert cluster.directories("nodes/2") == []
+
+
+def test_an_order_to_drain_and_one_to_remove_may_come_together(begun):
+    cluster = begun(3)
+    reports = [cluster.begin_order(verb, 3) for verb in ("drain", "remove", "list")]
+    cluster.until(lambda: all(reports))
+    assert [report[0].fields["error_code"] for report in reports] == [0, 0, 0]
+    cluster.settle()
+    assert cluster.deaths == []
+    assert cluster.roster == {1, 2}
+
+
+def test_a_new_worker_gets_its_share_when_that_is_ordered(begun):
+    cluster = begun(2)
+    cluster.create("a", 6)
+    cluster.order("add")
+    cluster.settle()
+    assert cluster.image.led_count(3) == 0
+    assert len(cluster.order("rebalance", dry_run=True)["moves"]) == 2
+    assert cluster.image.led_count(3) == 0
+    cluster.order("rebalance")
+    cluster.settle()
+    assert [cluster.image.led_count(n) for n in (1, 2, 3)] == [2, 2, 2]
+    assert cluster.order("rebalance", dry_run=True)["moves"] == []
+
+
+def test_a_drain_goes_on_under_the_next_supervisor(begun):
+    cluster = begun(3)
+    cluster.create("a", 30)
+    cluster.order("drain", 1)
+    cluster.kill(0)
+    cluster.settle()
+    assert cluster.image.led_count(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "node_id", "sentence"),
+    [
+        ("remove", 0, "supervisor"),
+        ("remove", 9, "no node 9"),
+        ("remove", 1, "still leads"),
+        ("drain", 0, "supervisor"),
+        ("drain", -1, "no node -1"),
+        ("sing", 1, "No order is called 'sing'"),
+        ("?" * 32_000, 1, "No order is called"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_in_a_sentence(begun, verb, node_id, sentence):
+    cluster = begun(2)
+    cluster.create("a", 2)
+    report = cluster.order(verb, node_id)
+    assert report["error_code"] == errors.InvalidRequest.code
+    assert sentence in report["error_message"]
+    assert len(report["nodes"]) == 3
