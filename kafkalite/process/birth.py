@@ -37,7 +37,7 @@ class Birth(NamedTuple):
     cluster_id: str
     run_directory: Path
     nodes: Mapping[int, tuple[str, int]]
-    """Where each node listens that has a listener at this moment."""
+    """Where each node listens that has a listener at this moment, or still a process."""
     explicit_workers: int | None
     """How many workers were asked for; None when nobody said."""
     first: bool

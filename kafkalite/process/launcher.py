@@ -330,7 +330,7 @@ class Launcher:
             nodes={
                 other_id: self.address_of(other)
                 for other_id, other in sorted(self.nodes.items())
-                if other.listener is not None
+                if other.listener is not None or other.runs
             },
             explicit_workers=self.settings[WORKERS],
             first=not self.was_ready,

@@ -8,6 +8,7 @@ The launcher is the real one.  Its nodes do what files beside the data directory
     script/say         frames the supervisor sends to the launcher, in hexadecimal, a line each
     heard              what the supervisor was told, a line of JSON each
     lives              "node pid incarnation event", a line each
+    company            the nodes that a supervisor was born among, a line each
 """
 
 import contextlib
@@ -44,6 +45,8 @@ def supervisor(birth):
     reactor = Reactor(SystemClock())
     place = birth.data.parent
     said = 0
+    with (place / "company").open("a") as file:
+        file.write(f"{sorted(birth.nodes)}\n")
 
     def hear():
         with contextlib.suppress(BlockingIOError):

@@ -94,6 +94,18 @@ def test_a_silent_node_is_killed_even_while_it_ends(stage):
     assert stage.left() == []
 
 
+def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(stage):
+    """It would take that node's directory for one that nobody writes to."""
+    stage.play(2, "linger")
+    stage.start(workers=2)
+    stage.roster(1)
+    until(lambda: stage.lives("ending"), stage.launcher)
+    pid = stage.pid(0)
+    os.kill(pid, signal.SIGKILL)
+    stage.renewed(0, pid)
+    assert (stage.directory / "company").read_text().splitlines()[-1] == "[0, 1, 2]"
+
+
 @pytest.mark.parametrize(
     "frame",
     [
