@@ -490,7 +490,8 @@ class Cluster:
         members = self.supervisor.membership.members
         end_offset = supervisor.node.here.log.end_offset
         return (
-            {n for n in image.nodes if n} == self.roster == members.keys()
+            {n for n in image.nodes if n} == self.roster
+            and {m.peer for m in members.values()} == {there.peer for there in self.workers}
             and all(node.port for node in image.nodes.values())
             and all(member.made_offset >= end_offset for member in members.values())
             and not any(member.unmade for member in members.values())

@@ -1,0 +1,229 @@
+"""What a worker may say to the supervisor, and what comes of it when it makes no sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.membership import LOOK_MS
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schema import Api
+from kafkalite.protocol.schemas import bus
+from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+from kafkalite.transport.bus import Peer, identity_of
+
+LONG = 2**63 - 1
+
+
+def request(api: Api, version: int, **fields: object) -> bytes:
+    header = write_header(api.key, version, 5, "x", api.request_header_flexible(version))
+    return header + api.request.write(version, fields)
+
+
+def forward(frame: bytes, request_id: int = 1_000, **where: object) -> bus.Record:
+    told = {"peer_host": "h", "peer_port": 1, "local_host": "h", "local_port": 1, **where}
+    return bus.FORWARD(request_id=request_id, frame=frame, **told)
+
+
+def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.Record:
+    return bus.HEARTBEAT(
+        image_offset=offset,
+        led_count=led_count,
+        size=size,
+        unmade=[{"topic_id": topic_id, "partition": index} for topic_id, index in unmade],
+    )
+
+
+def say(cluster, message: bus.Record, identity: bytes | None = None) -> None:
+    """Have the supervisor hear this, of worker 1 or of another."""
+    cluster.said_up(identity or cluster.running[1].identity, bus.write_frame(message))
+
+
+def told(cluster) -> list[bus.Record]:
+    """What worker 1 has been sent and not read."""
+    return [bus.read_frame(frame) for frame in cluster.bus.to_worker[cluster.running[1].identity]]
+
+
+def answered(cluster, frame: bytes) -> bus.Record:
+    """The answer to a request that worker 1 passes on without having had it."""
+    cluster.running[1].paused = True
+    say(cluster, forward(frame))
+    cluster.until(lambda: any(message.kind is bus.ANSWER for message in told(cluster)))
+    (answer,) = [message for message in told(cluster) if message.kind is bus.ANSWER]
+    return answer
+
+
+FETCHED = {
+    "replica_id": -1, "max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1, "rack_id": "",
+    "isolation_level": 0, "session_id": 0, "session_epoch": -1, "topics": [],
+    "forgotten_topics_data": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(FETCH, 12, **FETCHED),
+        request(PRODUCE, 9, acks=0, timeout_ms=0, topic_data=[]),
+        request(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[]),
+        request(METADATA, 9, topics=None),
+        request(API_VERSIONS, 0),
+        request(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=1),
+        b"",
+        b"\0",
+        bytes(40),
+        b"\xff" * 40,
+    ],
+)
+def test_what_is_not_the_controllers_to_answer_is_refused(cluster, frame):
+    answer = answered(cluster, frame).fields
+    assert (answer["request_id"], answer["frame"]) == (1_000, None)
+    assert answer["error_code"] == errors.InvalidRequest.code
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(CREATE_TOPICS, 7, topics=[], timeout_ms=0)[:-3],
+        request(CREATE_TOPICS, 7, topics=[], timeout_ms=0)[:4],
+        CREATE_TOPICS.key.to_bytes(2, "big") + b"\x7f\xff" + bytes(20),
+        DELETE_TOPICS.key.to_bytes(2, "big") + b"\0\5" + b"\xff" * 200,
+    ],
+)
+def test_a_request_that_does_not_read_is_answered_by_its_fault(cluster, frame):
+    assert answered(cluster, frame).fields["error_code"] == errors.InvalidRequest.code
+    assert cluster.faults == []
+
+
+def test_a_request_whose_handling_fails_is_answered_and_ends_nobody(cluster, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(cluster.node(0).here.machine, "create_topics", fail)
+    topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
+    answer = answered(cluster, request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0))
+    assert answer.fields["error_code"] != 0
+    assert cluster.deaths == cluster.faults == []
+
+
+@pytest.mark.parametrize("number", [-1, 0, LONG, -LONG - 1])
+def test_numbers_of_requests_are_the_workers_own(cluster, number):
+    cluster.running[1].paused = True
+    topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
+    frame = request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0)
+    say(cluster, forward(frame, number, peer_port=-(2**31), local_port=2**31 - 1))
+    say(cluster, bus.ALLOCATE_IDS(request_id=number))
+    found: list[bus.Record] = []
+
+    def both() -> bool:
+        found[:] = [m for m in told(cluster) if m.kind in (bus.ANSWER, bus.IDS)]
+        return len(found) == 2
+
+    cluster.until(both, pace_ms=10)
+    assert {message.fields["request_id"] for message in found} == {number}
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_nobody_of_an_older_incarnation_is_heard(cluster, incarnation):
+    old = identity_of(cluster.running[1].peer)
+    cluster.kill(1)
+    cluster.settle()
+    before = dict(vars_of(cluster.supervisor.membership.members[1]))
+    refused = cluster.supervisor.membership.refused
+    identity = old if incarnation else b"1.0"
+    for message in (heartbeat(0, 77), bus.HELLO(image_offset=0), bus.ALLOCATE_IDS(request_id=1)):
+        say(cluster, message, identity)
+    assert cluster.supervisor.membership.refused == refused + 3
+    assert vars_of(cluster.supervisor.membership.members[1]) == before
+
+
+def vars_of(member) -> dict[str, object]:
+    return {name: getattr(member, name) for name in member.__slots__}
+
+
+def test_nobody_is_heard_whom_the_launcher_does_not_know(cluster):
+    for identity in (b"0.1", b"9.1", b"1.99999", b"-1.1", b"x", b"", b"\0" * 5):
+        say(cluster, heartbeat(0), identity)
+        say(cluster, forward(b"x"), identity)
+    assert cluster.supervisor.membership.members.keys() == {1, 2}
+    assert cluster.faults == cluster.deaths == []
+
+
+def test_a_worker_that_knows_the_future_is_not_believed(cluster):
+    member = cluster.supervisor.membership.members[1]
+    before = member.made_offset
+    say(cluster, heartbeat(LONG, 5))
+    assert (member.made_offset, member.led_count) == (before, 0)
+
+
+def test_numbers_and_partitions_that_cannot_be_are_only_shown(cluster):
+    cluster.create("a", 2)
+    say(cluster, heartbeat(-LONG, -5, -LONG, [(b"?" * 16, -1), (bytes(16), 2**31 - 1)]))
+    report = cluster.order("list")
+    assert [node["node_id"] for node in report["nodes"]] == [0, 1, 2]
+    cluster.order("rebalance")
+    cluster.settle()
+    assert cluster.produce("a", b"x").error_code == 0
+
+
+def test_a_partition_that_a_worker_cannot_make_does_not_move(cluster):
+    topic_id = cluster.create("a", 2)
+    cluster.running[1].paused = True
+    end_offset = cluster.node(0).here.log.end_offset
+    say(cluster, heartbeat(end_offset, 0, 0, [(topic_id, 0)]))
+    cluster.move("a", 2)
+    cluster.steps(50)
+    assert cluster.leader("a") == 1
+
+
+def test_messages_that_are_the_supervisors_own_are_refused(cluster):
+    for message in (
+        bus.WELCOME(incarnation=1, image_offset=0, heartbeat_ms=1),
+        bus.DELTA(begin_offset=0, end_offset=0, records=[]),
+        bus.ANSWER(request_id=1, error_code=0, error_message=None, frame=None),
+        bus.FENCE(node_id=2, incarnation=1),
+        bus.NODES(nodes=[]),
+    ):
+        say(cluster, message)
+    assert cluster.supervisor.membership.refused == 5
+    cluster.settle()
+    assert cluster.fenced == []
+
+
+def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(cluster):
+    members = cluster.supervisor.membership.members
+    peer = Peer(1, cluster.running[1].peer.incarnation + 100)
+    cluster.bus.connected.add(identity_of(peer))
+    cluster.bus.to_worker[identity_of(peer)] = cluster.bus.to_worker.pop(
+        cluster.running[1].identity
+    )
+    say(cluster, bus.HELLO(image_offset=0), identity_of(peer))
+    assert members[1].peer != peer
+    processes = cluster.supervisor.membership.processes
+    news = processes[1]._replace(incarnation=peer.incarnation)
+    cluster.supervisor.membership.processes_are({**processes, 1: news})
+    cluster.clock.advance(LOOK_MS)
+    cluster.tick(0)
+    assert members[1].peer == peer
+    assert members[1].welcomed
+
+
+def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
+    worker = cluster.running[1]
+    cluster.bus.cut.add(worker.identity)
+    cluster.bus.connected.discard(worker.identity)
+    asking = cluster.begin_create(2, "a")
+    cluster.until(lambda: "a" in cluster.image.topics)
+    for there in (0, 2):
+        for _ in range(3):
+            cluster.tick(there)
+    assert not cluster.supervisor.membership.members[1].welcomed
+    cluster.bus.cut.clear()
+    cluster.bus.connected.add(worker.identity)
+    cluster.until(lambda: asking.over)
+    assert [*worker.node.image.records()] == [*cluster.image.records()]

@@ -1,0 +1,409 @@
+"""The way to a controller elsewhere, message by message, over a metadata log that lies in files.
+
+What comes from the supervisor's end is believed as far as it makes sense; what does not is dropped,
+and the files decide.  An image that may be half of something ends its process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.later import Later
+from kafkalite.broker.machine_host import packed, write_snapshot
+from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.broker.remote_controller import ANSWER_MS_MAX, RemoteController, State
+from kafkalite.clock import ManualClock
+from kafkalite.coordination.controller import Controller
+from kafkalite.errors import Fatal, Refusal
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.internal import NODE, PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
+from kafkalite.transport.reactor import Reactor
+
+NOBODY = ("", 0)
+
+
+def node(node_id: int) -> internal.Record:
+    return NODE(node_id=node_id, host="", port=1, rack=None, dedicated=False, draining=False)
+
+
+class Followed:
+    """A supervisor's files and what a worker makes of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.end_offset = 0
+        self.segment = 0
+        self.sent: list[bus.Record] = []
+        self.changes: list[int] = []
+        self.takes = True
+
+    def write(self, *records: internal.Record) -> None:
+        """One decision more in the log."""
+        batch = packed(records, self.end_offset, now_ms=1)
+        with (self.directory / f"{self.segment:020d}.log").open("ab") as file:
+            file.write(batch)
+        self.end_offset += len(records)
+
+    def roll(self) -> None:
+        self.segment = self.end_offset
+
+    def begin(self) -> RemoteController:
+        self.clock = ManualClock()
+        self.reactor = Reactor(self.clock)
+        controller = RemoteController(MetadataReader(self.directory), self.reactor)
+        controller.load()
+        controller.state = lambda: State(made=True, led_count=0, size=0, unmade=[])
+        controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
+        controller.connect(self.send)
+        controller.reached(True)
+        return controller
+
+    def send(self, message: bus.Record) -> bool:
+        self.sent.append(bus.read_frame(bus.write_frame(message)))
+        return self.takes
+
+    def kinds(self) -> list[str]:
+        return [message.kind.name for message in self.sent]
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.reactor.tick(0)
+
+
+def welcome(offset: int, incarnation: int = 1, heartbeat_ms: int = 100) -> bus.Record:
+    return bus.WELCOME(
+        incarnation=incarnation, image_offset=offset, heartbeat_ms=heartbeat_ms
+    )  # fmt: skip
+
+
+def delta(begin: int, *records: internal.Record, end: int | None = None) -> bus.Record:
+    written = [internal.write(record) for record in records]
+    end = begin + len(records) if end is None else end
+    return bus.DELTA(begin_offset=begin, end_offset=end, records=written)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    made = Followed(tmp_path / "log")
+    made.write(node(0), node(1))
+    yield made
+    made.reactor.close()
+
+
+@pytest.fixture
+def controller(followed):
+    made = followed.begin()
+    made.received(welcome(2))
+    return made
+
+
+def known(controller: RemoteController) -> list[int]:
+    return sorted(controller.image.nodes)
+
+
+def outcome(later: Later[Any]) -> list[Any]:
+    came: list[Any] = []
+    later.then(lambda value, fault: came.append(fault or value))
+    return came
+
+
+# -- the image -----------------------------------------------------------------------------------
+
+
+def test_a_delta_is_taken_in_and_told(followed, controller):
+    controller.received(delta(2, node(2), node(3)))
+    assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
+    assert followed.changes[-1] == 4
+
+
+def test_what_is_known_of_a_delta_is_passed_over(followed, controller):
+    controller.received(delta(2, node(2)))
+    for again in (delta(2, node(2)), delta(1, node(1), node(2)), delta(0, node(0))):
+        controller.received(again)
+    assert controller.offset == 3
+    controller.received(delta(1, REMOVE_NODE(node_id=1), REMOVE_NODE(node_id=2), node(3)))
+    assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
+
+
+def test_what_lies_before_a_delta_is_read_in_the_files(followed, controller):
+    followed.write(node(2))
+    followed.roll()
+    followed.write(node(3))
+    controller.received(delta(3, node(3)))
+    assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
+
+
+def test_no_further_is_read_than_was_said(followed, controller):
+    """A supervisor that is new knows at least what was said, and not what is being written."""
+    followed.write(node(2))
+    followed.write(node(3))
+    controller.received(welcome(3))
+    assert controller.offset == 3
+
+
+def test_a_supervisor_may_have_said_less_than_what_is_known_by_now(followed, controller):
+    followed.write(node(2))
+    controller.received(welcome(3))
+    controller.received(welcome(2))
+    assert controller.offset == 3
+
+
+def test_a_new_supervisor_that_knows_less_ends_the_worker(followed, controller):
+    controller.received(delta(2, node(2)))
+    with pytest.raises(Fatal, match="came back shorter"):
+        controller.received(welcome(2, incarnation=2))
+
+
+def test_what_a_dead_supervisor_said_last_changes_nothing(followed, controller):
+    controller.received(welcome(2, incarnation=5))
+    asked = outcome(controller.allocate_producer_ids(1))
+    controller.received(welcome(0, incarnation=4))
+    controller.received(welcome(9, incarnation=4))
+    assert (asked, controller.offset) == ([], 2)
+
+
+def test_a_delta_before_the_welcome_is_left_to_the_files(followed, controller):
+    followed.write(node(2))
+    controller.reached(False)
+    controller.reached(True)
+    controller.received(delta(2, node(2)))
+    assert controller.offset == 2
+    controller.received(welcome(3))
+    assert known(controller) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        delta(2, node(2), end=7),
+        delta(2, node(2), end=2),
+        delta(2, end=2),
+        delta(-1, node(2), end=0),
+        delta(2**63 - 2, node(2), end=-(2**63)),
+        bus.DELTA(begin_offset=2**63 - 1, end_offset=-(2**63), records=[b""]),
+        bus.HELLO(image_offset=7),
+        bus.ROSTER(node_ids=[1], dedicated=[]),
+    ],
+)
+def test_what_does_not_make_sense_is_dropped(followed, controller, lie):
+    controller.received(lie)
+    assert (known(controller), controller.offset) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        delta(9, node(2)),
+        welcome(9),
+        bus.DELTA(begin_offset=2, end_offset=3, records=[b"\xff\xff"]),
+        bus.DELTA(begin_offset=2, end_offset=3, records=[b""]),
+    ],
+)
+def test_whoever_is_told_of_records_that_are_not_in_the_files_begins_anew(controller, lie):
+    with pytest.raises(Fatal):
+        controller.received(lie)
+
+
+def test_a_delta_that_cannot_be_read_is_read_in_the_files(followed, controller):
+    followed.write(node(2))
+    controller.received(bus.DELTA(begin_offset=2, end_offset=3, records=[b"\xff\xff"]))
+    assert known(controller) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        internal.PARTITION(
+            topic_id=b"?" * 16, partition=0, leader=1, leader_epoch=0, replicas=[1], isr=[1]
+        ),
+        internal.REMOVE_TOPIC(topic_id=b"?" * 16),
+        internal.CONFIG(resource_type=2, resource_name="?", name="a", value="b"),
+    ],
+)
+def test_a_record_that_contradicts_the_image_ends_the_worker_before_it_is_used(
+    followed, controller, contradiction
+):
+    with pytest.raises(Fatal, match="contradicts"):
+        controller.received(delta(2, node(2), contradiction))
+    followed.write(node(2), contradiction)
+    with pytest.raises(Refusal, match="contradicts"):
+        followed.begin()
+
+
+def test_a_topic_that_is_made_twice_ends_the_worker(controller):
+    topic = TOPIC(name="a", topic_id=b"1" * 16)
+    with pytest.raises(Fatal, match="contradicts"):
+        controller.received(delta(2, topic, topic))
+
+
+def test_blocks_of_producer_ids_are_nothing_to_an_image(followed, controller):
+    followed.write(PRODUCER_IDS_BLOCK(first_id=0, count=5, node_id=1))
+    controller.received(welcome(3))
+    assert controller.offset == 3
+
+
+# -- the files -----------------------------------------------------------------------------------
+
+
+def test_reading_ends_where_a_batch_is_half_written(followed):
+    followed.write(node(2), node(3))
+    path = followed.directory / f"{0:020d}.log"
+    whole = path.read_bytes()
+    for end in range(len(whole) - 1, len(whole) - 40, -7):
+        path.write_bytes(whole[:end])
+        assert followed.begin().offset == 2
+        followed.reactor.close()
+    path.write_bytes(whole[:-3])
+    controller = followed.begin()
+    path.write_bytes(whole)
+    controller.received(welcome(4))
+    assert known(controller) == [0, 1, 2, 3]
+
+
+def test_a_snapshot_and_what_follows_it_make_the_image(followed):
+    machine = Controller()
+    for record in (node(0), node(1)):
+        machine.replay(record)
+    write_snapshot(followed.directory / f"{2:020d}.checkpoint", machine.records(), now_ms=1)
+    (followed.directory / f"{0:020d}.log").unlink()
+    followed.roll()
+    followed.write(node(2))
+    assert known(followed.begin()) == [0, 1, 2]
+
+
+def test_a_damaged_snapshot_is_passed_over(followed):
+    (followed.directory / f"{2:020d}.checkpoint").write_bytes(b"nothing of the kind")
+    assert known(followed.begin()) == [0, 1]
+
+
+def test_a_log_whose_beginning_is_gone_is_refused_in_a_sentence(followed):
+    (followed.directory / f"{0:020d}.log").rename(followed.directory / f"{7:020d}.log")
+    followed.reactor = Reactor(ManualClock())
+    with pytest.raises(Refusal, match=r"begins at offset 7.*restore the data directory"):
+        RemoteController(MetadataReader(followed.directory), followed.reactor).load()
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+
+def test_nothing_but_a_greeting_is_said_before_the_welcome(followed):
+    controller = followed.begin()
+    controller.heartbeat()
+    controller.forward(b"x", NOBODY, NOBODY)
+    followed.pass_ms(5_000)
+    assert followed.kinds() == ["Hello"]
+    controller.received(welcome(2))
+    assert followed.kinds()[1:] == ["Heartbeat", "Forward"]
+
+
+def test_heartbeats_come_as_often_as_the_welcome_says(followed, controller):
+    before = followed.kinds().count("Heartbeat")
+    for _ in range(10):
+        followed.pass_ms(100)
+    assert followed.kinds().count("Heartbeat") == before + 10
+    controller.received(welcome(2, heartbeat_ms=-5))
+    followed.pass_ms(1)
+
+
+def test_an_answer_goes_to_who_asked(followed, controller):
+    later = [controller.forward(b"%d" % n, NOBODY, NOBODY) for n in range(3)]
+    came = [outcome(each) for each in later]
+    asked = {
+        m.fields["frame"]: m.fields["request_id"] for m in followed.sent if "frame" in m.fields
+    }
+    for n in (2, 0, 1):
+        request_id = asked[b"%d" % n]
+        controller.received(answer(request_id, b"to %d" % n))
+    assert came == [[b"to 0"], [b"to 1"], [b"to 2"]]
+
+
+def answer(request_id: int, frame: bytes | None, error_code: int = 0) -> bus.Record:
+    return bus.ANSWER(
+        request_id=request_id, error_code=error_code, error_message=None, frame=frame
+    )  # fmt: skip
+
+
+def ids(request_id: int, first_id: int, end_id: int) -> bus.Record:
+    return bus.IDS(
+        request_id=request_id, error_code=0, error_message=None, first_id=first_id, end_id=end_id
+    )  # fmt: skip
+
+
+def last_id(followed: Followed) -> int:
+    return int(followed.sent[-1].fields["request_id"])
+
+
+def test_answers_that_nobody_waits_for_are_dropped(followed, controller):
+    came = outcome(controller.forward(b"x", NOBODY, NOBODY))
+    for request_id in (-1, 0, 99, 2**63 - 1):
+        controller.received(answer(request_id, b"y"))
+        controller.received(ids(request_id, 0, 5))
+    assert came == []
+    request_id = last_id(followed)
+    controller.received(ids(request_id, 0, 5))
+    assert came == [], "ids are no answer to a request"
+    controller.received(answer(request_id, b"y"))
+    controller.received(answer(request_id, b"z"))
+    assert came == [b"y"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ((None, 0), errors.UnknownServerError),
+        ((b"", 0), errors.UnknownServerError),
+        ((None, 42), errors.InvalidRequest),
+        ((b"x", 12_345), errors.UnknownServerError),
+    ],
+)
+def test_an_answer_that_is_none_is_a_fault(followed, controller, said, fault):
+    came = outcome(controller.forward(b"x", NOBODY, NOBODY))
+    controller.received(answer(last_id(followed), *said))
+    assert [type(each) for each in came] == [fault]
+
+
+@pytest.mark.parametrize(("first_id", "end_id"), [(0, 0), (5, 4), (-3, 2), (-1, -1)])
+def test_a_block_of_no_ids_is_a_fault(followed, controller, first_id, end_id):
+    came = outcome(controller.allocate_producer_ids(1))
+    controller.received(ids(last_id(followed), first_id, end_id))
+    assert [type(each) for each in came] == [errors.UnknownServerError]
+
+
+def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, controller):
+    later = controller.request(METADATA, {"topics": []}, client_id=None, wait_ms=100)
+    came = outcome(later)
+    controller.received(answer(last_id(followed), b"\xff" * 9))
+    assert len(came) == 1
+    assert isinstance(came[0], errors.KafkaError)
+
+
+def test_a_request_that_is_not_answered_in_time_is_given_up(followed, controller):
+    came = outcome(controller.forward(b"x", NOBODY, NOBODY))
+    request_id = last_id(followed)
+    followed.pass_ms(ANSWER_MS_MAX - 1)
+    assert came == []
+    followed.pass_ms(1)
+    assert [type(each) for each in came] == [errors.RequestTimedOut]
+    controller.received(answer(request_id, b"late"))
+
+
+def test_a_request_for_which_there_is_no_room_on_the_bus_is_answered_at_once(followed, controller):
+    followed.takes = False
+    came = outcome(controller.forward(b"x", NOBODY, NOBODY))
+    assert [type(each) for each in came] == [errors.RequestTimedOut]
+
+
+def test_only_what_a_dead_supervisor_was_sent_is_given_up(followed, controller):
+    sent = outcome(controller.forward(b"sent", NOBODY, NOBODY))
+    controller.reached(False)
+    kept = outcome(controller.forward(b"kept", NOBODY, NOBODY))
+    controller.reached(True)
+    controller.received(welcome(2, incarnation=2))
+    assert [type(each) for each in sent] == [errors.RequestTimedOut]
+    assert (kept, followed.sent[-1].fields["frame"]) == ([], b"kept")
