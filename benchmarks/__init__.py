@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Bench
 
-ALL = ("startup", "produce", "fetch", "end_to_end", "append", "growth", "durability")
+ALL = (
+    "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
+    "workers", "dedicated", "thousand", "failover",
+)  # fmt: skip
 
 
 def one(name: str) -> Callable[[Bench], None]:

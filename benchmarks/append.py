@@ -45,7 +45,7 @@ def append_us(bench: Bench, batch: bytes, count: int, name: str) -> float:
         log.append(batch, 0)
     log.settle()
     took = time.perf_counter() - begun
-    log.close()
+    log.release()
     for file in directory.iterdir():
         file.unlink()
     return took * 1e6 / count

@@ -3,18 +3,25 @@
 The sketch: a JVM loads some ten thousand classes, we fifty modules.  Memory is asked twice: when
 the broker has just become ready, and after a load of a few hundred megabytes in and out, on
 topics of 1 and of 10 partitions.  What the kernel caches of the files is nobody's memory.
+
+With workers a process more is a fork of one that has everything loaded: some 3 ms, and only the
+pages that it writes to, a few MiB, are its own.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, cast
 
-from benchmarks.harness import Bench, pss_mib, run_client, topic
+from benchmarks.harness import Bench, private_mib, pss_mib, run_client, topic
 from benchmarks.report import Budget
-from benchmarks.subjects import Subject
+from benchmarks.subjects import Kafkalite, Subject
+
+IDLE_MS = 3000
+"""Longer than a heartbeat, so that what is only made when one comes is there."""
 
 
 class Started(Subject, Protocol):
@@ -22,6 +29,11 @@ class Started(Subject, Protocol):
 
 
 def run(bench: Bench) -> None:
+    one_process(bench)
+    many_processes(bench)
+
+
+def one_process(bench: Bench) -> None:
     makers = {subject.name: type(subject) for subject in bench.subjects}
     rounds = iter(range(1 << 30))
 
@@ -48,6 +60,39 @@ def run(bench: Bench) -> None:
             "memory after a load, MiB": Budget(at_most=1 / 8),
         },
     )
+
+
+def many_processes(bench: Bench) -> None:
+    """Ours with workers, beside ours in one process."""
+    one = Kafkalite(bench.scratch / "one", name="workers=0")
+    three = Kafkalite(bench.scratch / "three", workers=3)
+    two = Kafkalite(bench.scratch / "two", workers=2)
+
+    def time_to_ready(subject: Subject) -> Mapping[str, float]:
+        assert isinstance(subject, Kafkalite)
+        with subject:
+            return {"to the first answer, s": subject.startup_s}
+
+    def memory(subject: Subject) -> Mapping[str, float]:
+        assert isinstance(subject, Kafkalite)
+        with subject:
+            time.sleep(bench.scale(IDLE_MS) / 1000)
+            taken = {"memory of all processes, idle, MiB": pss_mib(subject.pids)}
+            if workers := [node["pid"] for node in subject.nodes if node["role"] == "worker"]:
+                taken["the largest worker's own, idle, MiB"] = max(map(private_mib, workers))
+            load(bench, subject)
+            taken["memory of all processes after a load, MiB"] = pss_mib(subject.pids)
+            if workers:
+                taken["the largest worker's own after a load, MiB"] = max(map(private_mib, workers))
+        return taken
+
+    ready = {"to the first answer, s": Budget(at_most=0.5, of_value=True)}
+    bench.compare("start, 3 workers", time_to_ready, ready, [three, one])
+    small = {
+        "memory of all processes, idle, MiB": Budget(at_most=80, of_value=True),
+        "the largest worker's own, idle, MiB": Budget(at_most=5, of_value=True),
+    }
+    bench.compare("start, 2 workers", memory, small, [two, one])
 
 
 def load(bench: Bench, subject: Subject) -> None:

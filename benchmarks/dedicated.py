@@ -1,0 +1,51 @@
+"""A process for each partition, against workers that share them: one topic of 16 partitions.
+
+The sketch: on as many cores as workers there is nothing to win and 16 processes to pay for, some
+3 MiB each; a partition of its own process waits for nobody else's flush, scan or deletion, and on
+many cores it has one of them.  What is shown is the price, and whether the throughput pays it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from benchmarks.frames import batch_of, produce_frame
+from benchmarks.harness import Bench, pss_mib, topic
+from benchmarks.subjects import Kafkalite, Subject
+from benchmarks.wire import leaders
+
+PARTITIONS = 16
+SHARED_WORKERS = 3
+BATCH = 1_000_000
+CONFIGS = {"file.delete.delay.ms": "0"}
+DEDICATED = {**CONFIGS, "worker.dedicated": "true"}
+
+
+def run(bench: Bench) -> None:
+    batch = batch_of(BATCH)
+    requests = bench.scale(1000, at_least=PARTITIONS)
+    megabytes = requests * len(batch) / 1e6
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        configs = CONFIGS if subject is shared else DEDICATED
+        before_mib = pss_mib(subject.pids)
+        begun = time.monotonic()
+        with topic(subject, PARTITIONS, configs) as name:
+            made_s = time.monotonic() - begun
+            added_mib = pss_mib(subject.pids) - before_mib
+            frame = produce_frame(name, batch, partitions=PARTITIONS)
+            run = frame.run(subject, bench.scratch, requests, PARTITIONS, leaders(subject, name))
+        return {
+            "created and led, s": made_s,
+            "memory added, MiB": added_mib,
+            "throughput, MB/s": megabytes / run.client["seconds"],
+            "CPU, us/MB": run.cpu_us_per(megabytes),
+            "an answer's p99, us": run.client["p99_us"],
+        }
+
+    with (
+        Kafkalite(bench.scratch / "dedicated", workers=SHARED_WORKERS) as dedicated,
+        Kafkalite(bench.scratch / "shared", workers=SHARED_WORKERS, name="shared") as shared,
+    ):
+        bench.compare("16 dedicated workers", measure, subjects=[dedicated, shared])
