@@ -282,7 +282,7 @@ class Disorder:
         for queue in self.some_queues():
             at = self.random.randrange(len(queue))
             frames = [queue[at - 1], queue[at]]
-            if not any(bus.read_frame(frame).kind is bus.WELCOME for frame in frames):
+            if at and not any(bus.read_frame(frame).kind is bus.WELCOME for frame in frames):
                 queue[at], queue[at - 1] = frames
             return
 
