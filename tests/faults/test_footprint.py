@@ -67,7 +67,7 @@ def family(tmp_path):
         "import os, sys, time\n"
         "if os.fork() == 0:\n"
         "    held = open(sys.argv[1], 'w')\n"
-        "print(os.getpid(), flush=True)\n"
+        "os.write(1, b'%d\\n' % os.getpid())\n"
         "time.sleep(60)\n"
     )
     held = tmp_path / "nodes" / "1" / "topic-0" / "00000000000000000123.log"
