@@ -7,6 +7,7 @@ again until what it asked for is there.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ ASK_AGAIN_S = 1.0
 ORDER_S_MAX = 30.0
 PAUSED_S_MAX = 3.0
 DISTURBED = 0.5
-"""How often a process is killed while partitions move."""
+"""How often somebody is hurt while partitions move: mostly killed, now and then stopped."""
 DELAY_S_MAX = 0.4
 """How long after an order: its command takes a while to start, too."""
 
@@ -121,25 +122,38 @@ class Moves:
         )
 
     def disturbance(self, begin: float) -> Callable[[], None]:
-        """Kills a process at a moment drawn now, or nobody."""
+        """Hurts somebody at a moment drawn now, or nobody."""
         dice = self.stage.dice
         self.killed = False
         at = begin + dice.random() * DELAY_S_MAX if dice.random() < DISTURBED else float("inf")
         node = dice.choice([SUPERVISOR, *self.stage.processes.workers])
+        drawn = dice.random()
 
         def disturb() -> None:
             nonlocal at
-            if time.monotonic() >= at:
-                at = float("inf")
-                self.killed = True
-                self.stage.processes.kill(node)
+            if time.monotonic() < at:
+                return
+            at = float("inf")
+            self.killed = True
+            processes = self.stage.processes
+            if drawn < 0.15:
+                processes.kill_launcher()
+                processes.start()
+            elif drawn < 0.3 and (pid := processes.pids().get(node)) is not None:
+                # A worker is given up, the supervisor goes on after a while.
+                processes.signal(pid, signal.SIGSTOP)
+                if node == SUPERVISOR:
+                    time.sleep(dice.random())
+                    processes.signal(pid, signal.SIGCONT)
+            else:
+                processes.kill(node)
 
         return disturb
 
     def judge(self, verb: str, begin: float) -> None:
         """All serve, and nobody waited long."""
         stage = self.stage
-        killed = " under a kill" if self.killed else ""
+        killed = " disturbed" if self.killed else ""
         now = time.monotonic()
         stage.served(f"after {verb}{killed}", now, list(stage.partitions), PAUSED_S_MAX)
         stage.note(f"longest pause in {verb}{killed}", max(stage.gaps(begin, now)), PAUSED_S_MAX)

@@ -112,6 +112,9 @@ def stop_worker(stage: Stage) -> None:
     drawn = dice.random()
     at = processes.signal(pid, signal.SIGSTOP)
     stage.faults_done += 1
+    if dice.random() < AGAIN_SOON:
+        # Who did not see it fall silent has to notice, too.
+        processes.kill(SUPERVISOR)
     if drawn < 0.5:
         fenced(stage, node, pid, at)
         stage.served("worker stopped for good", at, led, FENCED_S_MAX)
