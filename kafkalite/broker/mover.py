@@ -34,6 +34,8 @@ log = logging.getLogger("kafkalite.broker")
 
 MOVING_MAX = 8
 """How many partitions are on their way at once."""
+MEASURE_AGAIN_MS = 10_000
+"""How long the sizes of partitions that were looked up are good enough."""
 LOOK_AGAIN_MS = 500
 """After so long it is looked again, although nobody has told anything."""
 
@@ -62,6 +64,8 @@ class Mover:
         self._plan: deque[Move] = deque()
         self._moving: dict[tuple[bytes, int], OnItsWay] = {}
         self._deciding = False
+        self._sizes: dict[tuple[bytes, int], int] = {}
+        self._measure_at_ms = 0
         membership.heard.append(self.look)
         self._look_again()
 
@@ -114,9 +118,13 @@ class Mover:
         return chosen
 
     def _sizes_for(self, node_id: int) -> dict[tuple[bytes, int], int]:
-        # To look at every file for a handful of moves is worth it once there is something to move.
+        # To look at every file takes longer than the handful of moves that is decided with it.
         image = self._controller.image
-        return sizes_on_disk(self._root, image) if image.led_count(node_id) else {}
+        now_ms = self._reactor.clock.monotonic_ms()
+        if image.led_count(node_id) and now_ms >= self._measure_at_ms:
+            self._sizes = sizes_on_disk(self._root, image)
+            self._measure_at_ms = now_ms + MEASURE_AGAIN_MS
+        return self._sizes
 
     def _can_move(self, move: Move) -> bool:
         place = (move.topic_id, move.partition)
