@@ -38,6 +38,7 @@ class Stage:
         given |= {"durability": "os", "ready_file": str(self.ready_file), **options}
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.process.stand_in", json.dumps(given)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

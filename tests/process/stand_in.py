@@ -99,10 +99,10 @@ def live(birth, reactor):
     reactor.listen(birth.listener, serve)
     reactor.run()
     note("ending")
+    reactor.close()
     while "linger" in words:
         time.sleep(0.005)
         words = script.read_text().split()
-    reactor.close()
     note("ended")
     return 0
 

@@ -5,7 +5,12 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
+from kafkalite.clock import SystemClock
 from kafkalite.process.ready import is_locked
+from kafkalite.process.restart import Restarts
+from kafkalite.transport.reactor import Reactor
 from tests.process.staging import answers, descriptors
 from tests.process.waiting import WAIT_S_MAX, until
 
@@ -162,6 +167,35 @@ def test_told_to_end_while_the_new_code_is_tried_it_ends(stage):
     until(lambda: "trying the new code" in stage.log)
     assert stage.end() == 0
     assert stage.left() == []
+
+
+@pytest.fixture
+def restarts():
+    reactor = Reactor(SystemClock())
+    yield Restarts(reactor, "many", lambda: None)
+    reactor.close()
+
+
+def test_a_signal_that_came_before_the_exec_speaks_against_it(restarts, monkeypatch):
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it did not end"))
+    restarts.execute(lambda: True, [])
+    assert "KAFKALITE_CARRIED" not in os.environ and restarts.failed == ""
+
+
+def test_an_exec_that_fails_leaves_all_as_it_was(restarts, monkeypatch):
+    def execv(path, words):
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        assert os.get_inheritable(held) and "KAFKALITE_CARRIED" in os.environ
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "execv", execv)
+    with open(os.devnull) as file:
+        held = file.fileno()
+        restarts.execute(lambda: False, [held])
+        assert not os.get_inheritable(held)
+    assert "KAFKALITE_CARRIED" not in os.environ
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert "cannot be executed: No such file" in restarts.failed
 
 
 def test_what_is_carried_is_believed_by_nobody_else(stage):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 
 import pytest
 
@@ -42,12 +43,25 @@ def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(s
     pid, port = stage.pid(1), stage.port(1)
     stage.roster(2)
     until(lambda: pid in [pid for _, pid, _ in stage.lives("ending")])
+    until(lambda: is_refused(port))
     stage.roster(1, 2, 3)
     until(lambda: stage.node(3))
     assert len(stage.lives("born")) == 4, "never two processes of one node"
     stage.play(1)
     stage.renewed(1, pid)
     assert stage.port(1) == port
+
+
+def test_a_node_that_is_added_again_need_not_have_the_port_it_had(stage):
+    stage.listen = "127.0.0.1:0"
+    stage.start()
+    port = stage.port(1)
+    stage.roster(2)
+    until(lambda: set(stage.heard()) == {0, 2})
+    with socket.create_server(("127.0.0.1", port)):
+        stage.roster(1, 2)
+        until(lambda: stage.node(1))
+    assert stage.port(1) != port
 
 
 def test_readiness_waits_for_the_nodes_the_supervisor_names(stage):
