@@ -20,6 +20,8 @@ ANSWER_START = 10
 """Its size, the correlation id and the error code, which are sent in one piece."""
 
 ASK_AGAIN_MS = 20
+CONNECT_AGAIN_MS = 1_000
+"""When descriptors are short."""
 
 
 class Question:
@@ -52,7 +54,12 @@ class Question:
 
     def connect(self) -> None:
         self.timer = None
-        self.client = socket.socket(self.family)
+        try:
+            self.client = socket.socket(self.family)
+        except OSError as fault:
+            log.error("it cannot be asked whether a node answers: %s", fault.strerror)
+            self.timer = self.reactor.call_later(CONNECT_AGAIN_MS, self.connect)
+            return
         self.client.setblocking(False)
         self.client.connect_ex(self.address)
         self.reactor.watch(self.client.fileno(), self.read)

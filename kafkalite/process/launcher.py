@@ -313,13 +313,22 @@ class Launcher:
             return
         self.taken.discard(node_id)
         self.incarnation += 1
+        try:
+            self.bear_among(node)
+        except OSError as fault:
+            log.error("node %d cannot be forked: %s", node_id, fault.strerror)
+            node.fail()
+
+    def bear_among(self, node: NodeProcess) -> None:
+        """Start a node's process, with all it is given; OSError when that cannot be."""
+        assert node.listener is not None
         kept = [self.directory.descriptor]
         orders: socket.socket | None = None
-        if node_id == SUPERVISOR_ID:
+        if node.node_id == SUPERVISOR_ID:
             orders = self.orders.open()
             kept.append(orders.fileno())
         birth = Birth(
-            node_id=node_id,
+            node_id=node.node_id,
             incarnation=self.incarnation,
             listener=node.listener,
             orders=orders,
@@ -335,12 +344,9 @@ class Launcher:
             explicit_workers=self.settings[WORKERS],
             first=not self.was_ready,
         )
-        run = self.runs.supervisor if node_id == SUPERVISOR_ID else self.runs.worker
+        run = self.runs.worker if orders is None else self.runs.supervisor
         try:
             node.bear(birth, run, kept)
-        except OSError as fault:
-            log.error("node %d cannot be forked: %s", node_id, fault.strerror)
-            node.fail()
         finally:
             if orders is not None:
                 orders.close()

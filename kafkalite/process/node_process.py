@@ -105,6 +105,7 @@ class NodeProcess:
             pid = os.fork()
             if pid == 0:
                 child.live(birth, run, launcher_pid, said, [birth.listener.fileno(), *kept])
+            self._watch(pid)
         except OSError:
             question.withdraw()
             os.close(words)
@@ -113,7 +114,6 @@ class NodeProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(said)
         self.incarnation, self._words, self._question = birth.incarnation, words, question
-        self._watch(pid)
         self.state = State.STARTING
 
     def take_over(self, pid: int, incarnation: int, state: State) -> None:
@@ -125,8 +125,14 @@ class NodeProcess:
             self._question = Question(self.reactor, self.listener, self._answered)
 
     def _watch(self, pid: int) -> None:
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            # Whose end would not be noticed is not to be.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
         self.reactor.watch(self._pidfd, self._reap)
 
     def _answered(self) -> None:
