@@ -12,11 +12,11 @@ import os
 import signal
 import time
 
-from benchmarks.frames import PRODUCE_VERSION, batch_of, frame, produce_frame
+from benchmarks.frames import PRODUCE_VERSION, batch_of, produce_frame
 from benchmarks.harness import Bench, topic
 from benchmarks.report import OURS, Budget, Figure
 from benchmarks.subjects import Kafkalite
-from benchmarks.wire import Wire, leaders
+from benchmarks.wire import Wire, frame, leaders
 from kafkalite.protocol.schemas.produce import PRODUCE
 
 WORKERS = 2

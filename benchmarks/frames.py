@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from benchmarks.harness import Run, run_client
 from benchmarks.subjects import Subject
-from kafkalite.protocol.frame import response_header, write_header
+from benchmarks.wire import frame, header_size
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -114,16 +114,6 @@ def waiting_fetch(topic: str) -> tuple[bytes, int]:
     }
     request = frame(FETCH, FETCH_VERSION, body)
     return request, request.index(struct.pack(">q", OFFSET_MARK))
-
-
-def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
-    header = write_header(api.key, version, 1, "bench", api.request_header_flexible(version))
-    return header + api.request.write(version, dict(body))
-
-
-def header_size(api: Api, version: int) -> int:
-    """How many bytes of an answer come before its body."""
-    return len(response_header(1, api.response_header_flexible(version)))
 
 
 @cache

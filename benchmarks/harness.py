@@ -20,17 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.report import Budget, Figure
 from benchmarks.subjects import ROOT, Subject
+from benchmarks.wire import await_served
 
 CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 CLIENT_SOURCE = ROOT / "benchmarks" / "client.c"
 CLIENT_S_MAX = 600
-LEADER_S_MAX = 60.0
-ANSWER_S_MAX = 10.0
 
 
 @dataclass(frozen=True)
@@ -207,39 +205,17 @@ def topic(
     subject: Subject, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """A new topic, led everywhere, and gone afterwards so that disks do not fill."""
-    admin = admin_of(subject)
+    admin = AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 4})
     name = f"bench-{os.getpid()}-{next(_topic_numbers)}"
     wanted = NewTopic(name, partitions, 1, config=dict(configs or {}))
     for created in admin.create_topics([wanted]).values():
         created.result()
-    begun = time.monotonic()
-    while not _serves(subject, name, partitions):
-        if time.monotonic() - begun > LEADER_S_MAX:
-            raise RuntimeError(f"{subject.name}: topic {name} does not serve")
+    await_served(subject, name, partitions)
     try:
         yield name
     finally:
         for deleted in admin.delete_topics([name]).values():
             deleted.result()
-
-
-def admin_of(subject: Subject) -> AdminClient:
-    return AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 4})
-
-
-def _serves(subject: Subject, name: str, partitions: int) -> bool:
-    """Whether every partition answers; what Metadata says may run ahead of that.
-
-    librdkafka's admin client believes for minutes what it was told once, that a partition has no
-    leader yet, so each look is by a new one.
-    """
-    admin = admin_of(subject)
-    ends = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
-    try:
-        asked = admin.list_offsets(ends, request_timeout=ANSWER_S_MAX)
-        return all(found.result().offset >= 0 for found in asked.values())
-    except KafkaException:
-        return False
 
 
 @contextmanager

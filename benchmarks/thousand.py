@@ -12,11 +12,10 @@ import signal
 import time
 from collections.abc import Mapping
 
-from benchmarks.frames import frame
 from benchmarks.harness import Bench, run_client
 from benchmarks.report import Budget, Figure
 from benchmarks.subjects import Kafkalite, Subject
-from benchmarks.wire import METADATA_VERSION, Wire, await_served
+from benchmarks.wire import METADATA_VERSION, Wire, await_served, frame
 from kafkalite.errors import raise_for
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS

@@ -9,10 +9,11 @@ from __future__ import annotations
 import socket
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Self
 
-from benchmarks.frames import frame, header_size
 from benchmarks.subjects import Subject
+from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
@@ -21,7 +22,7 @@ METADATA_VERSION, LIST_OFFSETS_VERSION = 12, 4
 END = -1
 SILENCE_S_MAX = 30.0
 SERVED_S_MAX = 60.0
-LOOK_S = 0.002
+LOOK_S = 0.005
 
 
 class Wire:
@@ -102,3 +103,13 @@ def served_at(address: str, topic: str, partitions: list[int]) -> int:
     with Wire(address) as wire:
         (answered,) = wire.ask(LIST_OFFSETS, LIST_OFFSETS_VERSION, body).topics
     return sum(each.error_code == 0 for each in answered.partitions)
+
+
+def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
+    header = write_header(api.key, version, 1, "bench", api.request_header_flexible(version))
+    return header + api.request.write(version, dict(body))
+
+
+def header_size(api: Api, version: int) -> int:
+    """How many bytes of an answer come before its body."""
+    return len(response_header(1, api.response_header_flexible(version)))
