@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.faults.run import Plan, Run, keep, run, spread, write_down
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
+COMPLAINT_SIZE_MAX = 300
 A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10}
 """How many faults make a run: each takes about twenty seconds."""
 
@@ -60,7 +61,7 @@ def shown(came: Run, seconds: float) -> None:
         flush=True,
     )
     for complaint in came.complaints[:10]:
-        print(f"      {complaint}", flush=True)
+        print(f"      {complaint[:COMPLAINT_SIZE_MAX]}", flush=True)
     if came.complaints:
         kept = Path(tempfile.mkdtemp(prefix="kafkalite-faults-"))
         keep(came, kept)

@@ -14,7 +14,11 @@ def check(plan, directory):
     came = run(plan)
     if not came.good:
         keep(came, directory)
-    assert not came.complaints, (came.complaints[:10], plan, f"see {directory}")
+    assert not came.complaints, (
+        [each[:300] for each in came.complaints[:10]],
+        plan,
+        f"see {directory}",
+    )
     assert not came.void, f"void: {came.acked_per_second:.0f} records/s; run it again: {plan}"
 
 
