@@ -358,7 +358,7 @@ class Launcher:
             self.orders.close()
         who = f"node {node_id} (process {death.pid})"
         if self.ending or death.state is State.ENDING:
-            log.info("%s has ended: %s", who, death.how)
+            log.info("%s has ended, exit code %d", who, death.code)
         elif death.state is State.READY:
             log.error("%s is gone: %s; it is started again", who, death.how)
         elif not self.was_ready and (node_id == SUPERVISOR_ID or death.code == REFUSED):

@@ -2,17 +2,20 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from kafkalite.clock import SystemClock
+from kafkalite.process.node_process import NodeProcess, State
 from kafkalite.process.ready import is_locked
 from kafkalite.process.restart import Restarts
 from kafkalite.transport.reactor import Reactor
 from tests.process.staging import answers, descriptors
-from tests.process.waiting import WAIT_S_MAX, until
+from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 
 class Visitor(threading.Thread):
@@ -170,10 +173,27 @@ def test_told_to_end_while_the_new_code_is_tried_it_ends(stage):
 
 
 @pytest.fixture
-def restarts():
+def reactor():
     reactor = Reactor(SystemClock())
-    yield Restarts(reactor, "many", lambda: None)
+    yield reactor
     reactor.close()
+
+
+@pytest.fixture
+def restarts(reactor):
+    return Restarts(reactor, "many", lambda: None)
+
+
+def test_a_node_that_died_during_the_exec_is_found_dead(reactor):
+    node = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"])
+    until(lambda: is_gone(node.pid))  # and not reaped yet
+    deaths = []
+    NodeProcess(reactor, 1, deaths.append).take_over(node.pid, incarnation=7, state=State.READY)
+    until(lambda: reactor.tick(10) or deaths)
+    (death,) = deaths
+    assert (death.pid, death.state, death.code) == (node.pid, State.READY, 5)
+    assert death.node.state is State.DUE and not death.node.runs
+    node.returncode = 5  # it was reaped by another than its Popen
 
 
 def test_a_signal_that_came_before_the_exec_speaks_against_it(restarts, monkeypatch):

@@ -1,8 +1,10 @@
 """`kafkalite start --workers 2` with everything real: births, kills, restarts, and the end."""
 
+import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -44,15 +46,21 @@ def produce(broker, topic, count, partitions):
 
 
 def ends(broker, topic, partitions):
-    """The end offsets of a topic's partitions."""
+    """The end offsets of a topic's partitions, once each has come to its leader."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "none"}
     )
+    found = []
+
+    def asked():
+        asking = confluent_kafka.TopicPartition(topic, len(found))
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            found.append(consumer.get_watermark_offsets(asking, 30)[1])
+        return len(found) == partitions
+
     try:
-        return [
-            consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, index), 30)[1]
-            for index in range(partitions)
-        ]
+        until(asked)
+        return found
     finally:
         consumer.close()
 
@@ -138,6 +146,18 @@ def test_a_port_range_that_is_not_said_again_is_as_it_was(broker):
     broker.workers = None
     broker.start()
     assert [(node["id"], node["port"]) for node in broker.nodes] == nodes
+
+
+def test_the_launcher_has_one_thread_and_a_single_process_no_zeromq(broker):
+    assert len(list(Path(f"/proc/{broker.pid}/task").iterdir())) == 1
+    assert "zmq" in Path(f"/proc/{broker.pid}/maps").read_text(), "its nodes share it"
+    for process in (broker.pid, *pids(broker).values()):
+        loaded = Path(f"/proc/{process}/maps").read_text()
+        assert not any(name in loaded for name in ("_asyncio", "numpy", "confluent_kafka"))
+    broker.stop()
+    broker.workers = 0
+    broker.start()
+    assert "zmq" not in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def test_ready_within_a_moment():
