@@ -432,9 +432,20 @@ class LogManager:
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
         """Whether this node once had a partition that is not there any more, nor anywhere else:
         then it is lost, and not new."""
-        return self._points.is_of(
-            layout.directory_name(topic, index), topic_id
-        ) and not parts.holders(self.root, Owner(topic, index, topic_id))
+        return self._remembers(topic, index, topic_id) and not self._lies(topic, index, topic_id)
+
+    def is_elsewhere(self, topic: str, index: int, topic_id: bytes) -> bool:
+        """Whether this node once had a partition that lies with another: then it is to come."""
+        return self._remembers(topic, index, topic_id) and self._lies(topic, index, topic_id)
+
+    def _remembers(self, topic: str, index: int, topic_id: bytes) -> bool:
+        return self._points.is_of(layout.directory_name(topic, index), topic_id)
+
+    def _lies(self, topic: str, index: int, topic_id: bytes) -> bool:
+        owner = Owner(topic, index, topic_id)
+        # Looked for twice: between two looks it may go from a node that was not looked at yet to
+        # one that was.
+        return bool(parts.holders(self.root, owner) or parts.holders(self.root, owner))
 
     def hand_over(self, log: Log, to_directory: Path) -> None:
         """Finish a log and give its directory to another node; KafkaStorageError says why not yet,

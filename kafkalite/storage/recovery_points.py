@@ -11,9 +11,9 @@ claim records that never were.
 
 A log that was handed over is judged by what its last owner said, not by what this node remembers
 of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
-when the checkpoint has taken it over.  A power cut may take it earlier: then the checkpoints of
-all the nodes are asked, which keep what they knew of logs that left them.  What was once durable,
-or deleted, is so for good.
+when the checkpoint has taken it over.  A power cut may take it earlier, or bring back an older
+one: so after an end that was not clean the checkpoints of all the nodes are asked, which keep what
+they knew of logs that left them.  What was once durable, or deleted, is so for good.
 
 A clean-shutdown file is believed once: it is removed before the first log is opened.
 """
@@ -59,6 +59,7 @@ class RecoveryPoints:
             self.ended_cleanly = True
         except (OSError, ValueError):
             pass
+        self._asks_others = not self.ended_cleanly
         self.drop_cache = (directory / FAILURE_MARK).exists()
 
     def is_of(self, name: str, topic_id: bytes) -> bool:
@@ -81,11 +82,11 @@ class RecoveryPoints:
             known = known._replace(recovery_point=point[0], log_start_offset=point[1])
         if name in self._clean:
             known = known._replace(end=KnownEnd(*self._clean[name]))
+        if self._asks_others:
+            known = self._known_elsewhere(known, name, topic_id)
         left = hand_over.read(directory)
         if left is not None and left[0].is_also(topic_id):
             known = _handed_over(known, left[1])
-        elif not self.ended_cleanly:
-            known = self._known_elsewhere(known, name, topic_id)
         return known
 
     def _known_elsewhere(self, known: Known, name: str, topic_id: bytes) -> Known:
@@ -131,6 +132,7 @@ class RecoveryPoints:
         """Every log was recovered, and flushed with that."""
         self._clean = {}
         self._elsewhere = None
+        self._asks_others = False
         if self.drop_cache:
             self._disk.unlink(self.directory / FAILURE_MARK)
             self.drop_cache = False

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +135,23 @@ class RecordingDisk(Disk):
     def fsync(self, descriptor: int) -> None:
         self.journal.append(("sync", self._paths[descriptor]))
 
+    def syncfs(self, descriptor: int) -> None:
+        self.journal.append(("sync all", self._paths[descriptor]))
+
     def rename(self, source: Any, target: Any) -> None:
         os.rename(source, target)
         self.journal.append(("rename", str(source), str(target)))
 
     def unlink(self, path: Any) -> None:
         os.unlink(path)
+        self.journal.append(("unlink", str(path)))
+
+    def mkdir(self, path: Any, mode: int = 0o777) -> None:
+        os.mkdir(path, mode)
+        self.journal.append(("mkdir", str(path)))
+
+    def rmdir(self, path: Any) -> None:
+        os.rmdir(path)
         self.journal.append(("unlink", str(path)))
 
     def note(self, what: str, value: Any) -> None:
@@ -181,54 +193,108 @@ class Inode:
         return bytes(content[:size])
 
 
+class Folder:
+    """A directory's names as the kernel has them, and those that are on the disk itself."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, Inode | Folder] = {}
+        self.synced: dict[str, Inode | Folder] = {}
+
+    def files(self, names: str, content: Callable[[Inode], bytes], at: str) -> dict[str, bytes]:
+        """The bytes of every file below, by its path."""
+        found = {}
+        for name, node in getattr(self, names).items():
+            path = f"{at}/{name}"
+            if isinstance(node, Folder):
+                found |= node.files(names, content, path)
+            else:
+                found[path] = content(node)
+        return found
+
+
 class Crash:
     """The files after the first `count` entries of a journal."""
 
     def __init__(self, journal: Sequence[tuple[Any, ...]], count: int) -> None:
-        self.names: dict[str, Inode] = {}
-        self.durable_names: dict[str, Inode] = {}
+        self.root = Folder()
         self.notes: dict[str, Any] = {}
+        self._moves: list[tuple[Folder, str, Folder, str]] = []
         for entry in journal[:count]:
             self._apply(*entry)
 
     def _apply(self, call: str, path: str, *rest: Any) -> None:
         if call == "note":
             self.notes[path] = rest[0]
-        elif call == "create":
-            self.names[path] = Inode()
+            return
+        folder, name = self._place(path)
+        node: Any = folder.now.get(name)
+        if call == "create":
+            folder.now[name] = Inode()
+        elif call == "mkdir":
+            folder.now[name] = Folder()
         elif call == "write":
-            self.names[path].write(*rest)
+            node.write(*rest)
         elif call == "truncate":
-            self.names[path].resize(*rest)
+            node.resize(*rest)
         elif call == "extend":
-            self.names[path].resize(max(rest[0], len(self.names[path].now)))
+            node.resize(max(rest[0], len(node.now)))
         elif call == "rename":
-            self.names[rest[0]] = self.names.pop(path)
+            to_folder, to_name = self._place(rest[0])
+            to_folder.now[to_name] = folder.now.pop(name)
+            if to_folder is not folder:
+                self._moves.append((folder, name, to_folder, to_name))
         elif call == "unlink":
-            del self.names[path]
-        elif path in self.names:
-            self.names[path].sync()
-        else:
-            self._sync_directory(path)
+            del folder.now[name]
+        elif call == "sync all":
+            self._sync_below(self.root)
+        elif isinstance(node, Folder):
+            self._sync_folder(node)
+        elif node is not None:
+            node.sync()
 
-    def _sync_directory(self, path: str) -> None:
-        inside = {name: node for name, node in self.names.items() if name.startswith(path + "/")}
-        for name in [name for name in self.durable_names if name.startswith(path + "/")]:
-            del self.durable_names[name]
-        self.durable_names.update(inside)
+    def _place(self, path: str) -> tuple[Folder, str]:
+        """The folder a path is in; those that were there before the journal are durable."""
+        *folders, name = path.strip("/").split("/")
+        at = self.root
+        for each in folders:
+            if each not in at.now:
+                at.now[each] = at.synced[each] = Folder()
+            at = at.now[each]  # type: ignore[assignment]
+        return at, name
+
+    def _sync_folder(self, folder: Folder) -> None:
+        folder.synced = dict(folder.now)
+        # A move from one folder to another is on the disk in both of them or in neither.
+        for move in [move for move in self._moves if folder in (move[0], move[2])]:
+            self._moves.remove(move)
+            before, name, after, to_name = move
+            node = before.synced.pop(name, None) if before is not folder else None
+            if after is not folder and (node := after.now.get(to_name, node)) is not None:
+                after.synced[to_name] = node
+
+    def _sync_below(self, folder: Folder) -> None:
+        self._sync_folder(folder)
+        for node in folder.now.values():
+            if isinstance(node, Folder):
+                self._sync_below(node)
+            else:
+                node.sync()
 
     def images(self, chance: random.Random) -> Iterator[tuple[str, dict[str, bytes]]]:
         """(kind, files) of each way this crash may look afterwards."""
-        yield "killed", {name: bytes(node.now) for name, node in self.names.items()}
-        yield "unsynced", {name: node.synced for name, node in self.durable_names.items()}
+        yield "killed", self.root.files("now", lambda node: bytes(node.now), "")
+        yield "unsynced", self.root.files("synced", lambda node: node.synced, "")
         for page in (512, 4096):
             # The names may be newer than what was synced: the kernel writes them when it likes.
-            names = chance.choice((self.names, self.durable_names))
-            yield f"torn at {page}", {n: node.torn(chance, page) for n, node in names.items()}
+            names = chance.choice(("now", "synced"))
+            torn = partial(Inode.torn, chance=chance, page=page)
+            yield f"torn at {page}", self.root.files(names, torn, "")
 
     @staticmethod
     def restore(image: dict[str, bytes], source: Path, target: Path) -> None:
-        """Write an image's files of one directory into another."""
+        """Write an image's files below one directory into another."""
         for name, content in image.items():
-            if Path(name).parent == source:
-                (target / Path(name).name).write_bytes(content)
+            if Path(name).is_relative_to(source):
+                path = target / Path(name).relative_to(source)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
