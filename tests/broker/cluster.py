@@ -315,7 +315,6 @@ class Cluster:
             self.held_down.add(node_id)
         if node_id == 0:
             self._supervisor_gone(gone)
-            self.bus.lose_server()
         else:
             self.bus.lose_worker(gone.identity)
         gone.forget()
@@ -324,8 +323,8 @@ class Cluster:
         """SIGTERM."""
         gone = self.running.pop(node_id)
         if gone.supervisor is not None:
-            gone.supervisor.close()
             self._supervisor_gone(gone)
+            gone.supervisor.close()
         else:
             self.bus.lose_worker(gone.identity)
         gone.node.close()
@@ -336,6 +335,10 @@ class Cluster:
         self.orders.close()
         gone.supervisor._orders.close()
         self.orders = None
+        lost = [there for there in self.workers if there.identity in self.bus.connected]
+        self.bus.lose_server()
+        for there in lost:
+            self.guarded(there, lambda there=there: there.remote.reached(False))
 
     def launch(self) -> None:
         """Obey the supervisor, keep every node running that shall be, and tell of them."""

@@ -23,6 +23,7 @@ from kafkalite.errors import BY_CODE
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus
+from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
@@ -84,6 +85,8 @@ class Disorder:
         self.leaders: dict[tuple[Place, int], int] = {}
         """Who leads each partition in each epoch."""
         self.newest: dict[Place, int] = {}
+        self.seen: dict[Place, dict[int, bytes | None]] = {}
+        """What consumers read, by offset."""
         self.done: Counter[str] = Counter()
         for node_id in (1, 2, 3) * 5:
             answer = self.cluster.ask(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
@@ -99,6 +102,8 @@ class Disorder:
             (3, self.ids_are_asked_for),
             (5, self.nodes_are_ordered),
             (8, self.partitions_are_to_move),
+            (10, self.records_are_fetched),
+            (1, self.the_broker_starts_anew),
             (2, self.a_process_is_killed),
             (2, self.a_process_is_ended),
             (3, self.a_process_comes_back),
@@ -166,6 +171,28 @@ class Disorder:
             node_id = self.random.choice([self.led_by(place), *self.cluster.running])
             self.send(stream, node_id)
 
+    def records_are_fetched(self) -> None:
+        """What somebody has read is never another record later, nor gone."""
+        running = self.some_running()
+        if not self.names or not running:
+            return
+        topic_id, index = place = self.random.choice([*self.names])
+        partition = {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        asking = self.cluster.send(
+            running[0].peer.node_id, FETCH, 13, replica_id=-1, max_wait_ms=0, min_bytes=1,
+            max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1, rack_id="",
+            forgotten_topics_data=[], topics=[{"topic_id": topic_id, "partitions": [partition]}],
+        )  # fmt: skip
+        (entry,) = asking.answer.responses[0].partitions
+        if entry.error_code:
+            assert entry.error_code in AGAIN, BY_CODE[entry.error_code].name
+            return
+        seen = self.seen.setdefault(place, {})
+        for batch in batches(entry.records or b""):
+            for record in batch:
+                assert seen.setdefault(record.offset, record.value) == record.value
+        self.done["records seen"] += len(seen)
+
     def led_by(self, place: Place) -> int:
         """The leader, as some node knows it."""
         for there in self.some_running():
@@ -193,7 +220,9 @@ class Disorder:
 
     def a_topic_is_made(self) -> None:
         name, count = self.random.choice(TOPICS), self.random.randint(1, 3)
-        topic = {"name": name, "num_partitions": count, "replication_factor": 1}
+        dedicated = {"name": "worker.dedicated", "value": "true"}
+        configs = [dedicated] if self.random.random() < 0.1 else []
+        topic = {"name": name, "num_partitions": count, "replication_factor": 1, "configs": configs}
         self.ask_somebody(name, CREATE_TOPICS, 7, topics=[topic])
 
     def a_topic_is_deleted(self) -> None:
@@ -247,6 +276,18 @@ class Disorder:
         for there in self.some_running():
             self.cluster.end_one(there.peer.node_id)
             return
+
+    def the_broker_starts_anew(self) -> None:
+        """All of it, killed or told to end, and perhaps with another number of workers."""
+        cluster = self.cluster
+        cluster.held_down.clear()
+        if self.random.random() < 0.5 and 0 in cluster.running:
+            cluster.end()
+        for node_id in [*cluster.running]:
+            cluster.kill(node_id)
+        cluster.roster.clear()
+        cluster.listeners_closed()
+        cluster.start(0, workers=self.random.choice([1, 2, 3, None]), first=True)
 
     def a_process_comes_back(self) -> None:
         if self.cluster.held_down:
@@ -446,4 +487,5 @@ class Disorder:
             assert not values
             return
         assert stream.acked.items() <= values.items(), "an acknowledged record is lost"
+        assert self.seen.get(place, {}).items() <= values.items(), "a record that was read is lost"
         assert set(values.values()) - {stream.value} == set(stream.acked.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.handlers.topics import AUTO_CREATE_MS_MAX
 from kafkalite.broker.membership import MADE_WAIT_MS_MAX
 from kafkalite.broker.remote_controller import ANSWER_MS_MAX
 from kafkalite.config.broker import BROKER_SESSION_TIMEOUT_MS
@@ -140,8 +141,6 @@ def test_a_worker_that_starts_while_the_supervisor_is_away_serves(cluster):
 def test_what_only_the_controller_answers_waits_for_the_next_supervisor(cluster):
     cluster.kill(0, stay_down=True)
     cluster.step()
-    for there in cluster.workers:
-        there.remote.reached(False)
     asking = cluster.begin_create(1, "a")
     cluster.steps(100)
     assert not asking.over
@@ -266,3 +265,101 @@ def test_a_partition_that_nobody_had_made_is_made_by_who_is_there_at_the_next_st
     assert sorted(leaders(cluster, "a")) == [1, 2]
     cluster.restart(1, killed=True)
     assert [cluster.produce("a", b"x", index).error_code for index in (0, 1)] == [0, 0]
+
+
+def test_who_asks_for_a_new_topic_while_the_supervisor_is_away_is_told_to_ask_again(cluster):
+    cluster.kill(0, stay_down=True)
+    asking = cluster.send(
+        1, METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True
+    )  # fmt: skip
+    cluster.until(lambda: asking.over)
+    assert asking.answer.topics[0].error_code == errors.LeaderNotAvailable.code
+    assert cluster.clock.monotonic_ms() < AUTO_CREATE_MS_MAX + 200
+    cluster.held_down.clear()
+    cluster.settle()
+    assert metadata(cluster, 1, "a").topics[0].error_code == 0
+
+
+def test_ids_that_a_worker_has_no_more_come_from_the_next_supervisor(cluster):
+    cluster.kill(0, stay_down=True)
+    cluster.node(1).producer_ids._blocks.clear()
+    asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
+    cluster.steps(50)
+    assert not asking.over
+    cluster.held_down.clear()
+    cluster.until(lambda: asking.over)
+    assert asking.answer.error_code == 0
+
+
+def test_ids_are_refused_when_no_supervisor_comes(cluster):
+    cluster.kill(0, stay_down=True)
+    cluster.node(1).producer_ids._blocks.clear()
+    asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
+    cluster.until(lambda: asking.over, pace_ms=50)
+    assert asking.answer.error_code == TIMED_OUT
+
+
+def test_no_two_nodes_give_out_one_id(cluster):
+    given = []
+    for number in range(120):
+        answer = cluster.ask(number % 3, INIT_PRODUCER_ID, 4, transactional_id=None)
+        given.append(answer.producer_id)
+        if number % 20 == 10:
+            cluster.kill(number // 20 % 3)
+            cluster.settle()
+    assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("fallen", [0, 1, 2])
+def test_a_creation_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
+    cluster, fallen, steps
+):
+    asking = cluster.begin_create(1, "a", 2)
+    cluster.steps(steps)
+    cluster.kill(fallen)
+    cluster.until(lambda: asking.over, pace_ms=10)
+    cluster.settle()
+    if not asking.closed:
+        assert asking.answer.topics[0].error_code == 0
+        assert "a" in cluster.image.topics
+    if "a" in cluster.image.topics:
+        assert [cluster.produce("a", b"x", index).error_code for index in (0, 1)] == [0, 0]
+    else:
+        cluster.create("a", 2)
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("fallen", [0, 1, 2])
+def test_a_deletion_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
+    cluster, fallen, steps
+):
+    cluster.create("a", 2)
+    cluster.produce("a", b"x", 1)
+    asking = cluster.begin_delete(1, "a")
+    cluster.steps(steps)
+    cluster.kill(fallen)
+    cluster.until(lambda: asking.over, pace_ms=10)
+    cluster.settle()
+    if "a" in cluster.image.topics:
+        assert asking.closed
+        assert cluster.values("a", 1) == [b"x"]
+    else:
+        assert [name for name in cluster.directories("a-*") if "-delete" not in name] == []
+
+
+def test_an_older_topic_of_the_same_name_never_lends_its_records(cluster):
+    cluster.create("a", 2)
+    for index in (0, 1):
+        cluster.produce("a", b"old", index)
+    cluster.kill(2, stay_down=True)
+    cluster.steps(3)
+    cluster.delete("a")
+    asking = cluster.begin_create(1, "a", 2)
+    cluster.steps(20)
+    cluster.held_down.clear()
+    cluster.until(lambda: asking.over)
+    cluster.settle()
+    for index in (0, 1):
+        assert cluster.produce("a", b"new", index).base_offset == 0
+        assert cluster.values("a", index) == [b"new"]
