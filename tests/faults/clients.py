@@ -154,6 +154,15 @@ class Clients:
         for thread in self.producers:
             thread.join()
         consumer = self.consumer("the final reader", HASTY)
+        try:
+            self.read_to_the_end(consumer)
+        finally:
+            consumer.close()
+            self.reading = False
+            self.reader.join()
+
+    def read_to_the_end(self, consumer: confluent_kafka.Consumer) -> None:
+        """Both readers: the fresh one, and the one that has followed all the time."""
         ends = {
             index: consumer.get_watermark_offsets(
                 confluent_kafka.TopicPartition(self.topic, index), timeout=HEAL_S_MAX
@@ -164,11 +173,8 @@ class Clients:
         final, live = self.history.final, self.history.reads["reader"]
         while len(final) < sum(ends.values()) and time.monotonic() < deadline:
             final += self.polled("the final reader", consumer)
-        consumer.close()
         while len(live) < len(final) and time.monotonic() < deadline:
             time.sleep(0.001)
-        self.reading = False
-        self.reader.join()
         for name, reads in (("the final reader", final), ("the reader", live)):
             if len(reads) != sum(ends.values()):
                 self.faults.append(
