@@ -25,6 +25,8 @@ from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
 
+TAKE_AGAIN_MS = 1_000
+
 Addresses = Mapping[int, tuple[str, int]]
 
 
@@ -35,8 +37,14 @@ def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener:
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
     make_missing(controller, logs.data)
     node = node_with(controller, settings, reactor, logs, listener, logs.data)
-    evacuate(logs.data, {SUPERVISOR_ID}, node.place_of, is_deleted=node.is_deleted)
+    _take_all(node)
     return node
+
+
+def _take_all(node: Node) -> None:
+    """Take what lies with other nodes, and what cannot come now, since the disk is full, later."""
+    if not evacuate(node.root, {SUPERVISOR_ID}, node.place_of, is_deleted=node.is_deleted):
+        node.reactor.call_later(TAKE_AGAIN_MS, lambda: _take_all(node))
 
 
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:

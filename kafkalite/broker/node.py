@@ -340,7 +340,7 @@ class Node:
                 f"its directory is gone from {self.logs.data}; restore it from a copy, or delete"
                 " the topic"
             )
-        if leader_epoch > 0:
+        if leader_epoch > 0 or self.logs.is_elsewhere(topic.name, index, topic.topic_id):
             return None
         return self.logs.create(topic.name, topic.topic_id, index, settings)
 

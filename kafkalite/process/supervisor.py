@@ -44,6 +44,10 @@ from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
 
+CLEAR_MS = 1_000
+"""How often it is looked whether something lies with nodes that are no more: a worker that began
+with an older image may have sent it there, or a full disk kept it there."""
+
 
 def run(birth: Birth) -> int:
     """Be the supervisor until told to end; the process's exit code."""
@@ -115,9 +119,11 @@ class Supervisor:
         self._node = node
         self._data = birth.data
         self.node_orders = NodeOrders(node, self.membership, self.mover, birth.data)
+        self._born_among = birth.nodes.keys()
         controller.on_change(self._changed)
         self._orders.setblocking(False)
         reactor.watch(self._orders.fileno(), self._launcher_tells)
+        reactor.call_later(CLEAR_MS, self._clear)
         self._tell_roster()
 
     def close(self) -> None:
@@ -184,10 +190,18 @@ class Supervisor:
         gone = self.membership.processes.keys() - processes.keys()
         self.membership.processes_are(processes)
         if gone:
-            # What a removed node left, files that were to be deleted later, is nobody's now.
-            there = {*self._controller.image.nodes, *processes}
-            node = self._node
-            evacuate(self._data, there, node.place_of, is_deleted=node.is_deleted)
+            self._evacuate()
+
+    def _evacuate(self) -> None:
+        """What lies with nodes that are no more, files that were to be deleted later among it, is
+        others' or nobody's now."""
+        processes = self.membership.processes.keys() or self._born_among
+        there = {*self._controller.image.nodes, *processes}
+        evacuate(self._data, there, self._node.place_of, is_deleted=self._node.is_deleted)
+
+    def _clear(self) -> None:
+        self._evacuate()
+        self._reactor.call_later(CLEAR_MS, self._clear)
 
     def _locate(self, node_id: int, process: Process) -> None:
         self._controller.ask(

@@ -54,6 +54,18 @@ def test_what_a_damaged_metadata_log_does_not_tell_of_is_left_where_it_is(cluste
     assert cluster.node(1).replicas.leader("t", 0).high_watermark == 1
 
 
+def test_what_left_is_not_made_anew_by_who_cannot_read_that_it_left(begun):
+    cluster = begun(2)
+    cluster.create("t")
+    cluster.move("t", 3 - (first := cluster.leader("t")))
+    cluster.settle()
+    cluster.end()
+    damaged(metadata(cluster))
+    cluster.start(first)
+    assert cluster.node(first).image.topics["t"].partitions[0].leader == first
+    assert cluster.directories("t-0") == [f"nodes/{3 - first}/t-0"]
+
+
 def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster):
     own = cluster.directory / "nodes" / "1"
     cluster.end()

@@ -475,6 +475,24 @@ def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> N
     assert nodes.found().end_offset == 0
 
 
+def test_a_log_that_comes_while_it_is_looked_for_is_not_taken_for_lost(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.create()
+    nodes.move(2)
+    directories = layout.node_directories
+
+    def moved_meanwhile(data: Path) -> dict[int, Path]:
+        found = directories(data)
+        if nodes.leader == 2:
+            nodes.send(1)
+            return {2: found[2]}  # node 1 was looked at before
+        return found
+
+    monkeypatch.setattr(layout, "node_directories", moved_meanwhile)
+    assert not nodes[1].had("t", 0, TOPIC_ID)
+
+
 def test_a_log_that_left_is_forgotten_when_its_topic_is_deleted(nodes: Nodes) -> None:
     nodes.create()
     nodes.move(2)

@@ -1,0 +1,57 @@
+"""What lies with nodes that are no more comes to its leader, also what comes to lie there late."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kafkalite.storage import hand_over
+from kafkalite.storage.disk import DISK
+from kafkalite.storage.hand_over import Known
+from kafkalite.storage.layout import directory_name, node_directory
+from kafkalite.storage.partition_metadata import Owner
+from tests.handlers.conftest import InProcess
+
+
+def test_what_a_worker_that_began_with_an_older_image_sent_to_a_removed_node_is_not_lost(begun):
+    cluster = begun(2)
+    topic_id = cluster.create("a")
+    cluster.produce("a", b"0")
+    cluster.move("a", leader := 3 - cluster.leader("a"))
+    cluster.settle()
+    cluster.kill(leader)
+    lies = node_directory(cluster.directory, leader) / directory_name("a", 0)
+    owner = Owner("a", 0, topic_id)
+    hand_over.send(DISK, lies, owner, Known(), node_directory(cluster.directory, 9))
+    cluster.start(leader)
+    cluster.until(lambda: cluster.node(leader).replicas.of_topic(topic_id), pace_ms=100)
+    assert cluster.values("a") == [b"0"]
+    assert not node_directory(cluster.directory, 9).exists()
+
+
+def test_what_a_full_disk_keeps_with_a_former_worker_comes_when_there_is_room(
+    begun, tmp_path, monkeypatch
+):
+    cluster = begun(1)
+    cluster.create("a")
+    cluster.produce("a", b"0")
+    cluster.end()
+    cluster.close()
+    send = hand_over.send
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(hand_over, "send", full)
+    alone = InProcess(tmp_path / "data")
+    monkeypatch.setattr(hand_over, "send", send)
+    topic_id = alone.node.image.topics["a"].topic_id
+    assert not alone.node.replicas.of_topic(topic_id)
+
+    def is_led():
+        alone.clock.advance(100)
+        return alone.node.replicas.of_topic(topic_id)
+
+    alone.until(is_led)
+    assert alone.node.replicas.leader("a", 0).high_watermark == 1
+    alone.close()
