@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from kafkalite.broker import assembly
+from kafkalite.broker import assembly, machine_host
 from kafkalite.broker.membership import BACKOFF, READY, STARTING
 from kafkalite.broker.node import Node
 from kafkalite.broker.remote_controller import RemoteController
@@ -220,7 +220,7 @@ class Cluster:
         """What a process's end of the bus would have complained about."""
         self.asked = 0
         self._told = b""
-        self.locked = LogDirectory(directory)
+        self.locked = LogDirectory(directory, QuietDisk())
         self.locked.lock()
         self.begin(workers)
 
@@ -258,7 +258,8 @@ class Cluster:
             self.listeners[node_id] = socket.create_server(("127.0.0.1", 0))
         listener = self.listeners[node_id].dup()
         made.logs.open_directory(self.locked.cluster_id, node_id)
-        with mock.patch.object(assembly, "Flusher", lambda _: made.flusher):
+        flusher = mock.patch.object(assembly, "Flusher", lambda _: made.flusher)
+        with flusher, mock.patch.object(machine_host, "DISK", QuietDisk()):
             if node_id == 0:
                 self._supervise(made, listener, workers, first)
             else:
@@ -291,6 +292,7 @@ class Cluster:
             self.directory,
             {*controller.image.nodes, *addresses},
             made.node.place_of,
+            QuietDisk(),
             is_deleted=made.node.is_deleted,
         )
         made.node.open()
