@@ -113,7 +113,8 @@ class Mover:
         for node in list(image.nodes.values()):
             if node.draining and len(chosen) < count_max:
                 wanted = drain_moves(image, node.node_id, self._sizes_for(node.node_id))
-                can = [move for move in wanted if self._can_move(move)]
+                taken = {move[:2] for move in chosen}
+                can = [move for move in wanted if move[:2] not in taken and self._can_move(move)]
                 chosen += can[: count_max - len(chosen)]
         return chosen
 
@@ -141,6 +142,9 @@ class Mover:
 
         def decided(granted: list[Move] | None, fault: KafkaError | None) -> None:
             self._deciding = False
+            for move in moves:
+                if granted is None or move not in granted:
+                    self._moving.pop(move[:2], None)
             if granted is None:
                 log.error("partitions cannot be moved: %s", fault)
                 return

@@ -53,6 +53,8 @@ class QuietDisk(Disk):
 class SlowFlusher:
     """Flushes in a later tick, or when the test lets it."""
 
+    has_failed = False
+
     def __init__(self) -> None:
         self.held = False
         self._begun: deque[Any] = deque()
@@ -258,7 +260,7 @@ class Cluster:
             self.listeners[node_id] = socket.create_server(("127.0.0.1", 0))
         listener = self.listeners[node_id].dup()
         made.logs.open_directory(self.locked.cluster_id, node_id)
-        flusher = mock.patch.object(assembly, "Flusher", lambda _: made.flusher)
+        flusher = mock.patch.object(assembly, "Flusher", lambda *_: made.flusher)
         with flusher, mock.patch.object(machine_host, "DISK", QuietDisk()):
             if node_id == 0:
                 self._supervise(made, listener, workers, first)
