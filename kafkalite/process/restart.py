@@ -7,7 +7,7 @@ file, imports all there is, looks at what it would take over, and ends.  Only if
 launcher executes itself; else all stays as it is, and status.json says why.
 
 The process goes on with its id, its children and its descriptors.  What they are stands in the
-environment variable KAFKALITE_CARRIED, as JSON; it is believed only by the process it was meant
+environment variable KAFKALITE_CARRIED, as JSON; it is taken over only by the process it was meant
 for, and taken out of the environment at once.
 """
 
@@ -50,10 +50,11 @@ class Carried:
         text = os.environ.pop(CARRIED, None)
         try:
             fields = json.loads(text or "null")
-            meant = os.getppid() if fields["trial"] else os.getpid()
-            return cls(fields) if fields["pid"] == meant else None
+            # A trial is one whoever its parent is by now: that may have been killed meanwhile.
+            meant = fields["trial"] or fields["pid"] == os.getpid()
         except (ValueError, KeyError, TypeError):
             return None
+        return cls(fields) if meant else None
 
     @property
     def trial(self) -> bool:

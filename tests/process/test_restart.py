@@ -218,8 +218,22 @@ def test_an_exec_that_fails_leaves_all_as_it_was(restarts, monkeypatch):
     assert "cannot be executed: No such file" in restarts.failed
 
 
+def test_a_trial_whose_launcher_was_killed_starts_nothing(stage):
+    stage.start()
+    stage.launcher.send_signal(signal.SIGUSR2)
+    children = Path(f"/proc/{stage.launcher.pid}/task/{stage.launcher.pid}/children")
+    until(lambda: len(children.read_text().split()) == 4, stage.launcher)
+    (trial,) = set(map(int, children.read_text().split())) - set(stage.pids())
+    os.kill(trial, signal.SIGSTOP)
+    stage.end(signal.SIGKILL)
+    until(lambda: stage.left() == [])
+    os.kill(trial, signal.SIGCONT)
+    until(lambda: is_gone(trial))
+    assert len(stage.lives("born")) == 3 and not is_locked(stage.data)
+
+
 def test_what_is_carried_is_believed_by_nobody_else(stage):
-    os.environ["KAFKALITE_CARRIED"] = '{"pid": 1, "trial": true}'
+    os.environ["KAFKALITE_CARRIED"] = '{"pid": 1, "trial": false}'
     try:
         stage.start()
     finally:
