@@ -39,7 +39,7 @@ NOTICED_S_MAX = 1.0
 """How long a partition may pause, on a busy machine, while only the supervisor is away."""
 START_S_MAX = 5.0
 SHARED = 1.5
-"""From so much patience on a worker may be silent for want of a processor."""
+"""From so much patience on a worker may be silent for want of a processor, stopped or not."""
 
 
 # F1
@@ -145,7 +145,7 @@ def fenced(stage: Stage, node: int, pid: int, at: float) -> None:
         stage.processes.signal(pid, signal.SIGCONT)
         return
     stage.note("stopped worker fenced", time.monotonic() - at, FENCED_S_MAX)
-    if time.monotonic() - at < SESSION_S - HEARTBEAT_S:
+    if time.monotonic() - at < SESSION_S - HEARTBEAT_S and patience() < SHARED:
         stage.faults.append(f"F3: node {node} was fenced before its time-out")
 
 
