@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.mover import MOVING_MAX
 from kafkalite.broker.node import LATE_MS
+from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from tests.broker.conftest import produced
 
@@ -267,3 +269,40 @@ def test_an_order_that_makes_no_sense_is_refused_in_a_sentence(begun, verb, node
     assert report["error_code"] == errors.InvalidRequest.code
     assert sentence in report["error_message"]
     assert len(report["nodes"]) == 3
+
+
+def test_a_move_that_is_not_granted_is_not_waited_for(begun):
+    cluster = begun(3)
+    topic_id = cluster.create("d", worker_dedicated="true")
+    cluster.settle()
+    cluster.running[3].paused = True
+    cluster.supervisor.mover.plan([cluster.move_of(topic_id, cluster.leader("d"), 3)])
+    cluster.steps(20)
+    assert cluster.order("list")["moves_left"] == 0
+    assert cluster.leader("d") == 4
+
+
+def test_who_waits_for_a_partition_says_that_nobody_leads_it(written):
+    written.running[1].paused = True
+    written.move("a", 2)
+    written.until(lambda: written.node(2)._awaited)
+    asked = {"topics": [{"name": "a"}], "allow_auto_topic_creation": False}
+    (partition,) = written.ask(2, METADATA, 9, **asked).topics[0].partitions
+    assert partition.error_code == errors.LeaderNotAvailable.code
+    (partition,) = written.ask(3, METADATA, 9, **asked).topics[0].partitions
+    assert (partition.error_code, partition.leader_id) == (0, 2)
+    written.running[1].paused = False
+    written.settle()
+    (partition,) = written.ask(2, METADATA, 9, **asked).topics[0].partitions
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 2, 1)
+
+
+def test_few_partitions_are_on_their_way_at_once(begun):
+    cluster = begun(2)
+    cluster.create("a", 60)
+    cluster.order("drain", 1)
+    most = 0
+    while cluster.image.led_count(1):
+        cluster.step()
+        most = max(most, len(cluster.supervisor.mover._moving))
+    assert 1 < most <= MOVING_MAX

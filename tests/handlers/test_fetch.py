@@ -320,3 +320,17 @@ def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("version", "claim"),
+    [
+        (4, {"replica_id": 0}),
+        (14, {"replica_id": 1}),
+        (15, {"replica_state": {"replica_id": 1, "replica_epoch": 0}}),
+        (18, {"replica_state": {"replica_id": 2**31 - 1, "replica_epoch": -1}}),
+    ],
+)
+def test_who_claims_to_be_a_replica_is_nobodys(filled, version, claim):
+    entry = fetch(filled, 0, version, **claim)
+    assert (entry.error_code, entry.high_watermark) == (errors.NotLeaderOrFollower.code, -1)
