@@ -293,8 +293,10 @@ class Membership:
         )
         for member in self.members.values():
             if member.welcomed:
-                # One that could not be sent to is welcomed again, and reads on in the files.
-                member.welcomed = self._send(identity_of(member.peer), delta)
+                # One that could not be sent to is welcomed again, and reads on in the files; one
+                # that was removed is about to end, or has.
+                removed = member.peer.node_id not in self._controller.image.nodes
+                member.welcomed = self._send(identity_of(member.peer), delta, quiet=removed)
 
     def applied_everywhere(self, end_offset: int) -> Later[None]:
         """Resolves when every worker that runs has made it so up to this offset, or takes long."""
