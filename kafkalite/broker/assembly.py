@@ -49,7 +49,7 @@ def _take_all(node: Node) -> None:
 
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     """The controller as its log tells; Refusal when that cannot be read."""
-    logs.flusher = Flusher(reactor.clock)
+    logs.flusher = Flusher()
     controller = LocalController(Controller(), logs.open_metadata(), logs.flusher, reactor.clock)
     controller.load()
     return controller
@@ -91,7 +91,7 @@ def worker_node(
 
     Its image is what the metadata log's files say; Refusal when they cannot be read.
     """
-    logs.flusher = Flusher(reactor.clock)
+    logs.flusher = Flusher()
     reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
     controller = RemoteController(reader, reactor)
     controller.load()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalite.clock import Clock
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import (
     DISK,
@@ -106,9 +105,8 @@ def flush_all(flushes: Sequence[Flush], disk: Disk) -> None:
 class Flusher:
     """A pool of threads that flush; see the module."""
 
-    def __init__(self, clock: Clock, threads: int = 4, disk: Disk = DISK) -> None:
+    def __init__(self, threads: int = 4, disk: Disk = DISK) -> None:
         self._disk = disk
-        self._clock = clock
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._jobs: queue.SimpleQueue[list[Flush] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[list[Flush]] = queue.SimpleQueue()
@@ -119,6 +117,11 @@ class Flusher:
     def fileno(self) -> int:
         """Readable when something can be collected."""
         return self._event
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a flush ever failed, collected or not."""
+        return self._failed is not None
 
     def submit(self, flushes: Sequence[Flush]) -> None:
         """Begin these flushes; collect gives each of them back."""

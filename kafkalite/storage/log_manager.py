@@ -456,6 +456,8 @@ class LogManager:
         """
         owner = Owner(log.topic, log.partition, log.topic_id)
         assert self._logs.get(owner.key) is log, f"{log} is not this node's"
+        if self._has_failed():
+            raise DiskFailed(f"{log.directory} is not handed over: a flush has failed")
         if log.flushing:
             raise KafkaStorageError(f"{log.directory} is being flushed; it moves after that")
         try:
@@ -553,7 +555,7 @@ class LogManager:
         After a failed flush nothing is flushed again and the next start reads every log.
         """
         try:
-            if (self.data / FAILURE_MARK).exists():
+            if self._has_failed():
                 log.error("the end is not a clean one: a flush has failed")
             else:
                 self._end_cleanly()
@@ -563,6 +565,11 @@ class LogManager:
             for found in self._logs.values():
                 found.release()
             self._logs.clear()
+
+    def _has_failed(self) -> bool:
+        # A disk that failed may not have taken the mark either.
+        flusher_failed = self.flusher is not None and self.flusher.has_failed
+        return flusher_failed or (self.data / FAILURE_MARK).exists()
 
     def _end_cleanly(self) -> None:
         ends: dict[str, KnownEnd] = {}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.clock import SystemClock
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
@@ -56,7 +55,7 @@ def collected(flusher: Flusher, count: int) -> list[Flush]:
 
 
 def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
-    flusher = Flusher(SystemClock())
+    flusher = Flusher()
     log = open_log(tmp_path)
     flush = begun(log)
     log.append(batch(b"later"), 0)
@@ -110,7 +109,7 @@ def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: 
 
 def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
     disk = CountingDisk()
-    flusher = Flusher(SystemClock(), disk=disk)
+    flusher = Flusher(disk=disk)
     logs = [open_log(tmp_path / str(n), disk=disk) for n in range(SYNCFS_FROM)]
     flushes = [begun(log) for log in logs]
     disk.synced.clear()
@@ -123,7 +122,7 @@ def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, SYNCFS_FROM])
 def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, count: int) -> None:
     disk = CountingDisk()
-    flusher = Flusher(SystemClock(), threads=2, disk=disk)
+    flusher = Flusher(threads=2, disk=disk)
     flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(count)]
     disk.synced.clear()
     disk.code = errno.EIO
@@ -140,7 +139,7 @@ def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, c
 
 def test_no_thread_is_made_before_there_is_something_to_flush() -> None:
     before = threading.active_count()
-    flusher = Flusher(SystemClock())
+    flusher = Flusher()
     assert threading.active_count() == before
     flusher.submit([])
     assert threading.active_count() == before
@@ -200,7 +199,7 @@ def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Pa
     logs[0].delete_records(logs[0].active.base_offset)
     flushes = [flush for log in logs if (flush := log.flush_closed_begin()) is not None]
     assert not flushes[0].files and len(flushes) == 8
-    flusher = Flusher(SystemClock(), disk=CountingDisk())
+    flusher = Flusher(disk=CountingDisk())
     flusher.submit(flushes)
     assert {flush.log for flush in collected(flusher, 8)} == set(logs)
     flusher.close()
@@ -211,7 +210,7 @@ def test_a_fault_beside_the_loop_is_not_lost_there(tmp_path: Path) -> None:
         def fdatasync(self, descriptor: int) -> None:
             raise LookupError("a bug")
 
-    flusher = Flusher(SystemClock(), disk=Broken())
+    flusher = Flusher(disk=Broken())
     flusher.submit([begun(open_log(tmp_path))])
     with pytest.raises(LookupError):
         collected(flusher, 1)
@@ -223,7 +222,7 @@ def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
         found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
         return [path for path in found if path.startswith(f"{tmp_path}/")]
 
-    flusher = Flusher(SystemClock())
+    flusher = Flusher()
     log = open_log(tmp_path / "log")
     flusher.submit([begun(log)])
     for done in collected(flusher, 1):

@@ -469,8 +469,10 @@ def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> N
     nodes.crash()
     (nodes.path(1) / "t-0").rename(nodes.data / "aside")
     assert nodes[1].find("t", 0, TOPIC_ID, nodes.settings) is None
-    assert nodes[1].had("t", 0, TOPIC_ID)
+    other = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
+    assert nodes[1].had("t", 0, TOPIC_ID), "another's log of that name is not it"
     assert not nodes[1].had("t", 0, OTHER_ID)
+    nodes[2].delete(other)
     (nodes.data / "aside").rename(nodes.path(1) / "t-0")
     assert nodes.found().end_offset == 0
 

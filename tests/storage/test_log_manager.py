@@ -15,8 +15,10 @@ from kafkalite.config.broker import STORAGE_MIN_FREE_BYTES
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, NO_ID
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import FAILURE_MARK
+from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
+from kafkalite.storage.flusher import Flush, Flusher
 from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
@@ -332,6 +334,7 @@ def test_closed_segments_of_an_os_log_are_flushed_in_the_background(tmp_path: Pa
 
     class Inline:
         submitted = 0
+        has_failed = False
 
         def submit(self, flushes: list[object]) -> None:
             self.submitted += len(flushes)
@@ -359,6 +362,36 @@ def test_after_a_failed_flush_nothing_is_flushed_again_and_the_end_is_not_clean(
     monkeypatch.setattr(QuickDisk, "fdatasync", lambda *_: pytest.fail("flushed again"))
     logs.close()
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: Path) -> None:
+    class Dead(QuickDisk):
+        dead = False
+
+        def fdatasync(self, descriptor: int) -> None:
+            if self.dead:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def open(self, path: Path, flags: int) -> OpenFile:
+            if self.dead and Path(path).name == FAILURE_MARK:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().open(path, flags)
+
+    logs = manager(tmp_path, disk=(disk := Dead()))
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    log.append(batch(b"v"), 0)
+    logs.flusher = Flusher(disk=disk)
+    flush = log.flush_begin()
+    assert flush is not None
+    disk.dead = True
+    logs.flusher.submit([flush])
+    logs.flusher.close()
+    log.flush_end(Flush(log, 1, [], [], []))  # as if nothing had been wrong with it
+    disk.dead = False
+    with pytest.raises(DiskFailed):
+        logs.hand_over(log, tmp_path / "nodes" / "1")
+    logs.close()
+    assert not (tmp_path / FAILURE_MARK).exists() and not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
 def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.parts import check_parts, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
-from tests.storage.disks import FaultyDisk, QuickDisk
+from tests.storage.disks import FaultyDisk, QuickDisk, RecordingDisk
 from tests.storage.making import TOPIC_ID, batch, settings, values_of
 from tests.storage.nodes import Nodes, T
 
@@ -110,6 +110,17 @@ def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
     assert not list(tmp_path.glob("deleted*"))
     check_parts(tmp_path, [0])
     nodes.crash()
+
+
+def test_nothing_that_another_still_may_ask_is_removed_before_all_is_on_the_disk(
+    tmp_path: Path,
+) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    disk = RecordingDisk()
+    assert evacuate(tmp_path, [0, 2], nodes.belongs, disk) is True
+    calls = [call for call, *_ in disk.journal]
+    assert calls.count("sync all") == 1
+    assert calls.index("rename") < calls.index("sync all") < calls.index("unlink")
 
 
 def test_only_nodes_that_never_run_again_are_cleared(tmp_path: Path) -> None:
