@@ -65,6 +65,7 @@ class Moves:
             return
         (node,) = added
         self.ordered(["rebalance"], self.balanced)
+        # The launcher that is started again has as many workers as it is told, and this one goes.
         self.ordered(["remove", str(node)], lambda: node not in self.nodes_listed())
 
     def workers_there(self) -> set[int]:
@@ -105,7 +106,7 @@ class Moves:
                     disturbance()
                     time.sleep(0.002)
                 said = ended(running)
-                accepted = accepted or running.returncode == 0 or (once and done())
+                accepted = accepted or running.returncode == 0 or (self.killed and done())
                 if running.returncode != 0 and not self.killed:
                     self.stage.faults.append(f"MOVES: node {' '.join(words)} failed: {said}")
             disturbance()

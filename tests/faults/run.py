@@ -20,7 +20,7 @@ from kafkalite.testing import Broker
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
 from tests.faults.footprint import at_rest, grown
 from tests.faults.history import History, violations
-from tests.faults.processes import Processes
+from tests.faults.processes import Processes, free_address
 from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
 from tests.faults.stage import Stage
 
@@ -127,7 +127,9 @@ def played(plan: Plan) -> Run:
     unordered = UNORDERED_BY_MOVES if plan.fault in MOVING else UNORDERED
     history = History(idempotent=IDEMPOTENT, unordered=unordered)
     came = Run(plan, history)
-    with Broker(durability=plan.mode, config=CONFIG, workers=plan.workers) as broker:
+    with Broker(
+        durability=plan.mode, config=CONFIG, workers=plan.workers, listen=free_address()
+    ) as broker:
         topic = broker.topic(plan.partitions)
         stage = Stage(Processes(broker), topic, plan.partitions, plan.seed, history)
         stage.warm_up()
@@ -137,6 +139,8 @@ def played(plan: Plan) -> Run:
         try:
             SCENARIOS[plan.fault](stage, plan.count)
             stage.work()
+        except Exception as fault:
+            stage.faults.append(f"{plan.fault} could not be played on: {fault!r}")
         finally:
             came.seconds = time.monotonic() - begun
             stage.end()
