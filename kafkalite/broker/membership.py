@@ -46,7 +46,7 @@ LOOK_MS = 50
 AWAY_MS = 500
 """A look that comes so much too late says that this process itself was away."""
 
-STARTING, READY, BACKOFF = "starting", "ready", "backoff"
+STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
 
 
 class Send(Protocol):
@@ -139,16 +139,18 @@ class Membership:
                 peer = Peer(node_id, process.incarnation)
                 self._sessions.started(*peer)
                 self.members[node_id] = Member(peer)
-            if process.state == READY and not self._was_ready(node_id, process):
-                # It serves, so from now on its silence here is one.
+            if process.state in (READY, ENDING) and not self._had_served(node_id, process):
+                # It serves, or did, so from now on its silence here is one.
                 now_ms = self._reactor.clock.monotonic_ms()
                 self._sessions.heard(node_id, process.incarnation, now_ms)
         self.processes = processes
         self._release()
 
-    def _was_ready(self, node_id: int, process: Process) -> bool:
+    def _had_served(self, node_id: int, process: Process) -> bool:
         known = self.processes.get(node_id)
-        return known is not None and known[:2] == process[:2] and known.state == READY
+        return (
+            known is not None and known[:2] == process[:2] and known.state in (READY, ENDING)
+        )
 
     def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
         """Whether a node leads a partition that the metadata log gave it before `end_offset`."""

@@ -34,7 +34,7 @@ NODES_MAX = 1024
 TELL_AGAIN_MS = 50
 COMPLAINT_MS = 10_000
 
-STATES = {State.READY: "ready", State.BACKOFF: "backoff"}
+STATES = {State.READY: "ready", State.ENDING: "ending", State.BACKOFF: "backoff"}
 """How a state is told to the supervisor; every other is `starting`."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from kafkalite.broker.assembly import local_controller, make_missing, node_with, settle
 from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.membership import Membership, Process
+from kafkalite.broker.membership import BACKOFF, Membership, Process
 from kafkalite.broker.mover import Mover
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_orders import NodeOrders
@@ -204,6 +204,9 @@ class Supervisor:
         self._reactor.call_later(CLEAR_MS, self._clear)
 
     def _locate(self, node_id: int, process: Process) -> None:
+        # Without a listener it is nowhere: its port may be a stranger's, who takes our clients'
+        # records as well.
+        port = 0 if process.state == BACKOFF else process.port
         self._controller.ask(
-            lambda machine: machine.locate_node(node_id, process.host, process.port, self._rack)
+            lambda machine: machine.locate_node(node_id, process.host, port, self._rack)
         )

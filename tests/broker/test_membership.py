@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.membership import LOOK_MS
+from kafkalite.broker.membership import LOOK_MS, Process
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus
@@ -211,6 +211,21 @@ def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(clus
     cluster.tick(0)
     assert members[1].peer == peer
     assert members[1].welcomed
+
+
+def test_one_that_hangs_as_it_ends_is_fenced_by_a_supervisor_that_never_heard_it(cluster):
+    cluster.supervisor.membership.processes_are({1: Process(99, 1, "h", 1, "ending")})
+    cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
+
+
+def test_no_client_is_sent_to_the_port_of_a_worker_that_does_not_listen(cluster):
+    port = cluster.image.nodes[1].port
+    cluster.kill(1, stay_down=True)
+    cluster.until(lambda: not cluster.node(2).image.nodes[1].port)
+    brokers = cluster.ask(2, METADATA, 9, topics=[]).brokers
+    assert [broker.node_id for broker in brokers] == [0, 2]
+    cluster.start(1)
+    cluster.until(lambda: cluster.node(2).image.nodes[1].port == port)
 
 
 def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):

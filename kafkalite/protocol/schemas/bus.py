@@ -185,7 +185,8 @@ FENCE = MESSAGES.declare(
 
 NODES = MESSAGES.declare(
     13, "Nodes", "0",
-    # All the nodes there are, after each change; a state is starting, ready or backoff.
+    # All the nodes there are, after each change; a state is starting, ready, ending or
+    # backoff.
     Struct(
         nodes=Array(
             Struct(
