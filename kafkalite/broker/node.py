@@ -306,6 +306,8 @@ class Node:
             if found is not None and found.topic_id == topic.topic_id:
                 self.replicas.add(found, partition.leader_epoch, settings)
                 continue
+            if found is not None and self.is_deleted(found.topic_id):
+                self.logs.delete(found)  # of an older topic of this name
             # One whose id was lost is this topic's, one with another id is not: create knows.
             self._make(topic, index, settings)
 

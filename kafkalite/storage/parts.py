@@ -108,13 +108,18 @@ def make_never_made(
     directories = layout.node_directories(data)
     # Twice, for a node that begins at this moment may hand one over, from a directory that was not
     # looked at yet to one that was.
-    looked = [*directories.values()] * 2
-    names = {name for directory in looked for name in os.listdir(directory)}
+    seen: dict[str, set[Path]] = {}
+    for directory in [*directories.values()] * 2:
+        for name in os.listdir(directory):
+            seen.setdefault(name, set()).add(directory / name)
     made: list[Path] = []
     points: list[RecoveryPoints] = []
     for owner, node_id in moved:
         name, arrived = layout.directory_name(*owner.key), layout.arrived(*owner)
-        if names.isdisjoint((name, arrived)):
+        # Under its name there may be the log of an older topic.
+        if arrived not in seen and not any(
+            owner.is_also(read_topic_id(path)) for path in seen.get(name, ())
+        ):
             points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
             if not any(known.is_of(name, owner.topic_id) for known in points):
                 made.append(_make(layout.node_directory(data, node_id) / arrived, owner, disk))

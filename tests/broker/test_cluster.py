@@ -363,3 +363,19 @@ def test_an_older_topic_of_the_same_name_never_lends_its_records(cluster):
     for index in (0, 1):
         assert cluster.produce("a", b"new", index).base_offset == 0
         assert cluster.values("a", index) == [b"new"]
+
+
+def test_what_an_older_topic_left_is_not_taken_for_what_nobody_had_made(cluster):
+    cluster.create("a", 2)
+    cluster.produce("a", b"old", 0)
+    cluster.kill(1, stay_down=True)
+    cluster.steps(3)
+    cluster.delete("a", at=2)
+    cluster.kill(2, stay_down=True)
+    cluster.steps(3)
+    cluster.begin_create(0, "a", assigned=2)
+    cluster.steps(20)
+    assert cluster.directories("a-0") == ["nodes/1/a-0"]
+    cluster.restart(1, killed=True)
+    assert cluster.produce("a", b"new").error_code == 0
+    assert cluster.values("a") == [b"new"]

@@ -73,7 +73,7 @@ def test_a_log_of_a_topic_deleted_and_made_again_is_not_taken_for_the_new_ones(n
     (node.directory / "old").rename(node.directory / "a-0")
     node.open()
     assert led(node).log.end_offset == 0
-    assert any(name.endswith("-stray") for name in directories(node, "a*"))
+    assert all(name == "a-0" or name.endswith("-delete") for name in directories(node, "a*"))
 
 
 def test_a_log_that_is_gone_is_not_made_empty_and_serves_when_it_is_put_back(node):
