@@ -352,12 +352,12 @@ class LogManager:
         For who knows all topics there are: the logs of one that is not known would be set aside,
         and made anew and empty once it is.
         """
-        for path, owner in parts.logs_in(self.data):
-            if (
-                owner.key not in self._logs
-                and self._belongs(*owner) is None
-                and not hand_over.has_arrived(path)  # the word of its topic may come later
-            ):
+        for path in list(self.data.iterdir()):
+            # Of what has arrived the word of its topic may come later.
+            if layout.partition_of(path.name) in self._logs or hand_over.has_arrived(path):
+                continue
+            owner = hand_over.owner_of(path)
+            if owner is not None and self._belongs(*owner) is None:
                 log.warning("%s is in no topic", path)
                 hand_over.set_aside(self._disk, path, owner)
                 self._points.forget(path.name)
