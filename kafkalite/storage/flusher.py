@@ -17,7 +17,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import (
@@ -34,6 +34,26 @@ if TYPE_CHECKING:
 
 SYNCFS_FROM = 16
 """So many files, and flushing the whole file system is faster than each of them."""
+
+
+class Flushable(Protocol):
+    """What a Flusher takes, and gives back when it was run."""
+
+    files: list[OpenFile]
+    """What must be flushed first, and may be together with others'."""
+    error: OSError | None
+    """Set by `run` when the process must end."""
+
+    @property
+    def where(self) -> Path:
+        """Something in the node's directory, for the mark of a failure."""
+
+    @property
+    def done(self) -> Callable[[Any], None] | None:
+        """Called by who collects it."""
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Flush, on whatever thread."""
 
 
 class Flush:
@@ -61,6 +81,10 @@ class Flush:
         self.error: OSError | None = None
         self.done: Callable[[Flush], None] | None = None
 
+    @property
+    def where(self) -> Path:
+        return self.log.directory
+
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Flush, on whatever thread; an error is kept for collect.
 
@@ -81,7 +105,7 @@ class Flush:
                 self.error = error
 
 
-def flush_all(flushes: Sequence[Flush], disk: Disk) -> None:
+def flush_all(flushes: Sequence[Flushable], disk: Disk) -> None:
     """Flush these here and now; each Flush keeps its error."""
     if sum(len(flush.files) for flush in flushes) < SYNCFS_FROM:
         for flush in flushes:
@@ -108,8 +132,8 @@ class Flusher:
     def __init__(self, threads: int = 4, disk: Disk = DISK) -> None:
         self._disk = disk
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._jobs: queue.SimpleQueue[list[Flush] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[list[Flush]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[Flushable] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[list[Flushable]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._thread_count = threads
         self._failed: Exception | None = None
@@ -123,7 +147,7 @@ class Flusher:
         """Whether a flush ever failed, collected or not."""
         return self._failed is not None
 
-    def submit(self, flushes: Sequence[Flush]) -> None:
+    def submit(self, flushes: Sequence[Flushable]) -> None:
         """Begin these flushes; collect gives each of them back."""
         if not flushes:
             return
@@ -134,13 +158,13 @@ class Flusher:
             for flush in flushes:
                 self._jobs.put([flush])
 
-    def collect(self) -> list[Flush]:
+    def collect(self) -> list[Flushable]:
         """The flushes that are done since; raises DiskFailed once any has failed, and for ever."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
             pass
-        done: list[Flush] = []
+        done: list[Flushable] = []
         while not self._done.empty():
             done += self._done.get()
         if self._failed is not None:
@@ -189,8 +213,8 @@ class Flusher:
         os.eventfd_write(self._event, 1)
         return True
 
-    def _mark(self, flush: Flush, error: OSError) -> DiskFailed:
-        where = flush.log.directory
+    def _mark(self, flush: Flushable, error: OSError) -> DiskFailed:
+        where = flush.where
         try:
             mark = self._disk.open(where.parent / FAILURE_MARK, os.O_WRONLY | os.O_CREAT)
             mark.close()

@@ -25,15 +25,13 @@ from pathlib import Path
 
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
-    LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
-    LOG_RETENTION_CHECK_INTERVAL_MS,
     NUM_RECOVERY_THREADS_PER_DATA_DIR,
     STORAGE_MIN_FREE_BYTES,
 )
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY, FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
-from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID, written_id
+from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
 from kafkalite.storage import hand_over, layout, parts
 from kafkalite.storage.disk import (
     DISK,
@@ -47,7 +45,6 @@ from kafkalite.storage.disk import (
     sync_names,
     write_file,
 )
-from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
@@ -55,6 +52,7 @@ from kafkalite.storage.log_directory import open_node_directory
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
+from kafkalite.storage.upkeep import Upkeep
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -86,13 +84,9 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
-        self._doomed = Doomed(clock, disk)
         self._misplaced: dict[Path, Owner] = {}
         self._looked_ns = 0
         self._belongs: parts.Belongs = lambda *_: None
-        now_ms = clock.monotonic_ms()
-        self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
-        self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
 
     @property
     def logs(self) -> dict[LogKey, Log]:
@@ -109,6 +103,7 @@ class LogManager:
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         self._points = RecoveryPoints(self.root, self.data, self._disk)
         self._points.believe_once()
+        self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
 
     def _min_free(self) -> int:
         wanted = self._settings[STORAGE_MIN_FREE_BYTES]
@@ -193,7 +188,7 @@ class LogManager:
             found[owner.key] = path
         for path in self.data.iterdir():
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
-                self._doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
+                self._upkeep.doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
         settings = {topic: settings_of(topic) for topic, _ in found}
         self._each(found, lambda key, path: self._open(path, key, settings[key[0]]))
         if all_are_here:  # others still rest on this
@@ -260,7 +255,7 @@ class LogManager:
             drop_cache=known.drop_cache,
             # What must always be written may use what is kept free: it deletes topics, too.
             space=None if flushes_always else self._space,
-            doomed=self._doomed,
+            doomed=self._upkeep.doomed,
             disk=self._disk,
             flushes_always=flushes_always,
             new=new_id is not None,
@@ -331,7 +326,7 @@ class LogManager:
                     # The next start finds that it is nobody's.
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
-                    self._doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
+                    self._upkeep.doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
         sync_names(self._disk, self.data)
 
     def set_stray(self, log: Log) -> None:
@@ -426,7 +421,7 @@ class LogManager:
         except OSError as error:
             failed(error, f"{arrived} cannot be renamed")
         self._misplaced.pop(arrived, None)
-        self._doomed.add([aside], self._settings[FILE_DELETE_DELAY_MS])
+        self._upkeep.doomed.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
@@ -486,66 +481,15 @@ class LogManager:
         """Do what is due at this monotonic time; in how many milliseconds to come again."""
         if self._space is not None:
             self._space.measure()
-        self._flush_closed()
-        if now_ms >= self._retention_due_ms:
-            self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
-            self._retain()
-        if now_ms >= self._checkpoint_due_ms:
-            self.checkpoint()
-        due = [self._retention_due_ms, self._checkpoint_due_ms]
+        due_ms = self._upkeep.tick(now_ms, self.flusher)
         if self.root != self.data or self._misplaced:
             self._look_for_misplaced()
-            due.append(now_ms + LOOK_FOR_MISPLACED_MS)
-        doomed_ms = self._doomed.remove_due()
-        if doomed_ms is not None:
-            due.append(doomed_ms)
-        return max(1, min(due) - now_ms)
-
-    def _retain(self) -> None:
-        for found in self._logs.values():
-            if found.topic == METADATA_TOPIC:
-                continue  # its snapshots decide what may go
-            try:
-                found.retain()
-            except (OSError, KafkaStorageError) as fault:
-                log.error("%s: retention failed: %s", found.directory, fault)
-
-    def _flush_closed(self) -> None:
-        """Flush segments that were closed and that nobody else will ask to flush."""
-        if self.flusher is None:
-            return
-        flushes = []
-        for found in self._logs.values():
-            try:
-                flush = found.flush_closed_begin()
-            except KafkaStorageError as fault:
-                log.warning("%s", fault)
-                break
-            if flush is not None:
-                flush.done = found.flush_end
-                flushes.append(flush)
-        self.flusher.submit(flushes)
+            due_ms = min(due_ms, now_ms + LOOK_FOR_MISPLACED_MS)
+        return max(1, due_ms - now_ms)
 
     def checkpoint(self) -> None:
         """Write down how far each log is durable and where it starts."""
-        self._checkpoint_due_ms = (
-            self._clock.monotonic_ms() + self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
-        )
-        news = {}
-        try:
-            for found in self._logs.values():
-                if found.quarantined:
-                    continue  # what was known of it stays known
-                found.leave_snapshot()
-                news[found.directory.name] = [
-                    found.durable_offset, found.log_start_offset, written_id(found.topic_id),
-                ]  # fmt: skip
-            self._points.write(news)
-        except OSError as error:
-            try:
-                failed(error, f"{self.data / layout.RECOVERY_CHECKPOINT} cannot be written")
-            except KafkaStorageError as fault:
-                log.warning("%s; the one before stays in force", fault)
+        self._upkeep.checkpoint()
 
     # -- ending ------------------------------------------------------------------------------
 

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.ids import NO_ID, read_id, written_id
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, hand_over, layout
-from kafkalite.storage.disk import FAILURE_MARK, Disk, put_file, sync_directory
+from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, put_file, sync_directory
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.recovery import KnownEnd
 
@@ -47,7 +48,7 @@ class RecoveryPoints:
         self._disk = disk
         self._path = directory / layout.RECOVERY_CHECKPOINT
         self._clean: dict[str, list[Any]] = {}
-        self._handed_over: set[str] = set()
+        self._words: set[str] = set()
         self._points = _checked(checkpoint.read(self._path))
         self._written = dict(self._points) if self._path.exists() else None
         self.found_some = bool(self._points)
@@ -126,7 +127,7 @@ class RecoveryPoints:
 
     def left_behind(self, name: str) -> None:
         """There is word in this log's directory that goes when a checkpoint says as much."""
-        self._handed_over.add(name)
+        self._words.add(name)
 
     def all_opened(self) -> None:
         """Every log was recovered, and flushed with that."""
@@ -139,25 +140,59 @@ class RecoveryPoints:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def write(self, news: dict[str, Point]) -> None:
-        """Replace the checkpoint, if it says something new."""
-        points = self._points | news
-        if points != self._written:
-            checkpoint.write(self._disk, self._path, points)
-            self._written = points
-        self._points = dict(points)
-        for name in self._handed_over:
+    def begin_write(self, news: dict[str, Point]) -> CheckpointWrite | None:
+        """What must be written so that the checkpoint says this, too; None if it does."""
+        self._points |= news
+        if self._points == self._written:
+            return None
+        words, self._words = self._words, set()
+        return CheckpointWrite(self._path, dict(self._points), words)
+
+    def written(self, write: CheckpointWrite) -> None:
+        """It was written, or could not be for now."""
+        if write.refused is not None:
+            log.warning(
+                "%s cannot be written: %s; the one before stays in force",
+                write.where, write.refused.strerror,
+            )  # fmt: skip
+            self._words |= write.words
+            return
+        self._written = write.points
+        for name in write.words:
             try:
                 self._disk.unlink(self.directory / name / layout.HANDOVER)
             except FileNotFoundError:
                 pass
             except OSError as error:
                 log.warning("%s keeps its handover file: %s", name, error)
-        self._handed_over.clear()
 
     def write_end(self, ends: dict[str, KnownEnd]) -> None:
         """Tell the next start that this was a clean end."""
         put_file(self._disk, self.directory / layout.CLEAN_SHUTDOWN, checkpoint.sealed(ends))
+
+
+class CheckpointWrite:
+    """A checkpoint to be written, on whatever thread (flusher.Flushable)."""
+
+    def __init__(self, path: Path, points: dict[str, Point], words: set[str]) -> None:
+        self.where = path
+        self.points = points
+        self.words = words
+        """The logs whose last owners' word may go then."""
+        self.files: list[OpenFile] = []
+        self.error: OSError | None = None
+        self.refused: OSError | None = None
+        self.done: Callable[[CheckpointWrite], None] | None = None
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Write it; a full disk may have room for the next one."""
+        try:
+            checkpoint.write(disk, self.where, self.points)
+        except OSError as error:
+            if error.errno in PASSING:
+                self.refused = error
+            else:
+                self.error = error
 
 
 def _checked(content: Any) -> dict[str, Point]:

@@ -16,7 +16,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, NO_ID
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import checkpoint, layout
+from kafkalite.storage import layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
 from kafkalite.storage.flusher import Flush, Flusher
 from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
@@ -299,23 +299,6 @@ def test_a_log_whose_topic_id_was_lost_goes_to_the_topic_of_its_name(tmp_path: P
     logs.close()
 
 
-def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> None:
-    clock = ManualClock()
-    logs = manager(tmp_path, clock)
-    log = logs.create("t", TOPIC_ID, 0, settings({keys.RETENTION_MS: 1000}))
-    log.append(batch(b"v"), 0)
-    assert logs.tick(clock.monotonic_ms()) == 60_000
-    assert not (tmp_path / RECOVERY_CHECKPOINT).exists()
-    clock.advance(60_000)
-    logs.tick(clock.monotonic_ms())
-    assert checkpoint.read(tmp_path / RECOVERY_CHECKPOINT)["t-0"][:2] == [0, 0]
-    assert log.log_start_offset == 0
-    clock.advance(240_000)
-    logs.tick(clock.monotonic_ms())
-    assert log.log_start_offset == 1
-    logs.close()
-
-
 def test_a_mark_of_a_failed_flush_is_taken_away_once_every_log_was_read_again(
     tmp_path: Path,
 ) -> None:
@@ -326,30 +309,6 @@ def test_a_mark_of_a_failed_flush_is_taken_away_once_every_log_was_read_again(
     logs = manager(tmp_path)
     assert values_of(load(logs)["t", 0]) == [(0, b"v")]
     assert not (tmp_path / FAILURE_MARK).exists()
-    logs.close()
-
-
-def test_closed_segments_of_an_os_log_are_flushed_in_the_background(tmp_path: Path) -> None:
-    logs = manager(tmp_path)
-
-    class Inline:
-        submitted = 0
-        has_failed = False
-
-        def submit(self, flushes: list[object]) -> None:
-            self.submitted += len(flushes)
-            for flush in flushes:
-                flush.run(QuickDisk())
-                flush.done(flush)
-
-    logs.flusher = Inline()
-    log = logs.create("t", TOPIC_ID, 0, settings())
-    while len(log.segments) < 3:
-        log.append(batch(b"x" * 100), 0)
-    logs.tick(0)
-    assert log.durable_offset == log.active.base_offset
-    logs.tick(0)
-    assert logs.flusher.submitted == 1
     logs.close()
 
 

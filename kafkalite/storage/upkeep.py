@@ -1,0 +1,142 @@
+"""Upkeep: what is done to a node's logs from time to time, a little at each tick.
+
+retention    some logs at a tick, so that thousands do not hold the loop
+checkpoint   how far each log is durable and where it begins, written beside the loop
+closed segments of logs that are left to the kernel, flushed so that their checkpoint moves on
+files of what was removed, when their delay is over
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+
+from kafkalite.clock import Clock
+from kafkalite.config.broker import (
+    LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.errors import KafkaStorageError
+from kafkalite.ids import METADATA_TOPIC, written_id
+from kafkalite.storage.disk import PASSING, Disk, failed
+from kafkalite.storage.doomed import Doomed
+from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.log import Log
+from kafkalite.storage.recovery_points import CheckpointWrite, Point, RecoveryPoints
+
+log = logging.getLogger("kafkalite.storage")
+
+RETAINED_AT_ONCE = 64
+"""Of so many logs a tick asks what retention no longer keeps; a segment that goes is renamed."""
+
+
+class Upkeep:
+    """The upkeep of some logs; see the module."""
+
+    def __init__(
+        self,
+        logs: Mapping[tuple[str, int], Log],
+        points: RecoveryPoints,
+        settings: Settings,
+        clock: Clock,
+        disk: Disk,
+    ) -> None:
+        self.doomed = Doomed(clock, disk)
+        self._logs = logs
+        self._points = points
+        self._disk = disk
+        self._retention_ms = settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        self._checkpoint_ms = settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        now_ms = clock.monotonic_ms()
+        self._retention_due_ms = now_ms + self._retention_ms
+        self._checkpoint_due_ms = now_ms + self._checkpoint_ms
+        self._to_retain: deque[Log] = deque()
+        self._writing = False
+
+    def tick(self, now_ms: int, flusher: Flusher | None) -> int:
+        """Do some of what is due; when to come again."""
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._retention_ms
+            self._to_retain = deque(self._logs.values())
+        if now_ms >= self._checkpoint_due_ms:
+            self._checkpoint_due_ms = now_ms + self._checkpoint_ms
+            self._checkpoint(flusher)
+        self._retain_some()
+        due = [self._retention_due_ms, self._checkpoint_due_ms]
+        if self._to_retain:
+            due.append(now_ms)
+        doomed_ms = self.doomed.remove_due()
+        if doomed_ms is not None:
+            due.append(doomed_ms)
+        return min(due)
+
+    def _retain_some(self) -> None:
+        for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
+            found = self._to_retain.popleft()
+            if found.topic == METADATA_TOPIC:
+                continue  # its snapshots decide what may go
+            try:
+                found.retain()
+            except (OSError, KafkaStorageError) as fault:
+                log.error("%s: retention failed: %s", found.directory, fault)
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is durable and where it starts, here and now."""
+        write = self._points.begin_write(self._news())
+        if write is not None:
+            write.run(self._disk)
+            if write.error is not None:
+                failed(write.error, f"{write.where} cannot be written")
+            self._points.written(write)
+
+    def _checkpoint(self, flusher: Flusher | None) -> None:
+        """The same, beside the loop."""
+        if flusher is None:
+            self.checkpoint()
+            return
+        self._flush_closed(flusher)
+        if self._writing:
+            return  # a slow disk still has the one before
+        write = self._points.begin_write(self._news())
+        if write is not None:
+            self._writing = True
+            write.done = self._written
+            flusher.submit([write])
+
+    def _written(self, write: CheckpointWrite) -> None:
+        self._writing = False
+        self._points.written(write)
+
+    def _news(self) -> dict[str, Point]:
+        news: dict[str, Point] = {}
+        for found in self._logs.values():
+            if found.quarantined:
+                continue  # what was known of it stays known
+            try:
+                found.leave_snapshot()
+            except OSError as error:
+                if error.errno not in PASSING:
+                    failed(error, f"{found.directory} cannot be written")
+                log.warning("%s gets no snapshot: %s", found.directory, error.strerror)
+            news[found.directory.name] = [
+                found.durable_offset, found.log_start_offset, written_id(found.topic_id),
+            ]  # fmt: skip
+        return news
+
+    def _flush_closed(self, flusher: Flusher) -> None:
+        """Flush segments that were closed and that nobody else will ask to flush."""
+        flushes = []
+        for found in self._logs.values():
+            try:
+                flush = found.flush_closed_begin()
+            except KafkaStorageError as fault:
+                log.warning("%s", fault)
+                break
+            if flush is not None:
+                flush.done = found.flush_end
+                flushes.append(flush)
+        flusher.submit(flushes)

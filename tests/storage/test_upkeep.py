@@ -1,0 +1,226 @@
+"""What is done to logs from time to time: a little at a tick, and the slow part beside the loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
+from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.layout import RECOVERY_CHECKPOINT
+from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.upkeep import RETAINED_AT_ONCE
+from tests.storage.disks import QuickDisk
+from tests.storage.making import TOPIC_ID, batch, manager, settings
+from tests.storage.nodes import Nodes
+
+MINUTE_MS = 60_000
+
+
+def collect(logs: LogManager, count: int = 1) -> None:
+    """Take back what the flusher has done, as a node does."""
+    assert logs.flusher is not None
+    done = 0
+    while done < count:
+        assert select.select([logs.flusher], [], [], 30)[0], "nothing came back"
+        for flush in logs.flusher.collect():
+            if flush.done is not None:
+                flush.done(flush)
+            done += 1
+
+
+def points(data: Path) -> dict[str, list[object]]:
+    found = checkpoint.read(data / RECOVERY_CHECKPOINT)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings({keys.RETENTION_MS: 1000}))
+    log.append(batch(b"v"), 0)
+    assert logs.tick(clock.monotonic_ms()) == 60_000
+    assert not (tmp_path / RECOVERY_CHECKPOINT).exists()
+    clock.advance(60_000)
+    logs.tick(clock.monotonic_ms())
+    assert checkpoint.read(tmp_path / RECOVERY_CHECKPOINT)["t-0"][:2] == [0, 0]
+    assert log.log_start_offset == 0
+    clock.advance(240_000)
+    logs.tick(clock.monotonic_ms())
+    assert log.log_start_offset == 1
+    logs.close()
+
+
+def test_of_many_logs_retention_looks_at_some_in_a_tick(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    count = 2 * RETAINED_AT_ONCE + 10
+    expiring = settings({keys.RETENTION_MS: 1000})
+    made = [logs.create("t", TOPIC_ID, number, expiring) for number in range(count)]
+    for log in made:
+        log.append(batch(b"v"), 0)
+    clock.advance(300_000)
+    retained = []
+    while len(retained) < 4:
+        due_ms = logs.tick(clock.monotonic_ms())
+        retained.append((sum(log.log_start_offset for log in made), due_ms == 1))
+    assert retained[:3] == [(RETAINED_AT_ONCE, True), (2 * RETAINED_AT_ONCE, True), (count, False)]
+    assert retained[3] == retained[2]
+    logs.close()
+
+
+def test_a_log_that_goes_before_retention_comes_to_it_is_left_alone(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    expiring = settings({keys.RETENTION_MS: 1000})
+    made = [logs.create("t", TOPIC_ID, number, expiring) for number in range(100)]
+    clock.advance(300_000)
+    logs.tick(clock.monotonic_ms())
+    logs.delete(made[-1])
+    assert logs.tick(clock.monotonic_ms()) > 1
+    assert made[-1].log_start_offset == 0
+    logs.close()
+
+
+def test_closed_segments_of_an_os_log_are_flushed_when_a_checkpoint_is_due(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    logs.flusher = Flusher(disk=QuickDisk())
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    while len(log.segments) < 3:
+        log.append(batch(b"x" * 100), 0)
+    for count, expected in ((2, 0), (1, log.active.base_offset)):
+        clock.advance(MINUTE_MS)
+        logs.tick(clock.monotonic_ms())
+        collect(logs, count)
+        assert log.durable_offset == log.active.base_offset
+        assert points(tmp_path)["t-0"][0] == expected
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    assert not log.flushing
+    logs.flusher.close()
+    logs.close()
+
+
+class StuckDisk(QuickDisk):
+    """Its flushes wait until they are let go, and may fail then."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.code = 0
+
+    def fsync(self, descriptor: int) -> None:
+        assert self.free.wait(30)
+        if self.code:
+            raise OSError(self.code, os.strerror(self.code))
+
+    def open(self, path: Path, flags: int) -> OpenFile:
+        if self.code == errno.ENOSPC and RECOVERY_CHECKPOINT in str(path):
+            raise OSError(self.code, os.strerror(self.code))
+        return super().open(path, flags)
+
+
+def test_the_loop_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock, disk := StuckDisk())
+    logs.flusher = Flusher(disk=disk)
+    logs.create("t", TOPIC_ID, 0, settings())
+    disk.free.clear()
+    for _ in range(3):
+        clock.advance(MINUTE_MS)
+        logs.tick(clock.monotonic_ms())
+        assert not (tmp_path / RECOVERY_CHECKPOINT).exists()
+    other = logs.create("u", TOPIC_ID, 0, settings())
+    other.append(batch(b"v"), 0)
+    other.delete_records(1)
+    disk.free.set()
+    collect(logs)
+    assert points(tmp_path) == {"t-0": [0, 0, points(tmp_path)["t-0"][2]]}, "it was asked for once"
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    collect(logs)
+    assert points(tmp_path)["u-0"][1] == 1
+    logs.flusher.close()
+    logs.close()
+
+
+def test_a_log_deleted_while_a_checkpoint_is_written_is_not_in_the_next(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock, disk := StuckDisk())
+    logs.flusher = Flusher(disk=disk)
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    disk.free.clear()
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    disk.free.set()
+    logs.delete(log)
+    collect(logs)
+    assert "t-0" in points(tmp_path)
+    logs.flusher.close()
+    logs.close()
+    assert "t-0" not in points(tmp_path)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_checkpoint_for_which_there_is_no_room_is_written_later(
+    tmp_path: Path, beside: bool
+) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.create().append(batch(b"v"), 0)
+    nodes.send(2)
+    nodes.disk = disk = StuckDisk()
+    logs, log = nodes[2], nodes.found()
+    if beside:
+        logs.flusher = Flusher(disk=disk)
+    for code in (errno.ENOSPC, 0):
+        disk.code = code
+        nodes.clock.advance(MINUTE_MS)
+        logs.tick(nodes.clock.monotonic_ms())
+        if beside:
+            collect(logs)
+        assert (nodes.path(2) / RECOVERY_CHECKPOINT).exists() is (code == 0)
+        assert (log.directory / layout.HANDOVER).exists() is (code != 0)
+    if logs.flusher is not None:
+        logs.flusher.close()
+    nodes.crash()
+
+
+def test_a_checkpoint_that_the_disk_refuses_ends_the_process(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock, disk := StuckDisk())
+    logs.flusher = Flusher(disk=disk)
+    logs.create("t", TOPIC_ID, 0, settings())
+    disk.code = errno.EIO
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    with pytest.raises(DiskFailed, match="recovery-checkpoint could not be flushed"):
+        collect(logs)
+    assert (tmp_path / FAILURE_MARK).exists()
+    with pytest.raises(DiskFailed, match="recovery-checkpoint cannot be written"):
+        logs.checkpoint()
+    logs.flusher.close()
+    logs.close()
+
+
+def test_a_checkpoint_that_was_not_collected_is_written_again_at_the_end(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    logs.flusher = Flusher(disk=QuickDisk())
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    log.append(batch(b"v"), 0)
+    logs.flusher.close()
+    logs.close()
+    assert points(tmp_path)["t-0"][0] == 1
