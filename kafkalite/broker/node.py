@@ -152,7 +152,7 @@ class Node:
 
         The controller's image is loaded already; it says what is to be here.
         """
-        self.logs.hand_over_misplaced(self.place_of)
+        self.logs.hand_over_misplaced(self.place_of, sure=self.controls)
         loaded = self.logs.load(self._topic_settings)
         for topic in self.image.topics.values():
             self._open_topic(topic, loaded)
@@ -174,7 +174,8 @@ class Node:
 
     def _welcomed(self) -> None:
         """A supervisor stands for this node's image; before that it may only be what could be read
-        of a damaged metadata log, and what it does not know is left alone."""
+        of a damaged metadata log, or be older than what the supervisor decides at the start, and
+        what it does not know or gives to others is left alone."""
         self.logs.set_strays()
         self.producer_ids.refill()
 

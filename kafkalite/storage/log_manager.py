@@ -85,6 +85,7 @@ class LogManager:
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
         self._misplaced: dict[Path, Owner] = {}
+        self._sure = True
         self._looked_ns = 0
         self._belongs: parts.Belongs = lambda *_: None
 
@@ -131,14 +132,20 @@ class LogManager:
             )
         return self._logs[key]
 
-    def hand_over_misplaced(self, belongs: parts.Belongs) -> None:
+    def hand_over_misplaced(self, belongs: parts.Belongs, *, sure: bool = True) -> None:
         """Before any is opened, hand over the logs that the image gives to other nodes.
 
         What cannot go yet is not opened, and tried again until it goes or belongs here.  So is
-        what comes later and belongs elsewhere: who sent it knew an older image.
+        what comes later and belongs elsewhere: who sent it knew an older image.  Unless the image
+        is `sure`, or said to be (`set_strays`), nothing goes: who sent it here may know more.
         """
         self._belongs = belongs
-        self._misplaced = dict(parts.logs_in(self.data))
+        self._sure = sure
+        self._misplaced = {
+            path: owner
+            for path, owner in parts.logs_in(self.data)
+            if self._elsewhere(owner) is not None or hand_over.has_arrived(path)
+        }
         self._hand_over_some()
 
     def _elsewhere(self, owner: Owner) -> Path | None:
@@ -147,6 +154,8 @@ class LogManager:
         return directory if directory != self.data else None
 
     def _hand_over_some(self) -> None:
+        if not self._sure:
+            return
         for path, owner in list(self._misplaced.items()):
             to_directory = self._elsewhere(owner)
             if to_directory is None:
@@ -342,17 +351,22 @@ class LogManager:
         log.release()
 
     def set_strays(self) -> None:
-        """Set aside what lies here and is in no topic, and forget what left and is in none.
+        """Set aside what lies here and is in no topic, forget what left and is in none, and hand
+        over what is another's.
 
         For who knows all topics there are: the logs of one that is not known would be set aside,
         and made anew and empty once it is.
         """
+        self._sure = True
+        self._hand_over_some()
         for path in list(self.data.iterdir()):
             # Of what has arrived the word of its topic may come later.
             if layout.partition_of(path.name) in self._logs or hand_over.has_arrived(path):
                 continue
             owner = hand_over.owner_of(path)
-            if owner is not None and self._belongs(*owner) is None:
+            if owner is None or owner.topic == METADATA_TOPIC:
+                continue
+            if self._belongs(*owner) is None:
                 log.warning("%s is in no topic", path)
                 hand_over.set_aside(self._disk, path, owner)
                 self._points.forget(path.name)

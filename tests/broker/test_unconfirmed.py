@@ -11,7 +11,11 @@ import pytest
 from kafkalite.broker.metadata_reader import MetadataReader
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
-from kafkalite.storage.layout import directory_name
+from kafkalite.storage import hand_over
+from kafkalite.storage.disk import DISK
+from kafkalite.storage.hand_over import Known
+from kafkalite.storage.layout import directory_name, node_directory
+from kafkalite.storage.partition_metadata import Owner
 from tests.broker.cluster import Cluster
 from tests.storage.making import batch
 
@@ -75,6 +79,22 @@ def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster)
     cluster.begin(1)
     (kept,) = own.glob("nobodys*")
     assert kept.name.endswith("-stray")
+
+
+def test_what_came_is_not_sent_on_before_a_supervisor_has_said_where_it_belongs(begun):
+    """Else a worker that starts undoes what the supervisor that starts beside it has decided."""
+    cluster = begun(2)
+    topic_id = cluster.create("t")
+    cluster.produce("t", b"0")
+    other = 3 - (leader := cluster.leader("t"))
+    cluster.end()
+    lies, theirs = (node_directory(cluster.directory, n) for n in (leader, other))
+    hand_over.send(DISK, lies / "t-0", Owner("t", 0, topic_id), Known(), theirs)
+    cluster.start(other)
+    assert [path.parent for path in cluster.directory.glob("nodes/*/t-0*")] == [theirs]
+    cluster.begin(2)
+    cluster.until(lambda: cluster.node(leader).replicas.of_topic(topic_id), pace_ms=100)
+    assert cluster.values("t") == [b"0"]
 
 
 def test_a_worker_that_is_quicker_than_the_first_supervisor_knows_nothing_yet(tmp_path):
