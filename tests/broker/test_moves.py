@@ -276,6 +276,8 @@ def test_a_move_that_is_not_granted_is_not_waited_for(begun):
     topic_id = cluster.create("d", worker_dedicated="true")
     cluster.settle()
     cluster.running[3].paused = True
+    cluster.begin_create(1, "a")
+    cluster.steps(20)
     cluster.supervisor.mover.plan([cluster.move_of(topic_id, cluster.leader("d"), 3)])
     cluster.steps(20)
     assert cluster.order("list")["moves_left"] == 0
