@@ -1,8 +1,9 @@
 """A process for each partition, against workers that share them: one topic of 16 partitions.
 
-The sketch: on as many cores as workers there is nothing to win and 16 processes to pay for, some
-3 MiB each; a partition of its own process waits for nobody else's flush, scan or deletion, and on
+The sketch: on no more cores than workers there is nothing to win and 16 processes to pay for, some
+7 MiB each; a partition of its own process waits for nobody else's flush, scan or deletion, and on
 many cores it has one of them.  What is shown is the price, and whether the throughput pays it.
+The files lie in memory, as in workers.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ import time
 from collections.abc import Mapping
 
 from benchmarks.frames import batch_of, produce_frame
-from benchmarks.harness import Bench, pss_mib, topic
+from benchmarks.harness import (
+    Bench,
+    file_system_in_memory,
+    have_memory_at_hand,
+    pss_mib,
+    scratch_directory,
+    topic,
+)
 from benchmarks.subjects import Kafkalite, Subject
 from benchmarks.wire import leaders
 
@@ -35,6 +43,7 @@ def run(bench: Bench) -> None:
             made_s = time.monotonic() - begun
             added_mib = pss_mib(subject.pids) - before_mib
             frame = produce_frame(name, batch, partitions=PARTITIONS)
+            have_memory_at_hand(requests * len(batch))
             run = frame.run(subject, bench.scratch, requests, PARTITIONS, leaders(subject, name))
         return {
             "created and led, s": made_s,
@@ -45,7 +54,8 @@ def run(bench: Bench) -> None:
         }
 
     with (
-        Kafkalite(bench.scratch / "dedicated", workers=SHARED_WORKERS) as dedicated,
-        Kafkalite(bench.scratch / "shared", workers=SHARED_WORKERS, name="shared") as shared,
+        scratch_directory(file_system_in_memory()) as scratch,
+        Kafkalite(scratch / "dedicated", workers=SHARED_WORKERS) as dedicated,
+        Kafkalite(scratch / "shared", workers=SHARED_WORKERS, name="shared") as shared,
     ):
         bench.compare("16 dedicated workers", measure, subjects=[dedicated, shared])

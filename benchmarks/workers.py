@@ -1,10 +1,16 @@
 """Worker processes: 8 producers over 8 partitions, in 1, 2 and 4 workers and in one process.
 
-The sketch: a full batch of 1 MB is a copy out of the socket and one into the page cache, 2 ms of
-kernel and little else, so a process is its core's and no more; two of them should take twice as
-much, until the cores are used up.  The load needs a part of them: it is the C program, which
-sends the same bytes again and again (some 0.2 ms/MB), each connection to its partition's leader.
-The CPU time of a MB should be the same in every shape, since nobody passes on what another owns.
+The sketch: a full batch of 1 MB is a copy out of the socket and one into the page cache, a
+checksum, and little else: 0.9 ms, most of it the kernel's.  A process is its core's and no more,
+so two of them should take twice as much, until the cores are used up.  The load needs a part of
+those: it is the C program, which sends the same bytes again and again (0.2 ms/MB), each
+connection to its partition's leader; at 16 KiB a batch it needs 0.6 ms/MB, and half of a second
+core is its.  The CPU time of a MB should be the same in every shape, since nobody passes on what
+another owns.
+
+The files lie in memory where they can.  What a disk does meanwhile, and what the host of a
+virtual machine takes for giving memory back, differ threefold from run to run, and would be
+what is measured.
 """
 
 from __future__ import annotations
@@ -13,34 +19,49 @@ import os
 from collections.abc import Mapping
 
 from benchmarks.frames import batch_of, produce_frame
-from benchmarks.harness import Bench, run_client, topic
+from benchmarks.harness import (
+    Bench,
+    file_system_in_memory,
+    have_memory_at_hand,
+    run_client,
+    scratch_directory,
+    topic,
+)
 from benchmarks.report import Budget
 from benchmarks.subjects import Kafkalite, Subject
 from benchmarks.wire import leaders
 
 COUNTS = (1, 2, 4, 8)
 PARTITIONS = PRODUCERS = 8
-SIZES = {"1 MB": (1_000_000, 1000), "16 KiB": (16 << 10, 40_000)}
-"""How large a batch, and how many of them are a second or two."""
+SIZES = {"1 MB": (1_000_000, 800), "16 KiB": (16 << 10, 30_000)}
+"""How large a batch, and how many of them are about a second."""
 BUDGET_AT = 2
 CONFIGS = {"file.delete.delay.ms": "0"}
 
 
 def run(bench: Bench) -> None:
     cores = os.cpu_count() or 1
-    with Kafkalite(bench.scratch / "one-process", name="workers=0") as one:
+    with (
+        scratch_directory(file_system_in_memory()) as scratch,
+        Kafkalite(scratch / "one-process", name="workers=0") as one,
+    ):
         for count in COUNTS:
             if count > max(4, cores):
                 break
-            with Kafkalite(bench.scratch / f"workers-{count}", workers=count) as many:
-                budget = Budget(at_least=1.3) if count == BUDGET_AT <= cores else None
+            with Kafkalite(scratch / f"workers-{count}", workers=count) as many:
                 for name in SIZES:
-                    batches(bench, name, count, [many, one], budget)
+                    batches(bench, name, count, [many, one], budget(name, count, cores))
                 records(bench, count, [many, one])
 
 
+def budget(name: str, count: int, cores: int) -> Budget | None:
+    """What is promised where two cores are free: small batches leave that many on four only."""
+    free = cores >= (2 if name == "1 MB" else 4)
+    return Budget(at_least=1.3) if count == BUDGET_AT and free else None
+
+
 def batches(
-    bench: Bench, name: str, count: int, subjects: list[Kafkalite], budget: Budget | None
+    bench: Bench, name: str, count: int, subjects: list[Kafkalite], bound: Budget | None
 ) -> None:
     """Batches that are ready made, so that the broker is what limits."""
     size, whole_load = SIZES[name]
@@ -51,6 +72,7 @@ def batches(
     def measure(subject: Subject) -> Mapping[str, float]:
         with topic(subject, PARTITIONS, CONFIGS) as wanted:
             frame = produce_frame(wanted, batch, partitions=PARTITIONS)
+            have_memory_at_hand(requests * len(batch))
             run = frame.run(subject, bench.scratch, requests, PRODUCERS, leaders(subject, wanted))
         client_s = run.client["client_user_s"] + run.client["client_system_s"]
         return {
@@ -59,7 +81,7 @@ def batches(
             f"{name} batches, us of the client's CPU/MB": client_s * 1e6 / megabytes,
         }
 
-    kept = {f"{name} batches, MB/s": budget} if budget else {}
+    kept = {f"{name} batches, MB/s": bound} if bound else {}
     bench.compare(f"produce, {workers(count)}", measure, kept, subjects, at=count)
 
 
