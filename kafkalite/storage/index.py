@@ -121,6 +121,11 @@ class OffsetIndex(Entries):
         """How many entries point before this position."""
         return self._count_below(position, word_at=4)
 
+    def floor_position(self, position: int) -> int:
+        """The last position there is an entry for, at or before this one; 0 without any."""
+        entry = self.entry_size * (self.count_before(position + 1) - 1)
+        return int.from_bytes(self.entries()[entry + 4 : entry + 8], "big") if entry >= 0 else 0
+
 
 class TimeIndex(Entries):
     """From where on no earlier record reaches a timestamp."""

@@ -13,9 +13,9 @@ The last five batches of a producer are remembered, which is how many it may hav
 
 Numbers go up to 2^31 - 1 and begin again at 0.
 
-What is remembered of a producer beyond its last batch is lost with the process, as in Kafka.  A log
-that ends well hands it on (`remembered`, `recall`): a producer may have five batches under way
-while its partition moves to another node, and sends them again there.
+A snapshot tells of a producer's last batch only, and a producer may have five under way when its
+partition moves or its node dies, and sends them again.  So a log that ends well hands on the others
+(`remembered`, `recall`), and after a crash they are read from the log (recovery.py).
 
 A `.snapshot` is Kafka's file: i16 version 1, u32 CRC-32C of the rest, i32 count, then for each
 producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,

@@ -10,8 +10,8 @@ last checkpoint knew the log to be on the disk itself.
     below the recovery point  nothing is ever cut.  Damage there is not a torn write: the log keeps
                               its files, says what is wrong, and is not served (quarantine)
 
-Producers come from the newest snapshot that checks and lies below the end, and what follows it in
-the log; leader epochs from their file and the batches scanned.  Where a snapshot or the epochs'
+Producers come from the newest snapshot that checks and lies below the end, what stands a little
+before it in the log and what follows; leader epochs from their file and the batches scanned.  Where a snapshot or the epochs'
 file is lost, the log is read from further back.  Indexes are made again for what is scanned, and
 for any segment whose index is missing.  Every recovery ends with a flush of what it kept, before
 the first answer: what was read came from the kernel's pages, which need not be on the disk.
@@ -36,6 +36,9 @@ from kafkalite.storage.producer_state import Handed, ProducerStateManager
 from kafkalite.storage.segment import LogSegment, Scanned
 
 log = logging.getLogger("kafkalite.storage")
+
+RECALLED_SIZE = 8 << 20
+"""How far before a snapshot a log is read for what producers may send again."""
 
 
 class KnownEnd(NamedTuple):
@@ -227,12 +230,28 @@ class Recovery:
                 except KafkaStorageError:
                     continue
                 if position is not None and self.producers.load_snapshot(offset):
+                    self._recall(number, position)
                     return Beginning(number, position, offset)
         self.leader_epochs.unsaved = True
         first_offset = self.segments[0].base_offset
         if not self.producers.load_snapshot(first_offset):
             self.producers.clear()
         return Beginning(0, 0, first_offset)
+
+    def _recall(self, number: int, position: int) -> None:
+        """Know the batches before each producer's last, of which a snapshot tells nothing: whoever
+        saw two crashes, or a move and a crash, sends them all again."""
+        produced: list[tuple[int, ...]] = []
+        left = RECALLED_SIZE
+        while number >= 0 and left > 0:
+            produced[:0] = self.segments[number].produced_before(position, left)
+            left -= position
+            number -= 1
+            position = self.segments[number].size
+        earlier = ProducerStateManager(self.directory, self.disk)
+        for batch in produced:
+            earlier.replay(*batch)
+        self.producers.recall(earlier.remembered())
 
     def _flush(self, number: int, drop_cache: bool = False) -> None:
         """Take these segments to the disk itself; after a failed write-back, read them there."""

@@ -410,6 +410,25 @@ class LogSegment:
         self._enter_time()
         return step
 
+    def produced_before(self, position: int, size: int) -> list[tuple[int, ...]]:
+        """What idempotent producers wrote in about so many bytes before a position, as far as it
+        can be read."""
+        if not self.offset_index.sound(self.size):
+            return []
+        begin = self.offset_index.floor_position(max(0, position - size))
+        found: list[tuple[int, ...]] = []
+        code = WHOLE
+        while code == WHOLE:
+            step = Scanned(
+                *segment_walk.scan(
+                    self.descriptor, begin, position, self.base_offset, self.base_offset,
+                    self.index_interval, 0, 0, 0, 0, LEADER_EPOCHS_KNOWN,
+                )
+            )  # fmt: skip
+            found += step.produced
+            code, begin = step.code, step.position
+        return found
+
     def rebuild(self) -> None:
         """Make both indexes again from the batches; on a full disk they stay in memory."""
         self.offset_index.cut(0)

@@ -128,6 +128,40 @@ def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> 
         assert log.append(produced(sequence, b"%d" % sequence), 0).base_offset == sequence
 
 
+@pytest.mark.parametrize("segment_size", [1 << 20, 1000])
+def test_after_two_crashes_all_five_batches_are_remembered_still(
+    tmp_path: Path, segment_size: int
+) -> None:
+    """A client may be slower than the second one, and a snapshot tells of the last batch only."""
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size})
+    write(log, 30)
+    for _ in range(3):
+        log.release()
+        log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size}, recovery_point=30)
+    assert log.producers.snapshots()[-1] == 30
+    for sequence in range(25, 30):
+        assert log.append(produced(sequence, b"%d" % sequence), 0).base_offset == sequence
+
+
+def test_what_is_recalled_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafkalite.storage.recovery.RECALLED_SIZE", 1000)
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    write(log, 5)
+    write(log, 100, producer_id=8)
+    size = log.size
+    log.release()
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    found = log.active.produced_before(size, 1000)
+    assert 1 < len(found) < 20 and found[-1][0] == 104
+    assert log.active.produced_before(size, size)[0][0] == 0
+    log.release()
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20}, recovery_point=105)
+    assert log.append(produced(4, b"4"), 0).duplicate
+    assert log.append(produced(98, b"98", producer_id=8), 0).duplicate
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(3, b"3"), 0)
+
+
 def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
