@@ -11,10 +11,11 @@ last checkpoint knew the log to be on the disk itself.
                               its files, says what is wrong, and is not served (quarantine)
 
 Producers come from the newest snapshot that checks and lies below the end, what stands a little
-before it in the log and what follows; leader epochs from their file and the batches scanned.  Where a snapshot or the epochs'
-file is lost, the log is read from further back.  Indexes are made again for what is scanned, and
-for any segment whose index is missing.  Every recovery ends with a flush of what it kept, before
-the first answer: what was read came from the kernel's pages, which need not be on the disk.
+before it in the log and what follows; leader epochs from their file and the batches scanned.
+Where a snapshot or the epochs' file is lost, the log is read from further back.  Indexes are made
+again for what is scanned, and for any segment whose index is missing.  Every recovery ends with a
+flush of what it kept, before the first answer: what was read came from the kernel's pages, which
+need not be on the disk.
 
 Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
 here compacts; a log compacted by Kafka and copied here may be quarantined for that.
