@@ -33,7 +33,7 @@ Addresses = Mapping[int, tuple[str, int]]
 def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
     """The one node of a cluster; still to be opened."""
     controller = local_controller(logs, reactor)
-    check_parts(logs.data, controller.image.nodes)
+    check_parts(logs.data)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
     make_missing(controller, logs.data)
     node = node_with(controller, settings, reactor, logs, listener, logs.data)

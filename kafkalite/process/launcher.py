@@ -58,6 +58,7 @@ from kafkalite.process.run_directory import remove_run_directory, run_directory
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
 from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.parts import check_parts
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
@@ -195,6 +196,7 @@ class Launcher:
         """Lock the data directory and bind the listeners, or go on with those that were left."""
         if self.carried is None:
             self.directory.lock()
+            check_parts(self.data)
             self.announcement.clear()
             for node_id in sorted(self.roster):
                 self.node(node_id).listener = self.ports.bind_first(node_id)

@@ -38,7 +38,7 @@ from kafkalite.process.run_directory import BUS
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.storage.parts import evacuate
 from kafkalite.transport.bus import BusServer, Peer
 from kafkalite.transport.reactor import Reactor
 
@@ -56,8 +56,6 @@ def run(birth: Birth) -> int:
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, SUPERVISOR_ID)
     controller = local_controller(logs, reactor)
-    if birth.first:
-        check_parts(birth.data, controller.image.nodes)
     addresses = wanted_nodes(birth, controller)
     settle(controller, birth.cluster_id, birth.settings, addresses)
     node = node_with(controller, birth.settings, reactor, logs, birth.listener, birth.data)

@@ -43,6 +43,7 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 
 LOCK = ".lock"
 NODES = "nodes"
+NODE_MARK = ".node-"
 
 DIRECTORY_NAME_MAX = 255
 
@@ -64,7 +65,13 @@ def node_directories(data: Path) -> dict[int, Path]:
 
 def node_mark(directory: Path) -> Path:
     """The file in the data directory that says that a further node's directory was made."""
-    return directory.parent.parent / f".node-{directory.name}"
+    return directory.parent.parent / f"{NODE_MARK}{directory.name}"
+
+
+def marked_nodes(data: Path) -> list[int]:
+    """The further nodes whose directories were made."""
+    found = (path.name.removeprefix(NODE_MARK) for path in data.glob(f"{NODE_MARK}*"))
+    return sorted(int(name) for name in found if name.isascii() and name.isdecimal())
 
 
 def file_name(offset: int, suffix: str) -> str:

@@ -45,13 +45,16 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
             yield path, owner
 
 
-def check_parts(data: Path, node_ids: Iterable[int]) -> None:
-    """Refuse a data directory that lacks what belongs to one of these nodes, or that has a
-    partition twice."""
+def check_parts(data: Path) -> None:
+    """Refuse a data directory that lacks a node's part, or that has a partition twice.
+
+    Asked before any node has a process: each begins by bringing directories to their places, and
+    would take a copy for what was handed over to it.
+    """
     directories = layout.node_directories(data)
-    for node_id in node_ids:
+    for node_id in layout.marked_nodes(data):
         path = layout.node_directory(data, node_id)
-        if node_id not in directories and layout.node_mark(path).exists():
+        if node_id not in directories:
             raise Refusal(
                 f"{path} is missing, and with it the partitions of node {node_id}; put it back, or,"
                 f" if it is gone for good, make an empty one: mkdir {path}"

@@ -282,7 +282,7 @@ class Cluster:
         )  # fmt: skip
         controller = assembly.local_controller(made.logs, made.reactor)
         if first:
-            check_parts(self.directory, controller.image.nodes)
+            check_parts(self.directory)
         wanted = supervising.wanted_nodes(birth, controller)
         assembly.settle(controller, birth.cluster_id, self.settings, wanted)
         made.node = assembly.node_with(

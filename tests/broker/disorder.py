@@ -481,7 +481,7 @@ class Disorder:
                 name = layout.directory_name(topic.name, index)
                 assert lies == layout.node_directory(cluster.directory, partition.leader) / name
                 self.check_records((topic.topic_id, index), led.log)
-        parts.check_parts(cluster.directory, image.nodes)
+        parts.check_parts(cluster.directory)
 
     def check_records(self, place: Place, log) -> None:
         stream = self.streams.get(place)

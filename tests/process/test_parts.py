@@ -1,0 +1,63 @@
+"""A data directory that lacks a part or has one twice: refused before anything in it is touched."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from kafkalite.testing import Broker
+
+START_S_MAX = 60
+
+
+@pytest.fixture
+def stopped():
+    """A broker with records at both of its workers, stopped."""
+    with Broker(workers=2) as broker:
+        topic = broker.topic(2)
+        broker.stop()
+        yield broker, topic
+
+
+def listing(directory):
+    return sorted(
+        path.relative_to(directory)
+        for path in directory.rglob("*")
+        if path.name not in (".lock", "kafkalite.log")
+    )
+
+
+def refusal(broker):
+    """What a start on this directory says, and that it leaves everything as it was."""
+    before = listing(broker.data)
+    command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*command, "--data", broker.data], capture_output=True, text=True, timeout=START_S_MAX
+    )
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1, done
+    assert listing(broker.data) == before
+    return done.stderr
+
+
+def test_a_partition_that_was_copied_to_another_node_is_refused_however_often(stopped):
+    broker, topic = stopped
+    original = broker.data / "nodes" / "1" / f"{topic}-0"
+    (original / f"{0:020d}.log").write_bytes(b"records")
+    copy = broker.data / "nodes" / "2" / original.name
+    shutil.copytree(original, copy)
+    for _ in range(2):
+        said = refusal(broker)
+        assert str(original) in said and str(copy) in said and "is there twice" in said
+
+
+def test_a_nodes_part_that_is_missing_is_refused_and_serves_when_it_is_put_back(stopped):
+    broker, topic = stopped
+    part = broker.data / "nodes" / "2"
+    part.rename(broker.directory / "away")
+    for _ in range(2):
+        assert f"{part} is missing" in refusal(broker)
+    (broker.directory / "away").rename(part)
+    broker.start()
+    assert broker.nodes[2]["role"] == "worker"
+    assert (part / f"{topic}-1").is_dir()
