@@ -21,6 +21,8 @@ DONE_S_MAX = 15.0
 ASK_AGAIN_S = 1.0
 ORDER_S_MAX = 30.0
 PAUSED_S_MAX = 3.0
+COMES_OR_GOES = ("add", "remove")
+"""What was ordered may be so although whoever ordered it was not told."""
 DISTURBED = 0.5
 """How often somebody is hurt while partitions move: mostly killed, now and then stopped."""
 DELAY_S_MAX = 0.4
@@ -106,7 +108,9 @@ class Moves:
                     disturbance()
                     time.sleep(0.002)
                 said = ended(running)
-                accepted = accepted or running.returncode == 0 or (self.killed and done())
+                accepted = accepted or running.returncode == 0
+                if self.killed and words[0] in COMES_OR_GOES:
+                    accepted = accepted or done()
                 if running.returncode != 0 and not self.killed:
                     self.stage.faults.append(f"MOVES: node {' '.join(words)} failed: {said}")
             disturbance()
