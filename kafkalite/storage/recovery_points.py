@@ -143,9 +143,10 @@ class RecoveryPoints:
     def begin_write(self, news: dict[str, Point]) -> CheckpointWrite | None:
         """What must be written so that the checkpoint says this, too; None if it does."""
         self._points |= news
-        if self._points == self._written:
-            return None
         words, self._words = self._words, set()
+        if self._points == self._written:
+            self._take_words_away(words)
+            return None
         return CheckpointWrite(self._path, dict(self._points), words)
 
     def written(self, write: CheckpointWrite) -> None:
@@ -158,7 +159,11 @@ class RecoveryPoints:
             self._words |= write.words
             return
         self._written = write.points
-        for name in write.words:
+        self._take_words_away(write.words)
+
+    def _take_words_away(self, names: set[str]) -> None:
+        """The checkpoint says what the last owners of these logs said."""
+        for name in names:
             try:
                 self._disk.unlink(self.directory / name / layout.HANDOVER)
             except FileNotFoundError:

@@ -202,6 +202,15 @@ def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes
     assert nodes.found().log_start_offset == 4
 
 
+def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Nodes) -> None:
+    """As of a log that comes back, of which nothing was flushed meanwhile."""
+    nodes.create().append(batch(b"v"), 0)
+    for to in (2, 1, 2):
+        log = nodes.move(to)
+        nodes[to].checkpoint()
+        assert hand_over.read(log.directory) is None
+
+
 def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Nodes) -> None:
     """As when a power cut undoes the removal of the file."""
     log = nodes.create()
