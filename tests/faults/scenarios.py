@@ -174,6 +174,8 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
     stage.served(f"{kind}: all", at, list(stage.partitions), SERVE_S_MAX)
     end = time.monotonic()
     for trouble in stage.troubles(begin, end):
+        if trouble.said.startswith(TimeoutError.__name__):
+            continue  # a pause, which is judged by its length
         stage.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
     for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
         stage.recoveries["gap while the supervisor was away"].append(gap)
