@@ -152,7 +152,8 @@ class Node:
 
         The controller's image is loaded already; it says what is to be here.
         """
-        self.logs.hand_over_misplaced(self.place_of, sure=self.controls)
+        decides = isinstance(self.controller, LocalController)
+        self.logs.hand_over_misplaced(self.place_of, sure=decides)
         loaded = self.logs.load(self._topic_settings)
         for topic in self.image.topics.values():
             self._open_topic(topic, loaded)
