@@ -148,6 +148,10 @@ class Mover:
             if granted is None:
                 log.error("partitions cannot be moved: %s", fault)
                 return
+            for move in granted:
+                topic = self._controller.image.topics_by_id.get(move.topic_id)
+                if topic is not None:
+                    log.info("%s-%d moves from node %d to node %d", topic.name, *move[1:])
             self.look()
 
         answer = self._controller.ask(lambda controller: controller.move(moves))

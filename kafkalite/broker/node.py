@@ -367,7 +367,10 @@ class Node:
             if self._arrived(topic_id, index, awaited.topic, late):
                 del self._awaited[topic_id, index]
             elif late and now_ms - awaited.since_ms < LATE_MS + LOOK_FOR_MS_MAX:
-                log.error("%s-%d is not handed over by any node", awaited.topic, index)
+                log.error(
+                    "%s-%d is in no node's directory: put it back into %s, or delete the topic",
+                    awaited.topic, index, self.logs.data,
+                )  # fmt: skip
         if len(self._awaited) < before:
             self._tell()
         self._looking = bool(self._awaited)

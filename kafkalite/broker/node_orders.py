@@ -6,6 +6,7 @@ is left; who wants to see the end of it asks again.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from kafkalite.broker.membership import Membership
     from kafkalite.broker.node import Node
     from kafkalite.protocol.schemas.bus import Record
+
+
+log = logging.getLogger("kafkalite.broker")
 
 
 class NodeOrders:
@@ -52,6 +56,8 @@ class NodeOrders:
             answer(self._report(request_id, moves or [], fault))
 
         verb = self._verbs.get(fields["verb"])
+        if fields["verb"] != "list":
+            log.info("ordered: %.20s, node %d", fields["verb"], fields["node_id"])
         try:
             if verb is None:
                 raise InvalidRequest(f"No order is called {fields['verb']!r}.")

@@ -57,7 +57,8 @@ def list_nodes(data: Path | None, as_json: bool) -> None:
     with supervisor(data) as asked:
         report = asked.ask("list")
     if as_json:
-        print(json.dumps({"nodes": report["nodes"], "moves_left": report["moves_left"]}))
+        nodes = [in_words(node) for node in report["nodes"]]
+        print(json.dumps({"nodes": nodes, "moves_left": report["moves_left"]}))
         return
     print(table(report["nodes"]))
     if report["moves_left"]:
@@ -78,7 +79,7 @@ def add(data: Path | None, as_json: bool) -> None:
         report = asked.ask("add")
         node = asked.await_ready(report, before)
     if as_json:
-        print(json.dumps(node))
+        print(json.dumps(in_words(node)))
     else:
         print(f"node {node['node_id']} added, listening at {address(node)}")
 
@@ -248,12 +249,14 @@ class Supervisor:
             added = [node for node in report["nodes"] if node["node_id"] not in before]
             if added and added[0]["state"] == "ready":
                 return added[0]
+            if added and added[0]["state"] == "backoff":
+                break
             self.pause()
             report = self.ask("list")
-        number = added[0]["node_id"] if added else "new"
+        number = added[0]["node_id"] if added else ""
         raise Refusal(
-            f"the node was added ({number}) and is not ready after {READY_S:.0f} s;"
-            f" {self.directory}/kafkalite.log says why"
+            f"node {number} was added and does not start: {self.directory}/kafkalite.log says why;"
+            f" it is tried again and again, until kafkalite node remove {number}"
         )
 
     def await_gone(self, node: int) -> None:
@@ -281,7 +284,7 @@ class Supervisor:
                 elif not told and time.monotonic() - still_since > STILL_S:
                     told = True
                     shown.clear()
-                    say(in_the_way(report))
+                    say(f"{in_the_way(report)}; {self.directory}/kafkalite.log may say why")
         except KeyboardInterrupt:
             shown.clear()
             say(f"the moves go on without this command ({left} left; see kafkalite node list)")
@@ -316,6 +319,21 @@ class Line:
         if self.text:
             self.text = ""
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def in_words(node: Node) -> dict[str, Any]:
+    """A node as --json prints it: the words of `status` and of the table."""
+    return {
+        "id": node["node_id"],
+        "role": node["role"],
+        "state": node["state"],
+        "host": node["host"],
+        "port": node["port"],
+        "pid": node["pid"],
+        "partitions": node["led_count"],
+        "size": node["size"],
+        "draining": node["draining"],
+    }
 
 
 def table(nodes: list[Node]) -> str:

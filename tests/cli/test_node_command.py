@@ -178,7 +178,7 @@ def test_what_still_moves_is_said_beside_the_list(supervisor, ordered):
     assert ordered("list")[2] == "1 partition still to move\n"
     listed = json.loads(ordered("list", "--json")[1])
     assert listed["moves_left"] == 0
-    assert [node["node_id"] for node in listed["nodes"]] == [0, 1, 2]
+    assert [node["id"] for node in listed["nodes"]] == [0, 1, 2]
 
 
 def test_a_drained_node_is_left_when_nothing_is_left_to_move(supervisor, ordered):
