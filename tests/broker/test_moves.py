@@ -197,7 +197,7 @@ def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
     for _ in range(300):
         written.tick(2)
         written.clock.advance(LATE_MS // 100)
-    said = [record for record in caplog.records if "is not handed over" in record.message]
+    said = [record for record in caplog.records if "is in no node's directory" in record.message]
     assert len(said) == 1
 
 

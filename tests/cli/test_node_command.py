@@ -316,4 +316,4 @@ def test_who_waits_long_is_told_what_may_be_in_the_way(supervisor, ordered, monk
     threading.Timer(0.5, setattr, [supervisor, "moving", True]).start()
     code, _, err = ordered("drain", "1")
     assert code == 0
-    assert err == "nothing has moved for 0 s: node 2 is backoff\n"
+    assert err.startswith("nothing has moved for 0 s: node 2 is backoff; ")
