@@ -92,9 +92,10 @@ LOG_DIRS = BROKER.declare(
 
 WORKERS: Key[int | None] = BROKER.declare(
     "workers", Type.INT, None,
-    """How many worker processes share the partitions; each is a node, on the port after the one
-    before it.  0 serves everything from one process and one port.  Unset, there are as many as at
-    the last start, and at the first one for each processor core but at least 3.""",
+    """How many worker processes share the partitions; each is a node, on a port of its own: the
+    lowest after node 0's that no other node has.  0 serves everything from one process and one
+    port.  Unset, there are as many as at the last start, and at the first one for each processor
+    core but at least 3.""",
     check=Check(
         f"between 0 and {WORKERS_MAX} (each is a process, and clients connect to all of them)",
         lambda count: 0 <= count <= WORKERS_MAX,

@@ -377,6 +377,7 @@ class Launcher:
     def told_roster(self, roster: set[int], dedicated: frozenset[int]) -> None:
         """All the nodes that shall run."""
         self.roster, self.dedicated, self.told = {SUPERVISOR_ID, *roster}, dedicated, True
+        self.ports.forget_all_but({*self.roster, *self.nodes})
 
     def fence(self, node_id: int, incarnation: int) -> None:
         """A process is silent: whatever it does, it ends now."""

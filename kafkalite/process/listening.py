@@ -1,7 +1,11 @@
 """Where the nodes listen: node 0 at the address asked for, each other node at a port of its own.
 
-    asked for port 9092      node k listens on 9092 + k
+    asked for port 9092      each further node has the lowest port after 9092 that no other has,
+                             so nodes 1..N of the first start listen on 9093..9092+N
     asked for port 0         every node on a free port
+
+A port is its node's while there is that node, then the next new node's: ids only rise, and ports
+that rose with them would end as others', or beyond the last there is.
 
 What was taken is remembered in the data directory, sealed (storage/checkpoint.py):
 
@@ -15,9 +19,11 @@ is damaged or gone costs nothing but that: the ports follow from the rule.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +75,7 @@ def remember(data: Path, remembered: Remembered) -> None:
 
 
 class Ports:
-    """Which port is whose."""
+    """Which port is whose; see the module."""
 
     def __init__(self, address: Listener, remembered: Remembered | None, backlog: int) -> None:
         self.address = address
@@ -80,12 +86,16 @@ class Ports:
         self.ports = dict(remembered.ports)
 
     def of(self, node_id: int) -> int:
-        """The port a node is to have; 0 is any that is free."""
-        if node_id in self.ports:
-            return self.ports[node_id]
-        if node_id == 0:
-            return self.address.port
-        return 0 if self.free else self.address.port + node_id
+        """The port a node is to have, and keeps once it was said; 0 is any that is free."""
+        if node_id not in self.ports:
+            if node_id == 0:
+                return self.address.port
+            if self.free:
+                return 0
+            had = {self.address.port, *self.ports.values()}
+            after = itertools.count(self.address.port + 1)
+            self.ports[node_id] = next(port for port in after if port not in had)
+        return self.ports[node_id]
 
     def bind(self, node_id: int) -> socket.socket:
         """The node's listening socket; its port stays the node's.  Refusal says why not."""
@@ -111,6 +121,10 @@ class Ports:
     def forget(self, node_id: int) -> None:
         """The node is there no more."""
         self.ports.pop(node_id, None)
+
+    def forget_all_but(self, node_ids: Collection[int]) -> None:
+        """There are only these nodes."""
+        self.ports = {node_id: port for node_id, port in self.ports.items() if node_id in node_ids}
 
 
 def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:

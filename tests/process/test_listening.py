@@ -32,8 +32,18 @@ def bound(address, remembered, node_ids, first=True):
 
 def test_nodes_take_the_ports_after_the_one_asked_for():
     port = free_range(4)
-    found = bound(Listener("127.0.0.1", port), None, (0, 1, 3))
-    assert found == {0: port, 1: port + 1, 3: port + 3}
+    found = bound(Listener("127.0.0.1", port), None, (0, 1, 2, 3))
+    assert found == {0: port, 1: port + 1, 2: port + 2, 3: port + 3}
+
+
+def test_a_new_node_takes_the_lowest_port_that_no_other_node_has_whatever_its_id():
+    ports = Ports(Listener("127.0.0.1", 9092), Remembered({0: 9092, 1: 9093, 4: 9095}), backlog=5)
+    assert [ports.of(node_id) for node_id in (60_000, 60_001, 4)] == [9094, 9096, 9095]
+    assert ports.of(60_000) == 9094, "it is its own before it is bound"
+    ports.forget(1)
+    assert [ports.of(node_id) for node_id in (60_002, 60_000)] == [9093, 9094]
+    ports.forget_all_but({0, 60_001})
+    assert ports.ports == {0: 9092, 60_001: 9096}
 
 
 def test_asked_for_any_port_all_get_free_ones():
@@ -83,7 +93,7 @@ def test_a_port_that_is_let_go_in_a_moment_is_waited_for():
 
 def test_ports_end_at_65535():
     with pytest.raises(Refusal, match="node 2 cannot listen on port 65536"):
-        bound(Listener("127.0.0.1", 65534), None, (2,))
+        bound(Listener("127.0.0.1", 65534), Remembered({0: 65534, 1: 65535}), (2,))
 
 
 def test_what_is_remembered_is_recalled(tmp_path):

@@ -64,6 +64,31 @@ def test_a_node_that_is_added_again_need_not_have_the_port_it_had(stage):
     assert stage.port(1) != port
 
 
+def test_nodes_that_come_and_go_do_not_walk_through_the_ports(stage):
+    stage.start()
+    ports = {stage.port(1), stage.port(2)}
+    for node_id in (57, 60_000):
+        stage.roster(2)
+        until(lambda: set(stage.heard()) == {0, 2})
+        stage.roster(2, node_id)
+        until(lambda node_id=node_id: stage.node(node_id))
+        assert {stage.port(2), stage.port(node_id)} == ports
+    stage.roster(2, 60_000, 60_001)
+    until(lambda: stage.node(60_001))
+    assert stage.port(60_001) == max(ports) + 1
+
+
+def test_the_port_of_a_node_that_is_no_more_at_the_start_is_the_next_ones(stage):
+    stage.start()
+    ports = [stage.port(1), stage.port(2)]
+    stage.end()
+    stage.roster(1)
+    stage.start(workers=1)
+    stage.roster(1, 9)
+    until(lambda: stage.node(9))
+    assert [stage.port(1), stage.port(9)] == ports
+
+
 def test_readiness_waits_for_the_nodes_the_supervisor_names(stage):
     (stage.script / "mute").touch()
     stage.play(3, "wait")
