@@ -57,6 +57,7 @@ from kafkalite.storage.disk import DISK, Disk, DiskFailed, FreeSpace, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
+from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
@@ -89,6 +90,7 @@ class Log:
         clock: Clock,
         space: FreeSpace,
         doomed: Doomed,
+        open_segments: OpenSegments,
         log_start_offset: int,
         flushes_always: bool,
     ) -> None:
@@ -112,6 +114,9 @@ class Log:
         self.segments_made = found.segments_made
         self._bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
+        self._open_segments = open_segments
+        for segment in self.segments[:-1]:
+            segment.open_segments = open_segments
         self._durable_position = self.active.size
         if found.unflushed_from is not None:
             self.durable_offset, self._durable_position = found.unflushed_from
@@ -146,6 +151,7 @@ class Log:
         drop_cache: bool = False,
         space: FreeSpace | None = None,
         doomed: Doomed | None = None,
+        open_segments: OpenSegments | None = None,
         disk: Disk = DISK,
         flushes_always: bool = False,
         new: bool = False,
@@ -166,6 +172,7 @@ class Log:
             clock=clock,
             space=space or FreeSpace(directory, 0, disk),
             doomed=doomed or Doomed(clock, disk),
+            open_segments=OpenSegments() if open_segments is None else open_segments,
             log_start_offset=log_start_offset,
             flushes_always=flushes_always,
         )
@@ -335,6 +342,8 @@ class Log:
             )  # fmt: skip
         except OSError as error:
             failed(error, f"{self.directory} cannot begin a segment")
+        self.active.open_segments = self._open_segments
+        self._open_segments.used(self.active)
         self.segments.append(made)
         self._bases.append(made.base_offset)
         self.active = made

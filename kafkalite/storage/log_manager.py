@@ -49,6 +49,7 @@ from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import open_node_directory
+from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
@@ -84,6 +85,7 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
+        self._open_segments = OpenSegments()
         self._misplaced: dict[Path, Owner] = {}
         self._sure = True
         self._looked_ns = 0
@@ -265,6 +267,7 @@ class LogManager:
             # What must always be written may use what is kept free: it deletes topics, too.
             space=None if flushes_always else self._space,
             doomed=self._upkeep.doomed,
+            open_segments=self._open_segments,
             disk=self._disk,
             flushes_always=flushes_always,
             new=new_id is not None,

@@ -24,6 +24,7 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
 from kafkalite.storage.index import OffsetIndex, TimeIndex
+from kafkalite.storage.open_segments import OpenSegments
 
 AHEAD = 4 << 20
 AHEAD_FIRST = 64 << 10
@@ -75,8 +76,8 @@ class LogSegment:
 
     __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_timestamps_known", "allocated",
                  "base_offset", "created_ms", "directory", "first_timestamp", "index_interval",
-                 "max_timestamp", "offset_index", "offset_of_max", "path", "since_entry", "size",
-                 "time_index", "timestamp_entered")  # fmt: skip
+                 "max_timestamp", "offset_index", "offset_of_max", "open_segments", "path",
+                 "since_entry", "size", "time_index", "timestamp_entered")  # fmt: skip
 
     def __init__(
         self, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
@@ -86,6 +87,8 @@ class LogSegment:
         self._file: OpenFile | None = None
         self._descriptor = -1
         self._timestamps_known = False
+        self.open_segments: OpenSegments | None = None
+        """Of whom it is one once it is closed, and by whom its files may be closed then."""
         self.directory = directory
         self.base_offset = base_offset
         self.path = self.file_path(layout.LOG)
@@ -125,6 +128,8 @@ class LogSegment:
         if self._file is None:
             self._file = self._disk.open_to_keep(self.path, os.O_RDWR)
             self._descriptor = self._file.fileno()
+            if self.open_segments is not None:
+                self.open_segments.used(self)
         return self._file
 
     @property
@@ -238,6 +243,8 @@ class LogSegment:
 
     def find(self, offset: int) -> Found | None:
         """The batch that holds this offset, or the next one; None when they all end before."""
+        if self.open_segments is not None:
+            self.open_segments.used(self)
         expected, position = -1, 0
         if offset > self.base_offset:
             if not self.offset_index.sound(self.size):
@@ -303,6 +310,8 @@ class LogSegment:
         else:
             self.max_timestamp, self.offset_of_max = timestamp, self.base_offset + relative
             self.timestamp_entered = timestamp
+        # Retention asks this of every segment, and nothing else of most.
+        self.time_index.release()
 
     @property
     def largest_timestamp(self) -> int:
@@ -449,6 +458,7 @@ class LogSegment:
 
     def mark_deleted(self) -> list[Path]:
         """Rename the files so that no start takes them up; answers what to remove later."""
+        self.release()
         marked = []
         for suffix in (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.TXN_INDEX):
             path = self.file_path(suffix)
@@ -460,6 +470,8 @@ class LogSegment:
 
     def release(self) -> None:
         """Let go of the files; who holds a slice of one keeps it open."""
+        if self.open_segments is not None:
+            self.open_segments.released(self)
         self._file = None
         self._descriptor = -1
         self.offset_index.release()

@@ -1,0 +1,108 @@
+"""However many segments are read, few of their files stay open."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.log import Log
+from kafkalite.storage.open_segments import OpenSegments
+from tests.storage.making import NOW, batch, manager, open_log, settings, values_of
+
+
+def open_here(directory: Path) -> list[str]:
+    """The files below a directory that this process has open."""
+    found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def of_segments(directory: Path, count: int, open_segments: OpenSegments) -> Log:
+    """A log of so many closed segments, with one batch each."""
+    log = open_log(directory, {keys.RETENTION_MS: 10**9}, open_segments=open_segments)
+    for number in range(count):
+        log.append(batch(b"%d" % number, timestamp=NOW + number), 0)
+        log.roll()
+    return log
+
+
+def test_of_many_segments_that_were_read_a_few_stay_open(tmp_path: Path) -> None:
+    log = of_segments(tmp_path, 50, open_segments := OpenSegments(5))
+    expected = [(number, b"%d" % number) for number in range(50)]
+    for _ in range(2):
+        assert values_of(log) == expected
+        assert len(open_segments) == 5
+        assert len(open_here(tmp_path)) <= 3 * 6
+    for offset in random.Random(1).choices(range(50), k=200):
+        found = log.read(offset, 1000, 50)
+        assert found is not None and found.read().endswith(b"%d\0" % offset)
+    assert len(open_segments) == 5
+    del found
+    log.release()
+    assert len(open_segments) == 0 and not open_here(tmp_path)
+
+
+def test_the_segment_that_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    log = of_segments(tmp_path, 4, OpenSegments(2))
+    for offset in (0, 1, 0, 2, 0, 3):
+        assert log.read(offset, 1000, 4) is not None
+    names = {Path(path).name for path in open_here(tmp_path) if path.endswith(".log")}
+    assert names == {log.segments[number].path.name for number in (0, 3)}
+
+
+def test_who_holds_a_slice_of_a_segment_reads_on(tmp_path: Path) -> None:
+    log = of_segments(tmp_path, 4, OpenSegments(1))
+    slices = [log.read(offset, 1000, 4) for offset in range(4)]
+    assert [held is not None and held.read()[-2:-1] for held in slices] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_log_that_rolls_keeps_few_files_open(tmp_path: Path) -> None:
+    log = of_segments(tmp_path, 100, OpenSegments(3))
+    assert len(open_here(tmp_path)) <= 3 * 4
+    log.flush()
+    assert log.durable_offset == 100
+    assert len(open_here(tmp_path)) <= 3 * 4
+
+
+def test_retention_asks_for_times_and_leaves_nothing_open(tmp_path: Path) -> None:
+    of_segments(tmp_path, 30, OpenSegments(3)).release()
+    clock = ManualClock()
+    log = open_log(tmp_path, {keys.RETENTION_MS: 10**9}, clock, open_segments=OpenSegments(3))
+    assert not open_here(tmp_path)
+    log.retain()
+    assert len(log.segments) == 31
+    assert not open_here(tmp_path)
+    assert log.offset_for_timestamp(NOW + 20) is not None
+    assert len(open_here(tmp_path)) <= 3 * 4
+
+
+def test_removed_segments_are_not_held(tmp_path: Path) -> None:
+    log = of_segments(tmp_path, 10, open_segments := OpenSegments(20))
+    assert len(open_segments) == 10
+    log.delete_records(10)
+    assert len(open_segments) == 0
+    assert len(open_here(tmp_path)) <= 3
+
+
+def test_few_descriptors_leave_few_to_closed_segments(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 150, limit[1]))
+    try:
+        logs = manager(tmp_path)
+        log = logs.create("t", bytes(range(16)), 0, settings())
+        for number in range(200):
+            log.append(batch(b"%d" % number), 0)
+            log.roll()
+        assert values_of(log) == [(number, b"%d" % number) for number in range(200)]
+        logs.close()
+    except KafkaStorageError as fault:  # as without a bound
+        pytest.fail(str(fault))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
