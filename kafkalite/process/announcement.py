@@ -71,7 +71,8 @@ class Announcement:
                     ) from None
                 log.warning("%s cannot be written: %s", path, fault.strerror)
         if first:
-            log.info("ready: %s", ready)
+            nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
+            log.info("ready: %s, nodes %s", ready["bootstrap"], nodes)
 
     def greet(self) -> None:
         """Print the banner."""

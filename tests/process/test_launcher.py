@@ -28,6 +28,8 @@ def test_every_node_is_a_process_of_its_own_that_answers_on_its_own_port(stage):
         (2, "worker"),
     ]
     assert ready["bootstrap"] == f"127.0.0.1:{stage.port(0)}"
+    nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
+    assert stage.log.count(f"ready: {ready['bootstrap']}, nodes {nodes}\n") == 1
     ports = {node["port"] for node in ready["nodes"]}
     assert len(ports) == 3 and all(map(answers, ports))
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
