@@ -282,6 +282,9 @@ class Launcher:
         for node_id in sorted(wanted):
             if self.node(node_id).state is State.DUE:
                 self.bear(self.node(node_id))
+                if self.ending:
+                    self.settle()  # now: nothing else may be waited for that would end a tick
+                    return
         self.renew_one()
         self.remember()
         self.orders.tell(self.nodes.values(), self.address_of)
@@ -302,12 +305,18 @@ class Launcher:
                 self.ports.forget(node.node_id)
 
     def bear(self, node: NodeProcess) -> None:
-        """Start a node's process, or see that it is tried again."""
+        """Start a node's process, or see that it is tried again.  Where it cannot listen before
+        the broker was ever ready, the broker cannot be: its starter is there to hear of it."""
         node_id = node.node_id
         try:
             if node.listener is None:
-                node.listener = self.ports.bind(node_id)
+                bind = self.ports.bind if self.was_ready else self.ports.bind_first
+                node.listener = bind(node_id)
         except Refusal as refusal:
+            if not self.was_ready:
+                self.refusal = refusal
+                self.end()
+                return
             if node_id not in self.taken:
                 log.error("%s; it is tried again and again", refusal)
             self.taken.add(node_id)

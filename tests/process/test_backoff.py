@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from kafkalite.process.node_process import BACKOFF_MS_MAX, BACKOFF_MS_MIN, NodeProcess, State
+from kafkalite.process.ready import is_locked
 from kafkalite.transport.reactor import Reactor
 from tests.process.staging import answers, is_refused
 from tests.process.waiting import until
@@ -93,6 +94,22 @@ def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(
     stage.renewed(1, pid)
     assert stage.port(1) == port
     assert stage.log.count("cannot listen") == failed == 1
+
+
+def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_sentence(stage):
+    host, _, port = stage.listen.rpartition(":")
+    with socket.create_server((host, int(port) + 3)):
+        stage.roster(1, 2, 3)  # one more than it begins with
+        stage.launch()
+        code, said = stage.refused()
+    assert (code, said.count("\n")) == (1, 1)
+    assert f"node 3 cannot listen on {host}:{int(port) + 3}: address already in use" in said
+    stage.watch()
+    assert stage.left() == [] and not is_locked(stage.data)
+    (stage.script / "say").write_text("")
+    stage.roster(1, 2, 3)
+    stage.start()
+    assert stage.port(3) == int(port) + 3
 
 
 def test_a_node_killed_while_it_starts_is_tried_again_and_all_become_ready(stage):
