@@ -310,7 +310,7 @@ class LogSegment:
         else:
             self.max_timestamp, self.offset_of_max = timestamp, self.base_offset + relative
             self.timestamp_entered = timestamp
-        # Retention asks this of every segment, and nothing else of most.
+        # Retention asks this of some segment of every log, and most are asked nothing else.
         self.time_index.release()
 
     @property
