@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help start demo build check house test bench oracle faults fuzz reference clean
+.PHONY: help start demo build check house test bench oracle faults disks fuzz reference clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -24,7 +24,8 @@ help:
 	@echo "make build      the compiled modules"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
-	@echo "make faults     kills, pauses, moves, failing system calls: a quarter of an hour"
+	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour"
+	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes, for a while"
 	@echo "make reference  the pages on keys, APIs and errors, written anew"
 	@echo "make clean      remove all that was made"
@@ -54,6 +55,9 @@ oracle: build .venv/developer
 
 faults: build .venv/developer
 	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)
+
+disks: build .venv/developer
+	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)
 
 fuzz: build .venv/developer
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
