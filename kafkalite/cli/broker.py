@@ -141,7 +141,8 @@ def restart(data: Path | None) -> int:
     """Go over to the code and the config file as they are now, without refusing a client.
 
     The new code is tried first; if it does not start, the broker goes on as it was.  Then its
-    processes are renewed one after the other.
+    processes are renewed one after the other.  Where it listens, its data directory and how many
+    workers it was started with stay as they are: to change these, stop it and start it.
 
     Examples:
       kafkalite restart

@@ -53,7 +53,7 @@ from kafkalite.process.options import (
 )
 from kafkalite.process.orders import Orders
 from kafkalite.process.ready import Ready
-from kafkalite.process.restart import Carried, Restarts, hear_again
+from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import remove_run_directory, run_directory
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
@@ -94,7 +94,7 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
     if not single:
         runs = runs or real_runs()
     if carried is not None:
-        carried.check(SINGLE if single else SHAPE)
+        carried.check(SINGLE if single else SHAPE, lasting(settings, address, data))
         if carried.trial:
             return 0
     raise_descriptor_limit()
@@ -154,7 +154,8 @@ class Launcher:
         self.remembered = recall(data)
         self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
         self.announcement = Announcement(settings, data, readiness)
-        self.restarts = Restarts(self.reactor, SHAPE, lambda: None)
+        lasts = lasting(settings, address, data)
+        self.restarts = Restarts(self.reactor, SHAPE, lasts, lambda: None)
         self.orders = Orders(self.reactor, self.told_roster, self.fence)
         self.nodes: dict[int, NodeProcess] = {}
         self.roster = first_roster(settings[WORKERS], workers_of(settings, data), self.remembered)

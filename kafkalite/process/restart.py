@@ -4,7 +4,9 @@
 
 Tried means: the same command line runs in a process of its own, reads its flags and its config
 file, imports all there is, looks at what it would take over, and ends.  Only if that goes well the
-launcher executes itself; else all stays as it is, and status.json says why.
+launcher executes itself; else all stays as it is, and status.json says why.  What the config file
+says then counts, but for what lasts as long as the launcher (`lasting`): that it has changed is
+refused, not passed over.
 
 The process goes on with its id, its children and its descriptors.  What they are stands in the
 environment variable KAFKALITE_CARRIED, as JSON; it is taken over only by the process it was meant
@@ -20,8 +22,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from kafkalite.config.broker import LISTENERS, LOG_DIRS, WORKERS, Listener
+from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import ENDING
 from kafkalite.process.ready import RestartReady
@@ -61,23 +66,51 @@ class Carried:
         """Whether this only is the trial of the new code."""
         return bool(self.fields["trial"])
 
-    def check(self, shape: str) -> None:
-        """Refusal, if it cannot be taken over here; heard in the trial, before it is too late."""
+    def check(self, shape: str, asked: Mapping[str, Any]) -> None:
+        """Refusal, if it cannot be taken over here; heard in the trial, before it is too late.
+
+        `asked` is what would have to last (`lasting`) as it is asked for now.
+        """
         if self.fields.get("version") != VERSION:
             raise Refusal("this version cannot take over from the one that runs")
+        lasts = self.fields.get("lasting", {})  # an older one did not say
+        for key, value in asked.items():
+            if value is not None and lasts.get(key, value) != value:
+                was = "not set" if lasts[key] is None else lasts[key]
+                raise Refusal(
+                    f"{key} was {was} when the broker was started and is {value} now, which needs"
+                    " a stop and a start"
+                )
         if self.fields["shape"] != shape:
-            raise Refusal("the number of workers changes from or to 0, which needs a stop")
+            raise Refusal(f"{WORKERS.name} changes from or to 0, which needs a stop and a start")
 
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
 
+def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]:
+    """What no restart can change, by its key: it is in the sockets, in the lock, in the cluster.
+    None where nothing is asked for, so that it is as it was."""
+    return {
+        LOG_DIRS.name: str(data),
+        LISTENERS.name: f"{address.host}:{address.port}",
+        WORKERS.name: settings[WORKERS],
+    }
+
+
 class Restarts:
     """The restarts that were asked for, tried one at a time; `changed` is called after a trial."""
 
-    def __init__(self, reactor: Reactor, shape: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        shape: str,
+        lasting: Mapping[str, Any],
+        changed: Callable[[], None],
+    ) -> None:
         self.reactor = reactor
         self.shape = shape
+        self.lasting = lasting
         self.changed = changed
         self.asked = self.tried = self.done = 0
         self.failed = ""
@@ -134,7 +167,7 @@ class Restarts:
 
     def left(self, **fields: Any) -> str:
         """What the next run is told."""
-        said = {"version": VERSION, "shape": self.shape, "trial": False}
+        said = {"version": VERSION, "shape": self.shape, "lasting": self.lasting, "trial": False}
         counted = {"asked": self.asked, "tried": self.tried, "done": self.done}
         return json.dumps(said | counted | fields)
 

@@ -30,7 +30,7 @@ from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, limits_of, rest_collector
 from kafkalite.process.ready import Ready
-from kafkalite.process.restart import Carried, Restarts, hear_again
+from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
@@ -58,7 +58,8 @@ class Single:
         self.reactor = Reactor(SystemClock(), limits_of(settings))
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
-        self.restarts = Restarts(self.reactor, SHAPE, self.look_at_restarts)
+        lasts = lasting(settings, address, data)
+        self.restarts = Restarts(self.reactor, SHAPE, lasts, self.look_at_restarts)
         self.kept: socket.socket | None = None
         """The listener, once the node is to close for a restart."""
         self.is_ready = False

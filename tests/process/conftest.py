@@ -15,12 +15,13 @@ from tests.process.waiting import WAIT_S_MAX, until
 class Started:
     """A broker the test started, and what its ready file said."""
 
-    def __init__(self, directory, flags, workers=0, **options):
+    def __init__(self, directory, flags, workers=0, data="data", **options):
         self.ready_file = directory / "ready.json"
-        self.data = directory / "data"
+        self.data = directory / data if data else None
         command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
         command += ["--durability", "os", "--ready-file", str(self.ready_file)]
-        command += ["--data", str(self.data), "--workers", str(workers), *flags]
+        command += ["--workers", str(workers), *flags]
+        command += ["--data", str(self.data)] if self.data else []
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         self.process = subprocess.Popen(command, text=True, **streams)
         until(self.ready_file.exists, self.process)

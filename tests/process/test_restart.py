@@ -125,13 +125,56 @@ def test_a_config_file_that_is_wrong_by_now_changes_nothing(stage, kafkalite, tm
     stage.start(config=str(config), workers=None)
 
 
-def test_from_workers_to_none_needs_a_stop(stage, kafkalite, tmp_path):
+def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
+    stage, kafkalite, tmp_path
+):
     config = tmp_path / "server.properties"
-    config.write_text("workers=1\n")
-    stage.start(config=str(config), workers=None)
-    config.write_text("workers=0\n")
+    stays = f"listeners=PLAINTEXT://{stage.listen}\nworkers=1\n"
+    config.write_text(stays)
+    stage.start(config=str(config), listen=None, workers=None)
+    before = stage.pids()
+    for line, was, now in (
+        ("workers=2", "1", "2"),
+        ("workers=0", "1", "0"),
+        ("listeners=PLAINTEXT://127.0.0.1:1", stage.listen, "127.0.0.1:1"),
+    ):
+        config.write_text(f"{stays}{line}\n")
+        done = kafkalite("restart", "--data", stage.data)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        key = line.partition("=")[0]
+        assert f"{key} was {was} when the broker was started and is {now} now" in done.stderr
+        assert "needs a stop and a start; the broker goes on as it was" in done.stderr
+    assert stage.pids() == before
+    config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # says nothing of it
+    assert kafkalite("restart", "--data", stage.data).returncode == 0
+    config.write_text(f"{stays}num.partitions=2\nworkers=3\n")
     done = kafkalite("restart", "--data", stage.data)
-    assert done.returncode == 1 and "from or to 0, which needs a stop" in done.stderr
+    assert "workers was not set when the broker was started and is 3 now" in done.stderr
+
+
+def test_flags_are_as_they_were_whatever_the_config_file_says_now(stage, kafkalite, tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("")
+    stage.start(config=str(config))
+    config.write_text(
+        f"workers=0\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs={tmp_path / 'other'}\n"
+    )
+    assert kafkalite("restart", "--data", stage.data).returncode == 0
+
+
+def test_another_data_directory_needs_a_stop_and_one_process_says_so_too(
+    start, kafkalite, tmp_path
+):
+    first, config = tmp_path / "first", tmp_path / "server.properties"
+    config.write_text(f"log.dirs={first}\n")
+    broker = start("--config", str(config), data=None)
+    config.write_text(f"log.dirs={tmp_path / 'second'}\n")
+    done = kafkalite("restart", "--data", first)
+    assert done.returncode == 1 and f"log.dirs was {first} when" in done.stderr
+    assert not (tmp_path / "second").exists()
+    config.write_text(f"log.dirs={first}\nnum.partitions=3\n")
+    assert kafkalite("restart", "--data", first).returncode == 0
+    assert answers(broker.ready["nodes"][0]["port"])
 
 
 def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(stage, kafkalite):
@@ -181,7 +224,7 @@ def reactor():
 
 @pytest.fixture
 def restarts(reactor):
-    return Restarts(reactor, "many", lambda: None)
+    return Restarts(reactor, "many", {}, lambda: None)
 
 
 def test_a_node_that_died_during_the_exec_is_found_dead(reactor):
