@@ -172,7 +172,7 @@ def supervisor(data: Path | None) -> Iterator[Supervisor]:
     directory = chosen(data)
     ready = running(directory)
     if ready is None:
-        raise Refusal(f"no broker runs on {directory}")
+        raise Refusal(not_ready(directory))
     if any(node["pid"] == ready["launcher_pid"] for node in ready["nodes"]):
         raise Refusal(
             f"the broker on {directory} runs as one process (workers=0) and has no nodes to order;"
@@ -253,7 +253,9 @@ class Supervisor:
                 break
             self.pause()
             report = self.ask("list")
-        number = added[0]["node_id"] if added else ""
+        if not added:
+            raise Refusal(f"no node has come after {READY_S:.0f} s; see kafkalite node list")
+        number = added[0]["node_id"]
         raise Refusal(
             f"node {number} was added and does not start: {self.directory}/kafkalite.log says why;"
             f" it is tried again and again, until kafkalite node remove {number}"

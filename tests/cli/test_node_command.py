@@ -26,6 +26,7 @@ from kafkalite.process.ready import STATUS_FILE
 from kafkalite.process.run_directory import BUS, remove_run_directory, run_directory
 from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
 from kafkalite.storage.layout import LOCK
+from kafkalite.testing import Broker
 from kafkalite.transport.bus import BusServer
 from kafkalite.transport.reactor import Reactor
 
@@ -56,6 +57,8 @@ class Supervisor:
         self.deaf = 0
         """So many orders it does not hear."""
         self.fault = ""
+        self.added = "ready"
+        """The state an added node comes to."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -90,7 +93,7 @@ class Supervisor:
             self.nodes[order["node_id"]]["draining"] = False
         elif order["verb"] == "add":
             self.nodes[3] = entry(3, state="starting")
-            threading.Timer(0.1, self.nodes[3].update, [{"state": "ready"}]).start()
+            threading.Timer(0.1, self.nodes[3].update, [{"state": self.added}]).start()
         elif order["verb"] == "remove":
             del self.nodes[order["node_id"]]
         elif order["verb"] == "rebalance":
@@ -216,6 +219,14 @@ def test_a_node_is_added_when_it_answers(supervisor, ordered):
     assert supervisor.nodes[3]["state"] == "ready"
 
 
+def test_an_added_node_that_does_not_start_is_said_at_once(supervisor, ordered, directory):
+    supervisor.added = "backoff"
+    code, out, err = ordered("add")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"kafkalite: node 3 was added and does not start: {directory}/")
+    assert err.count("\n") == 1
+
+
 def test_a_dry_run_moves_nothing_and_says_what_it_would(supervisor, ordered):
     code, out, _ = ordered("rebalance", "--dry-run")
     assert code == 0
@@ -317,3 +328,35 @@ def test_who_waits_long_is_told_what_may_be_in_the_way(supervisor, ordered, monk
     code, _, err = ordered("drain", "1")
     assert code == 0
     assert err.startswith("nothing has moved for 0 s: node 2 is backoff; ")
+
+
+def test_nodes_come_and_go_under_a_real_supervisor_and_no_record_is_lost(capsys):
+    def node(*words):
+        assert main(["node", *words, "--data", str(broker.data), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def led():
+        return {each["id"]: each["partitions"] for each in node("list")["nodes"]}
+
+    with Broker(workers=2) as broker:
+        name = broker.topic(partitions=6)
+        lines = "".join(f"{number}\n" for number in range(600)).encode()
+        given = ["produce", "-b", broker.bootstrap, "-t", name]
+        subprocess.run([sys.executable, "-m", "kafkalite", *given], input=lines, check=True)
+        assert led() == {0: 0, 1: 3, 2: 3}
+        assert node("add")["id"] == 3
+        planned = node("rebalance", "--dry-run")["moves"]
+        assert led() == {0: 0, 1: 3, 2: 3, 3: 0}
+        assert len(node("rebalance")["moves"]) == len(planned) == 2
+        assert led() == {0: 0, 1: 2, 2: 2, 3: 2}
+        assert len(node("drain", "1")["moves"]) == 2
+        assert led() == {0: 0, 1: 0, 2: 3, 3: 3}
+        assert len(node("remove", "2")["moves"]) == 3
+        assert led() == {0: 0, 1: 0, 3: 6}
+        assert main(["node", "remove", "3", "--data", str(broker.data)]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+        asked = ["consume", "-b", broker.bootstrap, "-t", name, "-o", "beginning", "-e"]
+        read = subprocess.run(
+            [sys.executable, "-m", "kafkalite", *asked], capture_output=True, check=True
+        ).stdout
+    assert sorted(map(int, read.split())) == list(range(600))
