@@ -41,7 +41,7 @@ from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
-HANDED_ON_MAX = 1000
+HANDED_ON_MAX = 200
 """Of so many producers, those that wrote last, all batches are handed on: who has something under
 way is one of them."""
 

@@ -18,6 +18,7 @@ from kafkalite.ids import written_id
 from kafkalite.storage import checkpoint, hand_over, layout
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
+from kafkalite.storage.producer_state import HANDED_ON_MAX
 from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk
 from tests.storage.making import TOPIC_ID, batch, produced, settings, values_of
@@ -134,11 +135,12 @@ def test_batches_under_way_may_be_sent_again_after_a_clean_end(nodes: Nodes) -> 
 
 def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> None:
     log = nodes.create()
-    for producer_id in range(1100):
+    count = HANDED_ON_MAX + 100
+    for producer_id in range(count):
         for sequence in range(2):
             log.append(produced(sequence, producer_id=producer_id), 0)
     log = nodes.move(2)
-    assert log.append(produced(0, producer_id=1099), 0).duplicate
+    assert log.append(produced(0, producer_id=count - 1), 0).duplicate
     assert log.append(produced(0, producer_id=100), 0).duplicate
     with pytest.raises(OutOfOrderSequenceNumber):
         log.append(produced(0, producer_id=99), 0)
