@@ -13,7 +13,7 @@ from kafkalite.cli.command import argument, command, key_value
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.process.ready import Ready, RestartReady
+    from kafkalite.process.ready import RestartReady
 
 DATA = argument(
     "--data",
@@ -102,12 +102,12 @@ def status(data: Path | None, json: bool) -> int:
       kafkalite status
       kafkalite status --data /tmp/try --json
     """
-    from kafkalite.process.ready import running, text_of
+    from kafkalite.process.ready import not_ready, running, text_of
 
     directory = chosen(data)
     ready = running(directory)
     if ready is None:
-        raise Refusal(f"no broker runs on {directory}")
+        raise Refusal(not_ready(directory))
     if json:
         sys.stdout.write(text_of(ready))
         return 0
@@ -125,14 +125,20 @@ def status(data: Path | None, json: bool) -> int:
 def stop(data: Path | None) -> int:
     """End the broker that runs on a data directory, and wait until it is gone.
 
+    One that has not come up yet is ended as well.
+
     Examples:
       kafkalite stop
       kafkalite stop --data /tmp/try
     """
-    ready, launcher = found(chosen(data), "there is nothing to stop")
-    tell(launcher, signal.SIGTERM, ready)
+    from kafkalite.process.ready import running
+
+    directory = chosen(data)
+    ready = running(directory)
+    pid, launcher = found(directory, "there is nothing to stop")
+    tell(launcher, signal.SIGTERM, directory, pid)
     select.select([launcher], [], [])  # readable once the process has ended
-    print(f"stopped     {ready['bootstrap']}")
+    print(f"stopped     {ready['bootstrap'] if ready else f'process {pid}, which was not ready'}")
     return 0
 
 
@@ -148,15 +154,18 @@ def restart(data: Path | None) -> int:
       kafkalite restart
       kafkalite restart --data /tmp/try
     """
-    from kafkalite.process.ready import running
+    from kafkalite.process.ready import not_ready, running
 
     directory = chosen(data)
-    ready, launcher = found(directory, "there is nothing to restart")
+    pid, launcher = found(directory, "there is nothing to restart")
+    ready = running(directory)
+    if ready is None:
+        raise Refusal(f"{not_ready(directory)}; only one that is ready can be restarted")
     if "restarts" not in ready:
         raise Refusal("the broker that runs is too old to be restarted; stop it, and start it")
     asked = ready.get("restart", NEVER)["asked"]
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
-    tell(launcher, signal.SIGUSR2, ready)
+    tell(launcher, signal.SIGUSR2, directory, pid)
     while True:
         if select.select([launcher], [], [], LOOK_S)[0]:
             raise Refusal(f"the broker ended; see {directory / 'kafkalite.log'}")
@@ -175,33 +184,37 @@ def restart(data: Path | None) -> int:
             return 0
 
 
-def found(directory: Path, nothing: str) -> tuple[Ready, int]:
-    """The broker that runs there, and its process's descriptor."""
-    from kafkalite.process.ready import running
-
-    ready = running(directory)
+def found(directory: Path, nothing: str) -> tuple[int, int]:
+    """The process of the broker that is there, be it ready or not, and its descriptor."""
     gone = Refusal(f"no broker runs on {directory}; {nothing}")
-    if ready is None:
+    pid = launcher_of(directory)
+    if not pid:
         raise gone
     try:
-        launcher = os.pidfd_open(ready["launcher_pid"])
+        launcher = os.pidfd_open(pid)
     except ProcessLookupError:
         raise gone from None
-    now = running(directory)
-    # it ended between the two, and the pid may be another's
-    if now is None or now["launcher_pid"] != ready["launcher_pid"]:
+    if launcher_of(directory) != pid:  # it ended between the two, and the pid may be another's
         raise gone
-    return ready, launcher
+    return pid, launcher
 
 
-def tell(launcher: int, number: signal.Signals, ready: Ready) -> None:
+def launcher_of(directory: Path) -> int:
+    """The process of the broker that is there; 0 where there is none."""
+    from kafkalite.process.ready import keeper_of, running
+
+    ready = running(directory)
+    return keeper_of(directory) if ready is None else ready["launcher_pid"]
+
+
+def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> None:
     """Send its launcher a signal."""
     try:
         signal.pidfd_send_signal(launcher, number)
+    except ProcessLookupError:
+        pass  # it has just ended, which its descriptor says
     except PermissionError:
-        raise Refusal(
-            f"the broker on {ready['data']} belongs to another user (pid {ready['launcher_pid']})"
-        ) from None
+        raise Refusal(f"the broker on {directory} belongs to another user (pid {pid})") from None
 
 
 def chosen(data: Path | None) -> Path:

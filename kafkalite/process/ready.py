@@ -15,6 +15,7 @@ so nobody believes it, or a pid in it, unless the data directory's lock is held.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -107,6 +108,30 @@ def running(data: Path) -> Ready | None:
     if holder and holder != found.get("launcher_pid"):
         return None  # another has locked it since, and is not ready
     return cast(Ready, found)
+
+
+def keeper_of(data: Path) -> int:
+    """The process that has this data directory, be it ready or not; 0 where there is none.
+
+    The one that wrote itself into the lock, if it has the lock open.  Nobody locks it to find that
+    out: a start that comes just now would be refused.
+    """
+    pid = holder_of(data)
+    with contextlib.suppress(OSError):  # nobody has that number, or a process of another user
+        lock = os.stat(data / LOCK)
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{descriptor}"), lock):
+                    return pid
+    return 0
+
+
+def not_ready(data: Path) -> str:
+    """What is said of a data directory where no broker is ready."""
+    keeper = keeper_of(data)
+    if keeper:
+        return f"a broker is starting or ending on {data} (process {keeper})"
+    return f"no broker runs on {data}"
 
 
 def holder_of(data: Path) -> int:

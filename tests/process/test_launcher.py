@@ -6,6 +6,7 @@ Its nodes are stand-ins (stand_in.py), its processes and sockets are real.
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -177,6 +178,41 @@ def test_told_to_end_while_a_node_starts_it_ends_without_having_been_ready(stage
     assert stage.launcher.returncode == 0
     assert "ready" not in printed and not stage.ready_file.exists()
     assert stage.left() == []
+
+
+def test_a_broker_that_is_not_ready_is_told_of_and_stopped(stage, kafkalite):
+    stage.play(1, "wait")
+    launcher = stage.launch()
+    until(lambda: len(stage.lives("born")) == 3, launcher)
+    stage.watch()
+    starting = f"a broker is starting or ending on {stage.data} (process {launcher.pid})"
+    told = kafkalite("status", "--data", stage.data, "--json")
+    assert (told.returncode, told.stdout, told.stderr) == (1, "", f"kafkalite: {starting}\n")
+    told = kafkalite("restart", "--data", stage.data)
+    assert (told.returncode, told.stderr.count("\n")) == (1, 1) and starting in told.stderr
+
+    def let_it_end():
+        until(lambda: "ending" in stage.log)
+        stage.play(1)
+
+    letting = threading.Thread(target=let_it_end)
+    letting.start()
+    stopped = kafkalite("stop", "--data", stage.data)
+    letting.join()
+    assert stopped.stdout == f"stopped     process {launcher.pid}, which was not ready\n"
+    assert launcher.wait(WAIT_S_MAX) == 0 and stage.left() == []
+    told = kafkalite("stop", "--data", stage.data)
+    assert (told.returncode, told.stdout) == (1, "") and "there is nothing to stop" in told.stderr
+
+
+def test_a_number_in_the_lock_that_is_another_process_now_is_left_alone(stage, kafkalite):
+    stage.start()
+    stage.end(signal.SIGKILL)
+    until(lambda: stage.left() == [])
+    (stage.data / ".lock").write_text(f"{os.getpid()}\n")
+    for command in ("status", "stop", "restart"):
+        told = kafkalite(command, "--data", stage.data)
+        assert told.returncode == 1 and f"no broker runs on {stage.data}" in told.stderr
 
 
 def test_a_killed_launcher_takes_its_nodes_along_and_the_next_start_goes_on(stage):
