@@ -30,7 +30,7 @@ def test_every_node_is_a_process_of_its_own_that_answers_on_its_own_port(stage):
     ]
     assert ready["bootstrap"] == f"127.0.0.1:{stage.port(0)}"
     nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
-    assert stage.log.count(f"ready: {ready['bootstrap']}, nodes {nodes}\n") == 1
+    until(lambda: f"ready: {ready['bootstrap']}, nodes {nodes}\n" in stage.log, launcher)
     ports = {node["port"] for node in ready["nodes"]}
     assert len(ports) == 3 and all(map(answers, ports))
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
