@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX, SERVED, At
 from kafkalite.broker.later import Later
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.producer_ids import Block
 from kafkalite.errors import Fatal, InvalidRequest, KafkaError
 from kafkalite.protocol.schemas import bus, internal
@@ -78,12 +79,14 @@ class Member:
     unmade: frozenset[tuple[bytes, int]] = frozenset()
 
 
-class Waiting(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Waiting:
     """An answer that goes when all members have made it so up to an offset."""
 
     end_offset: int
     later: Later[None]
-    timer: Any
+    timer: Any = None
+    for_new_nodes: bool = False
 
 
 class Membership:
@@ -302,21 +305,37 @@ class Membership:
 
     def applied_everywhere(self, end_offset: int) -> Later[None]:
         """Resolves when every worker that runs has made it so up to this offset, or takes long."""
-        later: Later[None] = Later()
-        waiting = Waiting(
-            end_offset,
-            later,
-            self._reactor.call_later(MADE_WAIT_MS_MAX, lambda: self._let_go(waiting)),
-        )
+        waiting = Waiting(end_offset, Later())
+        waiting.timer = self._reactor.call_later(MADE_WAIT_MS_MAX, lambda: self._let_go(waiting))
         self._waiting.append(waiting)
         self._release()
-        return later
+        return waiting.later
 
     def _release(self) -> None:
-        if self._waiting:
-            made = min((member.made_offset for member in self.members.values()), default=1 << 62)
-            for waiting in [each for each in self._waiting if each.end_offset <= made]:
+        if not self._waiting:
+            return
+        if self._awaits_nodes():
+            for waiting in self._waiting:
+                waiting.for_new_nodes = True
+            return
+        made = min((member.made_offset for member in self.members.values()), default=1 << 62)
+        for waiting in list(self._waiting):
+            if waiting.for_new_nodes:
+                # Where the new nodes are is to be known everywhere, too.
+                waiting.for_new_nodes = False
+                waiting.end_offset = self._controller.log.end_offset
+            if waiting.end_offset <= made:
                 self._let_go(waiting)
+
+    def _awaits_nodes(self) -> bool:
+        """Whether a node was decided on, a dedicated topic's for one, that clients cannot find
+        yet; one in back-off may never come."""
+        return any(
+            node_id != SUPERVISOR_ID
+            and not node.port
+            and (node_id not in self.processes or self.processes[node_id].state != BACKOFF)
+            for node_id, node in self._controller.image.nodes.items()
+        )
 
     def _let_go(self, waiting: Waiting) -> None:
         self._waiting.remove(waiting)

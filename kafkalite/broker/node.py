@@ -125,11 +125,6 @@ class Node:
         assert isinstance(self.controller, LocalController)
         return self.controller
 
-    @property
-    def controls(self) -> bool:
-        """Whether the controller is at this node."""
-        return isinstance(self.controller, LocalController)
-
     def topic_image(self, topic: Topic) -> TopicImage | None:
         """A topic by its name or by its id."""
         image = self.image
@@ -401,6 +396,8 @@ class Node:
         """Lead a partition no more, and hand its directory to the node that does by then."""
 
         def hand_over(again_ms: int = HAND_OVER_AGAIN_MS) -> None:
+            if self.logs.logs.get((partition.topic, partition.index)) is not partition.log:
+                return  # it went meanwhile: there and back, and away again
             topic = self.image.topics_by_id.get(partition.topic_id)
             if topic is None:
                 self.logs.delete(partition.log)  # meanwhile
