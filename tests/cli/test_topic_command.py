@@ -75,7 +75,7 @@ def test_a_topic_asked_for_wrongly_is_one_sentence(run):
     for words, sentence in [
         (("-p", "0"), "1 to 100,000 partitions, not 0"),
         (("-p", "1000000"), "1 to 100,000 partitions, not 1000000"),
-        (("-r", "5"), "eplication factor"),
+        (("-r", "5"), "one replica in this version"),
         (("-c", "no.such.key=1"), "no.such.key"),
         (("-c", "retention.ms=soon"), "retention.ms"),
     ]:

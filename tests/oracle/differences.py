@@ -159,6 +159,7 @@ DIFFERENCES = (
     Listed("topics.*", "*", "*.configs.durability", DURABILITY),
     Listed("topics.*", "*", "*.configs.flush.bytes", DURABILITY),
     Listed("topics.*", "*", "*.configs.flush.ms.value", DURABILITY),
+    Listed("topics.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
     Listed("topics.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
     Listed("topics.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
