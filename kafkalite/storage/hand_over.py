@@ -26,6 +26,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import read_id, written_id
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import Disk, put_file
@@ -89,13 +90,18 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
 
 
 def send(disk: Disk, directory: Path, owner: Owner, known: Known, to_directory: Path) -> None:
-    """Hand a directory over; when this raises OSError it has not moved."""
+    """Hand a directory over; when this raises OSError or KafkaStorageError it has not moved."""
     make_node_directory(disk, to_directory)
     write(disk, directory, owner, known)
     target = to_directory / layout.arrived(*owner)
     try:
         disk.rename(directory, target)
     except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise KafkaStorageError(
+                f"{directory} and {to_directory} are on different file systems, and a partition"
+                " moves by a rename; have all of a data directory on one"
+            ) from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         # Nobody can have it open under this name.

@@ -87,6 +87,7 @@ class LogManager:
         self._space: FreeSpace | None = None
         self._open_segments = OpenSegments()
         self._misplaced: dict[Path, Owner] = {}
+        self._complained: set[Path] = set()
         self._sure = True
         self._looked_ns = 0
         self._belongs: parts.Belongs = lambda *_: None
@@ -167,9 +168,12 @@ class LogManager:
                 known = self._points.known(path, owner.topic_id)
                 try:
                     hand_over.send(self._disk, path, owner, known, to_directory)
-                except OSError as error:
-                    log.error("%s cannot be handed over yet: %s", path, error)
+                except (OSError, KafkaStorageError) as fault:
+                    if path not in self._complained:
+                        log.error("%s cannot be handed over yet: %s", path, fault)
+                        self._complained.add(path)
                     continue
+            self._complained.discard(path)
             del self._misplaced[path]
 
     def _look_for_misplaced(self) -> None:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from kafkalite.errors import Refusal
+from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import hand_over, layout
 from kafkalite.storage.disk import (
@@ -151,8 +151,8 @@ def evacuate(
         if node_id and node_id not in node_ids:
             try:
                 _evacuate(data, directory, belongs, disk, is_deleted)
-            except OSError as error:
-                log.error("%s cannot be cleared yet: %s", directory, error)
+            except (OSError, KafkaStorageError) as fault:
+                log.error("%s cannot be cleared yet: %s", directory, fault)
                 done = False
     return done
 

@@ -18,6 +18,7 @@ from kafkalite.ids import written_id
 from kafkalite.storage import checkpoint, hand_over, layout
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
+from kafkalite.storage.parts import evacuate
 from kafkalite.storage.producer_state import HANDED_ON_MAX
 from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk
@@ -420,9 +421,12 @@ class FullForMoves(QuickDisk):
 
     full = False
 
+    def __init__(self, code: int = errno.ENOSPC) -> None:
+        self.code = code
+
     def rename(self, source: Path, target: Path) -> None:
         if self.full and source.name == "t-0":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self.code, os.strerror(self.code))
         os.rename(source, target)
 
 
@@ -451,6 +455,27 @@ def test_what_could_not_be_handed_over_and_belongs_here_again_is_opened(tmp_path
     assert nodes[1].logs == {}
     nodes.leader = 1
     assert values_of(nodes.found()) == [(0, b"a")]
+    nodes.crash()
+
+
+def test_a_node_on_another_file_system_is_said_to_be_out_of_reach(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(tmp_path, disk := FullForMoves(errno.EXDEV))
+    log = nodes.create()
+    log.append(batch(b"a"), 0)
+    disk.full = True
+    with pytest.raises(KafkaStorageError, match="on different file systems"):
+        nodes.send(2)
+    log.append(batch(b"b"), 0)
+    nodes.crash()
+    for _ in range(3):
+        nodes[1].tick(nodes.clock.monotonic_ms())
+    assert caplog.text.count("cannot be handed over yet") == 1
+    assert not evacuate(tmp_path, [0, 2], nodes.belongs, disk)
+    disk.full = False
+    nodes[1].tick(nodes.clock.monotonic_ms())
+    assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]
     nodes.crash()
 
 
