@@ -13,7 +13,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ ASK_AGAIN_S = 1.0
 READY_S = 30.0
 LOOK_AGAIN_MS = 50
 """Between two looks at how far the moves are."""
+ONCE = ("add", "remove")
+"""What must not be carried out twice; all else comes to the same."""
 STILL_S = 10.0
 """When nothing has moved for so long, a person is told what may be in the way."""
 SUPERVISOR_ID = 0
@@ -76,7 +78,9 @@ def add(data: Path | None, as_json: bool) -> None:
     """
     with supervisor(data) as asked:
         before = {node["node_id"] for node in asked.ask("list")["nodes"]}
-        report = asked.ask("add")
+        report = asked.ask_once(
+            "add", -1, lambda seen: any(node["node_id"] not in before for node in seen["nodes"])
+        )
         node = asked.await_ready(report, before)
     if as_json:
         print(json.dumps(in_words(node)))
@@ -100,7 +104,9 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
             report = asked.ask("drain", node)
             moves = report["moves"]
             asked.follow(report)
-        asked.ask("remove", node)
+        asked.ask_once(
+            "remove", node, lambda seen: all(each["node_id"] != node for each in seen["nodes"])
+        )
         asked.await_gone(node)
     if as_json:
         print(json.dumps({"node": node, "removed": True, "moves": moves}))
@@ -185,13 +191,18 @@ def supervisor(data: Path | None) -> Iterator[Supervisor]:
         asked.close()
 
 
+class SupervisorLost(Exception):
+    """It died with an order of which nobody knows whether it was carried out."""
+
+
 class Supervisor:
     """The supervisor of a running broker: takes orders, and reports."""
 
     def __init__(self, directory: Path, ready: Ready) -> None:
         self.directory = directory
         self.reactor = Reactor(SystemClock())
-        self.bus = BusClient(self.reactor, bus_path(ready), None, self._heard)
+        self.bus = BusClient(self.reactor, bus_path(ready), None, self._heard, self._reached)
+        self._lost = False
         self._ids = itertools.count(time.time_ns())
         self._asked = -1
         self._report: Report | None = None
@@ -200,14 +211,17 @@ class Supervisor:
         """Give an order and answer what is reported.
 
         A supervisor that dies takes what it has heard with it.  A look is asked for again then,
-        and not what would be done twice.
+        and so is what may be done twice; SupervisorLost is raised for what may not.
         """
-        self._report, self._asked = None, next(self._ids)
+        self._report, self._asked, self._lost = None, next(self._ids), False
         order = NODE_ORDER(request_id=self._asked, verb=verb, node_id=node, dry_run=dry_run)
         deadline = time.monotonic() + ANSWER_S
         while self._report is None and time.monotonic() < deadline:
             self.bus.send(order)
             self._wait(ASK_AGAIN_S if verb == "list" else ANSWER_S)
+            if self._report is None and self._lost and verb in ONCE:
+                raise SupervisorLost
+            self._lost = False
         if self._report is None:
             raise Refusal(self._silence(verb))
         report = self._report
@@ -219,6 +233,21 @@ class Supervisor:
         until = time.monotonic() + wait_s
         while self._report is None and (left_s := until - time.monotonic()) > 0:
             self.reactor.tick(int(left_s * 1000) + 1)
+            if self._lost and self.bus.connected:
+                return  # to the next supervisor
+
+    def ask_once(self, verb: str, node: int, done: Callable[[Report], bool]) -> Report:
+        """Give an order that is not to be carried out twice: `done` sees whether it was."""
+        while True:
+            try:
+                return self.ask(verb, node)
+            except SupervisorLost:
+                report = self.ask("list")
+                if done(report):
+                    return report
+
+    def _reached(self, connected: bool) -> None:
+        self._lost = self._lost or not connected
 
     def _heard(self, message: Record) -> None:
         if message.kind is NODE_REPORT and message.fields["request_id"] == self._asked:
@@ -249,12 +278,12 @@ class Supervisor:
             added = [node for node in report["nodes"] if node["node_id"] not in before]
             if added and added[0]["state"] == "ready":
                 return added[0]
-            if added and added[0]["state"] == "backoff":
+            if not added or added[0]["state"] == "backoff":
                 break
             self.pause()
             report = self.ask("list")
         if not added:
-            raise Refusal(f"no node has come after {READY_S:.0f} s; see kafkalite node list")
+            raise Refusal("the node is gone again: the broker was started anew meanwhile")
         number = added[0]["node_id"]
         raise Refusal(
             f"node {number} was added and does not start: {self.directory}/kafkalite.log says why;"

@@ -59,6 +59,8 @@ class Supervisor:
         self.fault = ""
         self.added = "ready"
         """The state an added node comes to."""
+        self.dies_with = ""
+        """The order that ends it before it has looked at it; another takes its place."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -68,6 +70,10 @@ class Supervisor:
         self._bus = BusServer(reactor, self.path, self._ordered)
         while not self._over.is_set():
             reactor.tick(20)
+            if self.dies_with == "now":
+                self.dies_with = ""
+                self._bus.close()
+                self._bus = BusServer(reactor, self.path, self._ordered)
         self._bus.close()
         reactor.close()
 
@@ -80,6 +86,9 @@ class Supervisor:
             self.deaf -= 1
             return
         order = message.fields
+        if order["verb"] == self.dies_with:
+            self.dies_with = "now"
+            return
         self.orders.append((order["verb"], order["node_id"], order["dry_run"]))
         moves = []
         if self.fault and order["verb"] != "list":
@@ -360,3 +369,12 @@ def test_nodes_come_and_go_under_a_real_supervisor_and_no_record_is_lost(capsys)
             [sys.executable, "-m", "kafkalite", *asked], capture_output=True, check=True
         ).stdout
     assert sorted(map(int, read.split())) == list(range(600))
+
+
+def test_an_order_that_died_with_its_supervisor_is_carried_out_once_by_the_next(
+    supervisor, ordered
+):
+    supervisor.dies_with = "add"
+    code, out, _ = ordered("add")
+    assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
+    assert [verb for verb, *_ in supervisor.orders].count("add") == 1

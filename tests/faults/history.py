@@ -58,12 +58,14 @@ class Read(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Who leads a partition, in one node's words; `by`'s are in the order of its answers."""
+    """Who leads a partition, in one node's words, and when it was asked and had answered."""
 
     by: int
     partition: int
     leader: int
     leader_epoch: int
+    asked_at: float = 0.0
+    answered_at: float = 0.0
 
 
 @dataclass
@@ -196,11 +198,17 @@ def overtaken(history: History) -> Iterator[str]:
 
 def gone_back(history: History) -> Iterator[str]:
     latest: dict[tuple[int, int], int] = {}
-    for told in history.told:
+    # Several ask one node at once: only who asked after an answer was there must hear as much.
+    answers = iter(sorted(history.told, key=lambda told: told.answered_at))
+    earlier = next(answers, None)
+    for told in sorted(history.told, key=lambda told: told.asked_at):
+        while earlier is not None and earlier is not told and earlier.answered_at <= told.asked_at:
+            place = (earlier.by, earlier.partition)
+            latest[place] = max(latest.get(place, -1), earlier.leader_epoch)
+            earlier = next(answers, None)
         before = latest.get((told.by, told.partition), -1)
         if told.leader_epoch < before:
             yield f"I9: {told}, and it had spoken of epoch {before}"
-        latest[told.by, told.partition] = told.leader_epoch
     placed: dict[int, int] = {}
     for read in history.final:
         if read.leader_epoch < placed.get(read.partition, -1):

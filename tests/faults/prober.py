@@ -58,12 +58,21 @@ class Directory:
 
     def told(self, by: int, line: Line) -> None:
         """Ask on this line, and write the answer down."""
+        asked_at = time.monotonic()
         answer = line.cluster(self.topic)
+        answered_at = time.monotonic()
         with self.lock:
             self.addresses = answer.addresses or self.addresses
             for leader in answer.leaders:
                 self.history.told.append(
-                    Told(by, leader.partition, leader.node, leader.leader_epoch)
+                    Told(
+                        by,
+                        leader.partition,
+                        leader.node,
+                        leader.leader_epoch,
+                        asked_at,
+                        answered_at,
+                    )
                 )
                 known = self.leaders.get(leader.partition)
                 if known is None or known.leader_epoch <= leader.leader_epoch:

@@ -170,6 +170,14 @@ def test_a_planted_fault_is_found(plant, name):
     assert any(complaint.startswith(name) for complaint in violations(history))
 
 
+def test_an_answer_that_was_asked_for_before_a_newer_one_was_there_may_be_the_older():
+    history = clean()
+    history.told += [Told(2, 0, 2, 2, 30, 32), Told(2, 0, 2, 1, 31, 33)]
+    assert violations(history) == []
+    history.told.append(Told(2, 0, 2, 1, 32, 34))
+    assert any(complaint.startswith("I9") for complaint in violations(history))
+
+
 def test_a_leader_that_nobody_knows_yet_is_no_second_leader():
     history = clean()
     history.told.insert(0, Told(3, 0, -1, 1))
