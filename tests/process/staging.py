@@ -171,6 +171,8 @@ def is_refused(port):
         socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        pass  # the listener was closed just then
     return False
 
 
