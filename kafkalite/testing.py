@@ -244,9 +244,10 @@ def remove_abandoned() -> None:
             alive = owner(int(pid)) == f"{pid}-{began}"
         except (OSError, ValueError):
             alive = False
-        # the broker of one that was killed alone is just about to do it itself
-        if not alive and directory.owner() == Path.home().owner():
-            shutil.rmtree(directory, ignore_errors=True)
+        # The broker of one that was killed alone is just about to do it itself, as are others here.
+        with contextlib.suppress(FileNotFoundError):
+            if not alive and directory.stat().st_uid == os.geteuid():
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 with contextlib.suppress(ImportError):  # pytest is the test's own, not a dependency of ours

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from kafkalite.errors import Refusal, TopicAlreadyExists
-from kafkalite.testing import DIRECTORY_PREFIX, Broker
+from kafkalite.testing import DIRECTORY_PREFIX, Broker, remove_abandoned
 from tests.process.waiting import is_gone, until
 
 OWNER = """
@@ -125,3 +126,14 @@ def test_the_fixtures_give_one_broker_and_a_topic_each(tmp_path):
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout
+
+
+def test_a_directory_that_another_removes_meanwhile_is_no_trouble(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    name = f"{DIRECTORY_PREFIX}1-0-gone"
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path / name]))
+    remove_abandoned()
+    abandoned = tmp_path / name
+    abandoned.mkdir()
+    remove_abandoned()
+    assert not abandoned.exists()
