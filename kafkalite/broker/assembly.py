@@ -20,7 +20,7 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.partition_metadata import Owner
-from kafkalite.storage.parts import check_parts, evacuate, make_never_made
+from kafkalite.storage.parts import evacuate, make_never_made
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -33,7 +33,6 @@ Addresses = Mapping[int, tuple[str, int]]
 def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
     """The one node of a cluster; still to be opened."""
     controller = local_controller(logs, reactor)
-    check_parts(logs.data)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
     make_missing(controller, logs.data)
     node = node_with(controller, settings, reactor, logs, listener, logs.data)

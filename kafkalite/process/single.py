@@ -33,6 +33,7 @@ from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.parts import check_parts
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
@@ -103,6 +104,7 @@ class Single:
         ports = Ports(self.address, None, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
             self.directory.lock()
+            check_parts(self.data)
             self.announcement.clear()
             listener = ports.bind_first(SUPERVISOR_ID)
         else:

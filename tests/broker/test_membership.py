@@ -242,3 +242,15 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
     cluster.bus.connected.add(worker.identity)
     cluster.until(lambda: asking.over)
     assert [*worker.node.image.records()] == [*cluster.image.records()]
+
+
+def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(cluster):
+    membership = cluster.supervisor.membership
+    assert membership.applied_everywhere(0).settled
+    cluster.node(0).here.ask(lambda controller: controller.add_node())
+    waiting = membership.applied_everywhere(0)
+    assert not waiting.settled
+    cluster.settle()
+    assert waiting.settled
+    image = cluster.node(0).image
+    assert all(node.port for node in image.nodes.values())

@@ -28,12 +28,15 @@ def listing(directory):
     )
 
 
-def refusal(broker):
+def refusal(broker, *flags):
     """What a start on this directory says, and that it leaves everything as it was."""
     before = listing(broker.data)
     command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
     done = subprocess.run(
-        [*command, "--data", broker.data], capture_output=True, text=True, timeout=START_S_MAX
+        [*command, "--data", broker.data, *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_S_MAX,
     )
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1, done
     assert listing(broker.data) == before
@@ -46,8 +49,8 @@ def test_a_partition_that_was_copied_to_another_node_is_refused_however_often(st
     (original / f"{0:020d}.log").write_bytes(b"records")
     copy = broker.data / "nodes" / "2" / original.name
     shutil.copytree(original, copy)
-    for _ in range(2):
-        said = refusal(broker)
+    for flags in ((), ("--workers", "0"), ()):
+        said = refusal(broker, *flags)
         assert str(original) in said and str(copy) in said and "is there twice" in said
 
 

