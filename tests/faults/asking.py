@@ -75,7 +75,8 @@ class Line:
         frame = header + api.request.write(version, body)
         try:
             self.socket.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = self.answers.read(struct.unpack(">i", self._exactly(4))[0])
+            # A node that is killed may have sent a part of its answer.
+            answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
         except OSError:
             self.close()
             raise

@@ -120,3 +120,14 @@ def test_a_line_is_closed_by_the_first_thing_that_goes_wrong(broker):
         with pytest.raises(OSError):
             line.cluster("")
         assert line.socket.fileno() == -1
+
+
+def test_a_node_that_dies_within_its_answer_hung_up():
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, Line(listener.getsockname(), 5) as line:
+        node, _ = listener.accept()
+        with node:
+            node.sendall((100).to_bytes(4, "big") + bytes(20))
+        with pytest.raises(ConnectionResetError):
+            line.cluster("t")
+        assert line.socket.fileno() == -1
