@@ -3,6 +3,8 @@
 Defaults that are not Kafka's:
     listeners                    loopback only, where Kafka listens on every address
     log.flush.interval.ms        1000, since `durability=interval` flushes by it
+    group.initial.rebalance.delay.ms    0, where Kafka lets every first consumer wait 3 s
+    offsets.topic.num.partitions        1, where Kafka has 50: node 0 leads all of them
     queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
 Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
 `storage.min.free.bytes`.
@@ -205,6 +207,61 @@ PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     check=at_least(1),
 )
 
+# Groups of consumers.
+
+GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
+    "group.min.session.timeout.ms", Type.INT, 6_000,
+    """The shortest session timeout a group's member may ask for.""",
+    check=at_least(1),
+)
+GROUP_MAX_SESSION_TIMEOUT_MS = BROKER.declare(
+    "group.max.session.timeout.ms", Type.INT, 1_800_000,
+    """The longest session timeout a group's member may ask for.""",
+    check=at_least(1),
+)
+GROUP_INITIAL_REBALANCE_DELAY_MS = BROKER.declare(
+    "group.initial.rebalance.delay.ms", Type.INT, 0,
+    """How long an empty group waits for more members after its first one.""",
+    check=at_least(0),
+)
+GROUP_MAX_SIZE = BROKER.declare(
+    "group.max.size", Type.INT, INT_MAX,
+    """How many members a group may have.""",
+    check=at_least(1),
+)
+OFFSET_METADATA_MAX_BYTES = BROKER.declare(
+    "offset.metadata.max.bytes", Type.INT, 4_096,
+    """The longest text that may be committed together with an offset.""",
+    check=at_least(0),
+)
+OFFSETS_RETENTION_MINUTES = BROKER.declare(
+    "offsets.retention.minutes", Type.INT, 10_080,
+    """How long committed offsets are kept after their group has become empty, or after their
+    commit where nothing of the group but offsets is known.""",
+    check=at_least(1),
+)
+OFFSETS_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
+    "offsets.retention.check.interval.ms", Type.LONG, 600_000,
+    """How often groups are searched for committed offsets to forget.""",
+    check=at_least(1),
+)
+OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
+    "offsets.topic.num.partitions", Type.INT, 1,
+    """How many partitions the topic has that groups are kept in.  It holds from the topic's
+    creation on.""",
+    check=at_least(1),
+)
+OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
+    "offsets.topic.replication.factor", Type.SHORT, 1,
+    """How many replicas a partition of that topic has.""",
+    check=Only(1, "a partition has one replica in this version"),
+)
+OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
+    "offsets.topic.segment.bytes", Type.INT, 100 << 20,
+    """The segment.bytes of that topic.""",
+    check=at_least(1 << 20),
+)
+
 # The disk.
 
 STORAGE_MIN_FREE_BYTES = BROKER.declare(
@@ -298,8 +355,12 @@ BROKER.leave_out(
     because="a partition has one replica in this version; remove the line",
 )
 BROKER.leave_out(
-    "group.", "offsets.", "share.",
-    because="groups come with a later version; remove the line",
+    "group.", "share.",
+    because="the newer group protocols come with a later version; remove the line",
+)
+BROKER.leave_out(
+    "offsets.load.buffer.size", "offsets.commit.timeout.ms", "offsets.topic.compression.codec",
+    because="the groups' topic is read whole and written as durable as any; remove the line",
 )
 BROKER.leave_out(
     "transaction.", "transactional.",
