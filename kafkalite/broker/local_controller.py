@@ -7,15 +7,21 @@ What it decides is true once it is durable, and useful once the nodes it concern
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kafkalite.broker.later import Later
 from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.metadata_log import MetadataLog
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.producer_ids import Block
-from kafkalite.errors import KafkaError
+from kafkalite.errors import KafkaError, Refusal
+
+if TYPE_CHECKING:
+    from kafkalite.clock import Clock
+    from kafkalite.storage.flusher import Flusher
+    from kafkalite.storage.log import Log
 
 T = TypeVar("T")
 
@@ -23,13 +29,40 @@ T = TypeVar("T")
 class LocalController(MachineHost[Controller]):
     """The machine of this cluster, hosted here."""
 
+    journal: MetadataLog
     applied_everywhere: Callable[[int], Later[None]] | None = None
     """Given by whoever knows the other nodes: answers when they have made it so up to an offset."""
+
+    def __init__(self, machine: Controller, log: Log, flusher: Flusher, clock: Clock) -> None:
+        super().__init__(machine, MetadataLog(log, flusher, clock))
+
+    @property
+    def log(self) -> Log:
+        """The metadata log."""
+        return self.journal.log
 
     @property
     def image(self) -> ClusterImage:
         """The cluster as decided so far."""
         return self.machine.image
+
+    def load(self) -> None:
+        """Make the machine what its log says; Refusal when that cannot be read."""
+        self.journal.load(self.machine)
+
+    def ask_at_start(self, decide: Callable[[Controller], Result[T]]) -> T:
+        """Ask before anything is served: the answer at once, durable; Refusal says why not."""
+        try:
+            result = decide(self.machine)
+            if result.records:
+                self.write(result.records)
+        except KafkaError as fault:
+            raise Refusal(
+                f"the node cannot enter the metadata log in {self.log.directory}:"
+                f" {str(fault).rstrip('.')}"
+            ) from None
+        self.journal.flush_now()
+        return result.response
 
     def carry_out(self, decide: Callable[[Controller], Result[T]]) -> Later[T]:
         """Let the controller decide; the answer comes when every node that is there has made it so.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kafkalite._ext import record_batch
-from kafkalite.broker.machine_host import SNAPSHOT, read_snapshot
+from kafkalite.broker.metadata_log import SNAPSHOT, read_snapshot
 from kafkalite.errors import CorruptMessage, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import RecordBatch

@@ -6,14 +6,15 @@
 
 Whatever a decision needs from outside (time, fresh ids, settings) comes in as an argument.  A
 request that cannot be granted raises a KafkaError and leaves no records.
+
+What a record is, each machine says: the controller's are our own (schemas/internal.py), the group
+coordinator's are Kafka's (schemas/group_records.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
-
-from kafkalite.protocol.schemas.internal import Record
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -22,14 +23,14 @@ class Result(NamedTuple, Generic[T]):
     """What a machine decided: the answer, and the records that make it true."""
 
     response: T
-    records: Sequence[Record] = ()
+    records: Sequence[Any] = ()
 
 
 class Machine(Protocol):
     """What a host needs of a machine, besides its decisions."""
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: Any) -> None:
         """Take one record into the state."""
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Any]:
         """The fewest records that, replayed by an empty machine, make this state again."""

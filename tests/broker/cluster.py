@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from kafkalite.broker import assembly, machine_host
+from kafkalite.broker import assembly, metadata_log
 from kafkalite.broker.membership import BACKOFF, READY, STARTING
 from kafkalite.broker.node import Node
 from kafkalite.broker.remote_controller import RemoteController
@@ -261,7 +261,7 @@ class Cluster:
         listener = self.listeners[node_id].dup()
         made.logs.open_directory(self.locked.cluster_id, node_id)
         flusher = mock.patch.object(assembly, "Flusher", lambda *_: made.flusher)
-        with flusher, mock.patch.object(machine_host, "DISK", QuietDisk()):
+        with flusher, mock.patch.object(metadata_log, "DISK", QuietDisk()):
             if node_id == 0:
                 self._supervise(made, listener, workers, first)
             else:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite import errors
-from kafkalite.broker import machine_host
-from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker import metadata_log
+from kafkalite.broker.local_controller import LocalController
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
@@ -62,7 +62,7 @@ class Hosted:
             **options,
         )
         self.flusher = HeldFlusher()
-        self.host = MachineHost(Controller(), self.log, self.flusher, ManualClock())
+        self.host = LocalController(Controller(), self.log, self.flusher, ManualClock())
         self.host.load()
 
     def crash(self) -> None:
@@ -244,7 +244,7 @@ def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
         file.seek(80)
         file.write(b"\xff\xff\xff")
     with pytest.raises(Refusal, match="cannot be read at offset 0"):
-        MachineHost(Controller(), hosted.log, hosted.flusher, ManualClock()).load()
+        LocalController(Controller(), hosted.log, hosted.flusher, ManualClock()).load()
 
 
 def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, k
 @pytest.fixture
 def short(hosted, monkeypatch):
     """A host that leaves a snapshot when it had to replay five records."""
-    monkeypatch.setattr(machine_host, "SNAPSHOT_AFTER_COUNT", 5)
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_AFTER_COUNT", 5)
     return hosted
 
 
@@ -358,7 +358,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_no_node_from_starting(short, mo
     for _ in range(5):
         short.ask(short.create(f"t{short.topics}"))
     before = short.state
-    monkeypatch.setattr(machine_host, "put_file", full)
+    monkeypatch.setattr(metadata_log, "put_file", full)
     short.crash()
     assert (short.state, snapshots(short)) == (before, [])
 
@@ -370,4 +370,4 @@ def test_every_damage_to_a_snapshot_is_seen(short):
     for cut in (whole[:-1], whole[1:], whole + b"\0", b"", whole[: len(whole) // 2]):
         path.write_bytes(cut)
         with pytest.raises(errors.CorruptMessage):
-            machine_host.read_snapshot(path)
+            metadata_log.read_snapshot(path)

@@ -13,7 +13,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.later import Later
-from kafkalite.broker.machine_host import packed, write_snapshot
+from kafkalite.broker.metadata_log import packed, write_snapshot
 from kafkalite.broker.metadata_reader import MetadataReader
 from kafkalite.broker.remote_controller import ANSWER_MS_MAX, RemoteController, State
 from kafkalite.clock import ManualClock

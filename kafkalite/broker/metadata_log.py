@@ -1,0 +1,202 @@
+"""The metadata log: the controller's journal, and its snapshots.
+
+A decision is committed once the flush that covers it has come back, whatever `durability` says.
+
+So that the log stays short, a load that had to replay much of it leaves a snapshot: the machine's
+fewest records, in a file of the log's directory named by the offset it stands for,
+
+    00000000000000012345.checkpoint = batches of records as in the log, then 8 bytes XXH3-64 of them
+
+and the log then begins at the snapshot before.  Thus there are always two ways to load: the newest
+snapshot, or should it be damaged the one before, each with the log that follows it.
+
+Left out: snapshots while running; a node that never restarts replays a longer log when it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from kafkalite.coordination.machine import Machine
+from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, Refusal
+from kafkalite.protocol.schemas import internal
+from kafkalite.records import batch as record_batch
+from kafkalite.storage.disk import DISK, DiskFailed, put_file
+from kafkalite.storage.layout import file_name
+
+if TYPE_CHECKING:
+    from kafkalite.clock import Clock
+    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.log import Log
+
+LEADER_EPOCH = 0
+READ_SIZE = 1 << 20
+BATCH_COUNT_MAX = 10_000
+SNAPSHOT_AFTER_COUNT = 10_000
+"""How many records a load replays from the log before it leaves a snapshot."""
+
+SNAPSHOT = ".checkpoint"
+DIGEST_SIZE = 8
+
+log = logging.getLogger("kafkalite.broker")
+
+
+class MetadataLog:
+    """The controller's journal; see the module."""
+
+    moved: Callable[[], object]
+
+    def __init__(self, log: Log, flusher: Flusher, clock: Clock) -> None:
+        self.log = log
+        self._flusher = flusher
+        self._clock = clock
+        self._flushing = False
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record."""
+        return self.log.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Behind the last record that is on the disk itself."""
+        return self.log.durable_offset
+
+    def append(self, records: Sequence[internal.Record]) -> None:
+        """Put these at the end as one batch."""
+        batch = packed(records, self.log.end_offset, self._clock.wall_ms())
+        self.log.append(batch, LEADER_EPOCH, from_client=False)
+
+    def push(self) -> None:
+        """Have what is there flushed, one flush after the other."""
+        if self._flushing or self.log.durable_offset >= self.log.end_offset:
+            return
+        flush = self.log.flush_begin()
+        if flush is not None:
+            self._flushing = True
+            flush.done = self._flushed
+            self._flusher.submit([flush])
+
+    def _flushed(self, flush: Flush) -> None:
+        self._flushing = False
+        self.log.flush_end(flush)
+        self.log.settle()
+        self.push()
+        self.moved()
+
+    def flush_now(self) -> None:
+        """Flush here and wait for it: before anything is served."""
+        flush = self.log.flush_begin()
+        if flush is not None:
+            flush.run(DISK)
+            if flush.error is not None:
+                raise DiskFailed(f"{self.log.directory} cannot be flushed: {flush.error}")
+            self.log.flush_end(flush)
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def load(self, machine: Machine) -> None:
+        """Make a machine what its snapshot and its log say; Refusal when they cannot be read."""
+        if self.log.fault is not None:
+            raise self._unreadable(self.log.end_offset, self.log.fault)
+        begin = self._load_snapshot(machine)
+        if not self.log.log_start_offset <= begin <= self.log.end_offset:
+            raise self._unreadable(begin, "the log does not reach there.")
+        offset = begin
+        try:
+            while offset < self.log.end_offset:
+                offset = self._load_from(machine, offset)
+        except KafkaError as fault:
+            raise self._unreadable(offset, fault) from None
+        if offset - begin >= SNAPSHOT_AFTER_COUNT:
+            self._leave_snapshot(machine, offset)
+
+    def _unreadable(self, offset: int, reason: object) -> Refusal:
+        return Refusal(
+            f"the metadata log in {self.log.directory} cannot be read at offset {offset}:"
+            f" {str(reason).rstrip('.')}; restore the data directory from a copy, or start with"
+            " another one"
+        )
+
+    def _load_from(self, machine: Machine, offset: int) -> int:
+        found = self.log.read(offset, READ_SIZE, self.log.end_offset)
+        next_offset = offset
+        for batch in record_batch.batches(found.read()) if found is not None else ():
+            if batch.header.base_offset > next_offset:
+                break
+            for record in batch:
+                if record.offset >= offset:
+                    machine.replay(internal.read(record.value or b""))
+            next_offset = batch.header.last_offset + 1
+        if next_offset == offset:
+            raise CorruptMessage("records are missing there.")
+        return next_offset
+
+    def _load_snapshot(self, machine: Machine) -> int:
+        """Replay the newest snapshot that is whole; the offset from which the log goes on."""
+        for path in sorted(self._snapshots(), reverse=True):
+            try:
+                records = read_snapshot(path)
+            except (KafkaError, OSError) as fault:
+                log.warning("%s is passed over: %s", path, fault)
+                continue
+            for record in records:
+                machine.replay(record)
+            return int(path.stem)
+        return 0
+
+    def _leave_snapshot(self, machine: Machine, offset: int) -> None:
+        path = self.log.directory / file_name(offset, SNAPSHOT)
+        try:
+            write_snapshot(path, machine.records(), self._clock.wall_ms())
+            # A segment that ends where a snapshot stands can go with the snapshot before.
+            self.log.roll()
+            snapshots = sorted(self._snapshots())
+            for old in snapshots[:-2]:
+                old.unlink()
+            if len(snapshots) > 1:
+                self.log.delete_records(int(snapshots[-2].stem))
+        except (OSError, KafkaStorageError) as fault:
+            log.warning("%s is not finished, the next start tries again: %s", path, fault)
+
+    def _snapshots(self) -> Iterator[Path]:
+        return self.log.directory.glob("?" * 20 + SNAPSHOT)
+
+
+def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) -> bytes:
+    """One batch of these records, without keys."""
+    return record_batch.build(
+        (record_batch.Record(timestamp=now_ms, value=internal.write(record)) for record in records),
+        base_offset=base_offset,
+        leader_epoch=LEADER_EPOCH,
+    )
+
+
+def write_snapshot(path: Path, records: Iterable[internal.Record], now_ms: int) -> None:
+    """Write a machine's fewest records, whole or not at all."""
+    left = iter(records)
+    content = bytearray()
+    offset = 0
+    while chunk := list(islice(left, BATCH_COUNT_MAX)):
+        content += packed(chunk, offset, now_ms)
+        offset += len(chunk)
+    put_file(DISK, path, bytes(content) + xxhash.xxh3_64_digest(content))
+
+
+def read_snapshot(path: Path) -> list[internal.Record]:
+    """The records of a snapshot; CorruptMessage when it is not what was written."""
+    content = memoryview(path.read_bytes())
+    batches, digest = content[:-DIGEST_SIZE], bytes(content[-DIGEST_SIZE:])
+    if xxhash.xxh3_64_digest(batches) != digest:
+        raise CorruptMessage("its checksum does not hold.")
+    return [
+        internal.read(record.value or b"")
+        for batch in record_batch.batches(batches)
+        for record in batch
+    ]
