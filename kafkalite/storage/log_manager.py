@@ -97,6 +97,11 @@ class LogManager:
         """The logs that are open, the metadata log among them."""
         return self._logs
 
+    def disk_size(self) -> tuple[int, int]:
+        """The bytes of the disk the logs lie on, and those of them that may still be written."""
+        found = os.statvfs(self.data)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
     # -- starting ----------------------------------------------------------------------------
 
     def open_directory(self, cluster_id: str, node_id: int) -> None:
@@ -113,8 +118,7 @@ class LogManager:
         wanted = self._settings[STORAGE_MIN_FREE_BYTES]
         if wanted >= 0:
             return wanted
-        found = os.statvfs(self.data)
-        return min(MIN_FREE_MAX, found.f_blocks * found.f_frsize // MIN_FREE_SHARE)
+        return min(MIN_FREE_MAX, self.disk_size()[0] // MIN_FREE_SHARE)
 
     def open_metadata(self) -> Log:
         """The cluster's own log; every append to it is flushed, whatever the settings."""

@@ -10,6 +10,7 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import (
     API_VERSIONS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
     DESCRIBE_TOPIC_PARTITIONS,
     METADATA,
 )
@@ -345,3 +346,59 @@ def test_a_forbidden_topic_is_described_to_nobody(broker):
     (topic,) = page(broker, "secret").topics
     assert topic.error_code == errors.TopicAuthorizationFailed.code
     assert topic.partitions == []
+
+
+# -- the quorum ----------------------------------------------------------------------------------
+
+
+def quorum(broker, version, *asked):
+    topics = [
+        {"topic_name": name, "partitions": [{"partition_index": index} for index in indexes]}
+        for name, indexes in asked
+    ]
+    return broker.ask(DESCRIBE_QUORUM, version, topics=topics)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_node_0_alone_keeps_the_metadata_log(broker, version):
+    broker.create("a")
+    log = broker.node.controller.log
+    answer = quorum(broker, version, ("__cluster_metadata", [0]))
+    ((partition,),) = (topic.partitions for topic in answer.topics)
+    assert (answer.error_code, partition.error_code) == (0, 0)
+    assert (partition.leader_id, partition.leader_epoch) == (0, 0)
+    assert partition.high_watermark == log.end_offset > 0
+    (voter,) = partition.current_voters
+    assert (voter.replica_id, voter.log_end_offset) == (0, log.end_offset)
+    assert partition.observers == []
+    if version >= 1:
+        assert voter.last_fetch_timestamp == voter.last_caught_up_timestamp > 0
+    if version >= 2:
+        ((listener,),) = (node.listeners for node in answer.nodes)
+        assert (listener.name, listener.host, listener.port) == ("PLAINTEXT", *broker.local)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [("__cluster_metadata", [1])],
+        [("__cluster_metadata", [0, 1])],
+        [("__cluster_metadata", [0]), ("a", [0])],
+        [("../x", [-1])],
+        [],
+    ],
+)
+def test_of_no_other_log_a_quorum_is_known(broker, asked):
+    broker.create("a")
+    answer = quorum(broker, 2, *asked)
+    assert answer.error_code == 0
+    codes = [p.error_code for topic in answer.topics for p in topic.partitions]
+    assert set(codes) <= {errors.UnknownTopicOrPartition.code}
+    assert len(codes) == sum(len(indexes) for _, indexes in asked)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_who_may_not_describe_the_cluster_learns_nothing_of_its_quorum(broker, version):
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    answer = quorum(broker, version, ("__cluster_metadata", [0]))
+    assert (answer.error_code, answer.topics) == (errors.ClusterAuthorizationFailed.code, [])

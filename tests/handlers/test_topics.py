@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 
 import pytest
 
@@ -11,7 +12,13 @@ from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
 from kafkalite.ids import NO_ID, new_id
 from kafkalite.protocol.schemas.cluster import METADATA
-from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.protocol.schemas.topics import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_LOG_DIRS,
+    ELECT_LEADERS,
+)
 from tests.handlers.denying import Denying
 
 DYNAMIC_TOPIC, DEFAULT = 1, 5
@@ -378,6 +385,110 @@ def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
     broker.create("a")
     broker.node.authorizer = Denying(Operation.ALTER)
     assert grow(broker, ("a", 2)) == {"a": errors.TopicAuthorizationFailed.code}
+
+
+# -- log directories -----------------------------------------------------------------------------
+
+
+def sizes(broker, wanted, version=5):
+    """What stands in the one directory: (topic, partition) → size."""
+    (directory,) = broker.ask(DESCRIBE_LOG_DIRS, version, topics=wanted).results
+    assert directory.error_code == 0
+    assert directory.log_dir == str(broker.directory)
+    return {
+        (topic.name, partition.partition_index): partition.partition_size
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_every_version_tells_where_each_log_lies_and_how_large_it_is(broker, version):
+    broker.create("a", 2)
+    broker.append("a", [1, 2], partition=1)
+    size = broker.node.replicas.leader("a", 1).log.size
+    assert size > 0
+    assert sizes(broker, None, version) == {("a", 0): 0, ("a", 1): size}
+    (directory,) = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None).results
+    for partition in directory.topics[0].partitions:
+        assert (partition.offset_lag, partition.is_future_key) == (0, False)
+
+
+def test_the_size_of_the_disk_is_told_from_version_4_on(broker):
+    (before,) = broker.ask(DESCRIBE_LOG_DIRS, 3, topics=[]).results
+    (since,) = broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[]).results
+    assert (before.total_bytes, before.usable_bytes) == (-1, -1)
+    assert since.total_bytes == shutil.disk_usage(broker.directory).total
+    assert 0 < since.usable_bytes < since.total_bytes
+
+
+def test_only_the_logs_asked_for_are_told_and_what_is_not_here_is_passed_over(broker):
+    broker.create("a", 3)
+    broker.create("b")
+    wanted = [
+        {"topic": "a", "partitions": [2, 1, 9, -1]},
+        {"topic": "b", "partitions": []},
+        {"topic": "../a", "partitions": [0]},
+        {"topic": "__cluster_metadata", "partitions": [0]},
+    ]
+    assert set(sizes(broker, wanted)) == {("a", 1), ("a", 2)}
+    assert sizes(broker, []) == {}
+
+
+@pytest.mark.parametrize(("version", "code"), [(2, 0), (3, errors.ClusterAuthorizationFailed.code)])
+def test_who_may_not_describe_the_cluster_learns_of_no_directory(broker, version, code):
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    answer = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None)
+    assert not answer.results
+    assert (answer.error_code if version >= 3 else 0) == code
+
+
+# -- elections -----------------------------------------------------------------------------------
+
+
+def elected(broker, asked, version=2, **fields):
+    """(topic, partition) → error code, and the fault of the whole request."""
+    wanted = asked and [{"topic": topic, "partitions": indexes} for topic, indexes in asked]
+    answer = broker.ask(ELECT_LEADERS, version, topic_partitions=wanted, **fields)
+    codes = {
+        (topic.topic, partition.partition_id): partition.error_code
+        for topic in answer.replica_election_results
+        for partition in topic.partition_result
+    }
+    return codes, answer.error_code if version >= 1 else 0
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_nobody_need_be_elected_where_the_one_replica_leads(broker, version):
+    broker.create("a", 2)
+    codes, fault = elected(broker, [("a", [0, 1, 2, -1]), ("gone", [0]), ("../x", [0])], version)
+    not_needed, unknown = errors.ElectionNotNeeded.code, errors.UnknownTopicOrPartition.code
+    assert fault == 0
+    assert codes == {
+        ("a", 0): not_needed, ("a", 1): not_needed, ("a", 2): unknown, ("a", -1): unknown,
+        ("gone", 0): unknown, ("../x", 0): unknown,
+    }  # fmt: skip
+
+
+def test_of_all_partitions_those_are_told_that_have_no_leader(broker):
+    topic_id = broker.create("a", 2)
+    assert elected(broker, None) == ({}, 0)
+    fault = errors.KafkaStorageError()
+    broker.node.replicas.remove(broker.node.replicas.leader("a", 1))
+    broker.node.replicas.take_offline("a", topic_id, 1, fault)
+    preferred, eligible = errors.PreferredLeaderNotAvailable, errors.EligibleLeadersNotAvailable
+    assert elected(broker, None) == ({("a", 1): preferred.code}, 0)
+    assert elected(broker, None, election_type=1) == ({("a", 1): eligible.code}, 0)
+
+
+def test_an_unknown_kind_of_election_and_a_caller_who_may_not_are_refused(broker):
+    broker.create("a")
+    invalid, denied = errors.InvalidRequest.code, errors.ClusterAuthorizationFailed.code
+    asked = [("a", [0])]
+    assert elected(broker, asked, election_type=2) == ({("a", 0): invalid}, invalid)
+    broker.node.authorizer = Denying(Operation.ALTER)
+    assert elected(broker, asked, version=0) == ({("a", 0): denied}, 0)
+    assert elected(broker, None) == ({}, denied)
 
 
 # -- a full disk ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ from kafkalite import errors
 from kafkalite.broker.security import Authorizer, Operation, ResourceType
 from kafkalite.coordination.producer_ids import BLOCK_COUNT
 from kafkalite.protocol.frame import write_header
-from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
+from kafkalite.records.batch import Record, build
+from tests.handlers.denying import Denying
 
 
 class OnlyTopics(Authorizer):
@@ -111,3 +113,51 @@ def test_who_may_write_somewhere_may_write_idempotently(broker):
     assert init(broker).error_code == 0
     broker.node.authorizer = OnlyTopics(Operation.READ)
     assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
+
+
+# -- who writes ----------------------------------------------------------------------------------
+
+
+def producers(broker, *asked):
+    """(topic, partition) → its entry."""
+    topics = [{"name": name, "partition_indexes": indexes} for name, indexes in asked]
+    return {
+        (topic.name, partition.partition_index): partition
+        for topic in broker.ask(DESCRIBE_PRODUCERS, 0, topics=topics).topics
+        for partition in topic.partitions
+    }
+
+
+def test_the_producers_of_a_partition_are_described(broker):
+    broker.create("a", 2)
+    partition = broker.node.replicas.leader("a", 1)
+    for sequence in (0, 2):
+        records = [Record(timestamp=1_000 + sequence, value=b"v") for _ in range(2)]
+        partition.append(
+            build(records, producer_id=77, producer_epoch=3, base_sequence=sequence)
+        )
+    found = producers(broker, ("a", [0, 1]))
+    assert found["a", 0].active_producers == []
+    (described,) = found["a", 1].active_producers
+    assert (described.producer_id, described.producer_epoch) == (77, 3)
+    assert (described.last_sequence, described.last_timestamp) == (3, 1_002)
+    assert (described.coordinator_epoch, described.current_txn_start_offset) == (-1, -1)
+
+
+def test_each_partition_that_cannot_be_described_says_why(broker):
+    broker.create("a")
+    found = producers(broker, ("a", [0, 1, -1]), ("gone", [0]), ("../x", [0]))
+    unknown = errors.UnknownTopicOrPartition.code
+    assert {where: entry.error_code for where, entry in found.items()} == {
+        ("a", 0): 0, ("a", 1): unknown, ("a", -1): unknown, ("gone", 0): unknown,
+        ("../x", 0): unknown,
+    }  # fmt: skip
+
+
+def test_who_may_not_read_a_topic_learns_nothing_of_its_producers(broker):
+    broker.create("a")
+    broker.create("b")
+    broker.node.authorizer = Denying(Operation.READ, names="a")
+    found = producers(broker, ("a", [0, 1]), ("b", [0]))
+    denied = errors.TopicAuthorizationFailed.code
+    assert [entry.error_code for entry in found.values()] == [denied, denied, 0]

@@ -4,6 +4,7 @@ ApiVersions               v0–v5    v3 names the client; v5 says whom it meant 
 Metadata                  v0–v13   v4 may create topics, v12 asks by topic id
 DescribeCluster           v0–v2
 DescribeTopicPartitions   v0       in the order of names, a page at a time (KIP-966)
+DescribeQuorum            v0–v2    v1 tells when a voter fetched last, v2 where it listens
 
 A node tells each client the address that this client reached it at, and for other nodes the same
 host with their port, unless advertised.listeners says otherwise.  A topic that Metadata creates
@@ -15,6 +16,8 @@ a finalized transaction.version of 2 would switch Java producers to a protocol n
 Left out: fenced brokers and eligible leader replicas (a partition has one replica, which is back
 before anybody else could lead it);
 REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node never knows that its cluster was replaced).
+In the quorum node 0 is the one voter; the workers, which read the metadata log's files, fetch
+nothing and are no observers.
 """
 
 from __future__ import annotations
@@ -39,13 +42,15 @@ from kafkalite.errors import (
     RebootstrapRequired,
     TopicAuthorizationFailed,
     UnknownTopicId,
+    UnknownTopicOrPartition,
     UnsupportedEndpointType,
     UnsupportedVersion,
 )
-from kafkalite.ids import NO_ID
+from kafkalite.ids import METADATA_TOPIC, NO_ID
 from kafkalite.protocol.schemas.cluster import (
     API_VERSIONS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
     DESCRIBE_TOPIC_PARTITIONS,
     METADATA,
 )
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
 
 BROKERS, CONTROLLERS = 1, 2
 NO_LEADER = -1
+LISTENER_NAME = "PLAINTEXT"
 SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -367,3 +373,51 @@ def _topic_page(
         "topic_authorized_operations": caller.allowed_bits(TOPIC, name),
     }
     return answer, end if end < len(topic.partitions) else None
+
+
+# -- DescribeQuorum ------------------------------------------------------------------------------
+
+
+@serves(DESCRIBE_QUORUM, versions="0-2", at=At.CONTROLLER)
+def describe_quorum(node: Node, request: Any, caller: Caller) -> Response:
+    """Who keeps the metadata log: node 0 alone."""
+    caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
+    asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
+    if asked != [(METADATA_TOPIC, 0)]:
+        unknown = fault_fields(UnknownTopicOrPartition())
+        return {
+            "topics": [
+                {
+                    "topic_name": topic.topic_name,
+                    "partitions": [
+                        {"partition_index": partition.partition_index, **unknown}
+                        for partition in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ]
+        }
+    log, now_ms = node.here.log, node.clock.wall_ms()
+    voter = {
+        "replica_id": node.node_id,
+        "log_end_offset": log.end_offset,
+        "last_fetch_timestamp": now_ms,
+        "last_caught_up_timestamp": now_ms,
+    }
+    partition = {
+        "partition_index": 0,
+        "leader_id": node.node_id,
+        "leader_epoch": log.leader_epochs.latest,
+        "high_watermark": log.durable_offset,
+        "current_voters": [voter],
+    }
+    host, port = node.advertised(caller, node.image.nodes[node.node_id])
+    return {
+        "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
+        "nodes": [
+            {
+                "node_id": node.node_id,
+                "listeners": [{"name": LISTENER_NAME, "host": host, "port": port}],
+            }
+        ],
+    }

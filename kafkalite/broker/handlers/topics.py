@@ -1,11 +1,19 @@
-"""Topics: made, removed, widened.
+"""Topics: made, removed, widened; where their logs lie, and who is to lead them.
 
 CreateTopics       v2–v7   v5 answers with the configs in force, v7 with the topic's id
 DeleteTopics       v1–v6   v6 names topics by id as well
 CreatePartitions   v0–v3
+DescribeLogDirs    v1–v5   v3 has a fault of its own, v4 tells the disk's size (KIP-827)
+ElectLeaders       v0–v2   v1 tells preferred elections from unclean ones (KIP-460)
 
 Each topic of a request is granted or refused for itself.  An answer goes out once what it grants
 is on the disk, so no `timeout_ms` is needed and none is kept.
+
+A partition has one replica, so it is led by the one preferred or by nobody, and there is never
+anybody to elect: ElectLeaders says which of the two it is.  Each node describes the directory of
+its own logs; the metadata log is not among them, as in Kafka.
+
+Left out: future replicas, which only move between several log directories; cordoned directories.
 """
 
 from __future__ import annotations
@@ -40,22 +48,35 @@ from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import (
     BY_CODE,
+    ClusterAuthorizationFailed,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
     InvalidRequest,
     KafkaError,
     LeaderNotAvailable,
+    PreferredLeaderNotAvailable,
     TopicAuthorizationFailed,
     TopicDeletionDisabled,
     UnknownServerError,
     UnknownTopicId,
+    UnknownTopicOrPartition,
 )
-from kafkalite.ids import NO_ID, new_id
-from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.ids import METADATA_TOPIC, NO_ID, new_id
+from kafkalite.protocol.schemas.topics import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_LOG_DIRS,
+    ELECT_LEADERS,
+)
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
     from kafkalite.protocol.schema import Fields
 
 T = TypeVar("T")
+
+PREFERRED, UNCLEAN = 0, 1
 
 AUTO_CREATE_MS_MAX = 1_000
 """How long Metadata waits for the controller: the answers behind it wait as well."""
@@ -307,4 +328,93 @@ def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
         name: InvalidRequest("The request has this topic twice.")
         for name, times in Counter(names).items()
         if times > 1
+    }
+
+
+# -- DescribeLogDirs -----------------------------------------------------------------------------
+
+
+@serves(DESCRIBE_LOG_DIRS, versions="1-5", at=At.ANY)
+def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
+    """This node's directory, and the size of each log asked for that lies in it; null asks for
+    all, and what is not here is passed over."""
+    if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
+        return {"error_code": ClusterAuthorizationFailed.code}
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    topics: dict[str, list[Response]] = {}
+    for (name, index), log in sorted(node.logs.logs.items()):
+        if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
+            # The leader is the one replica, which lags behind nobody.
+            topics.setdefault(name, []).append(
+                {"partition_index": index, "partition_size": log.size, "offset_lag": 0}
+            )
+    total, usable = node.logs.disk_size()
+    directory = {
+        "log_dir": str(node.logs.data),
+        "topics": [{"name": name, "partitions": logs} for name, logs in topics.items()],
+        "total_bytes": total,
+        "usable_bytes": usable,
+    }
+    return {"results": [directory]}
+
+
+# -- ElectLeaders --------------------------------------------------------------------------------
+
+
+@serves(ELECT_LEADERS, versions="0-2", at=At.CONTROLLER)
+def elect_leaders(node: Node, request: Any, caller: Caller) -> Response:
+    """Whether these partitions have the leader they should have; null asks for all, and then only
+    those that have not are named."""
+    asked = request.topic_partitions
+    try:
+        caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            raise InvalidRequest(f"There is no election type {request.election_type}.")
+    except KafkaError as fault:
+        refused = fault_fields(fault)
+        # Version 0 has no other place for it than the partitions.
+        return {
+            "error_code": fault.code,
+            "replica_election_results": [
+                _elected(topic.topic, dict.fromkeys(topic.partitions, refused))
+                for topic in asked or ()
+            ],
+        }
+    results = []
+    if asked is None:
+        for name, topic in node.image.topics.items():
+            states = {i: _election(node, name, i, request.election_type) for i in topic.partitions}
+            needed = {i: f for i, f in states.items() if not isinstance(f, ElectionNotNeeded)}
+            results.append(_elected(name, {i: fault_fields(f) for i, f in needed.items()}))
+    for topic in asked or ():
+        faults = {
+            index: fault_fields(_election(node, topic.topic, index, request.election_type))
+            for index in topic.partitions
+        }
+        results.append(_elected(topic.topic, faults))
+    return {"replica_election_results": results}
+
+
+def _election(node: Node, name: str, index: int, election_type: int) -> KafkaError:
+    """Why nobody is elected for this partition."""
+    topic = node.image.topics.get(name)
+    if topic is None:
+        return UnknownTopicOrPartition(f"There is no topic {name}.")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        return UnknownTopicOrPartition(f"There is no partition {name}-{index}.")
+    leader = node.image.nodes.get(partition.leader)
+    if leader is not None and leader.port and not node.replicas.is_offline(name, index):
+        return ElectionNotNeeded()
+    if election_type == PREFERRED:
+        return PreferredLeaderNotAvailable()
+    return EligibleLeadersNotAvailable()
+
+
+def _elected(name: str, partitions: dict[int, Response]) -> Response:
+    return {
+        "topic": name,
+        "partition_result": [{"partition_id": i, **answer} for i, answer in partitions.items()],
     }

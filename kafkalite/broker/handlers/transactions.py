@@ -1,6 +1,7 @@
 """Transactions and idempotent producers: so far, who writes.
 
-InitProducerId   v0–v5   v3 tells the id and epoch the producer has (KIP-360)
+InitProducerId      v0–v5   v3 tells the id and epoch the producer has (KIP-360)
+DescribeProducers   v0      the producers a leader still remembers for a partition (KIP-664)
 
 An idempotent producer gets a fresh id and epoch 0 each time it asks, also when it tells the id it
 has: it counts its epochs itself, and nobody else may have written under a fresh id.
@@ -13,21 +14,30 @@ FindCoordinator in ApiVersions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, IDEMPOTENT_WRITE, TOPIC, WRITE
+from kafkalite.broker.security import (
+    CLUSTER,
+    CLUSTER_NAME,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC,
+    WRITE,
+)
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     InvalidRequest,
     KafkaError,
     UnsupportedVersion,
 )
-from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+    from kafkalite.storage.producer_state import Producer
 
 NONE = -1
 
@@ -60,3 +70,41 @@ def _may_write(node: Node, caller: Caller) -> bool:
     return caller.may(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or any(
         caller.may(WRITE, TOPIC, name) for name in node.image.topics
     )
+
+
+# -- DescribeProducers ---------------------------------------------------------------------------
+
+
+@serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
+def describe_producers(node: Node, request: Any, caller: Caller) -> Response:
+    """The producers a leader still remembers, partition by partition."""
+
+    def partition(name: str, index: int) -> Response:
+        caller.must(READ, TOPIC, name)
+        log = node.replicas.leader(name, index).log
+        return {"active_producers": [_described(producer) for producer in log.producers]}
+
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": each(
+                    topic.partition_indexes,
+                    named="partition_index",
+                    answer=partial(partition, topic.name),
+                ),
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _described(producer: Producer) -> Response:
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+        "last_sequence": producer.batches[-1].last_sequence if producer.batches else NONE,
+        "last_timestamp": producer.last_timestamp,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.txn_first_offset,
+    }
