@@ -65,11 +65,11 @@ class Partition:
         """Where a read_committed consumer's reading ends."""
         return self.high_watermark
 
-    def append(self, batch: memoryview | bytes) -> Appended:
-        """Place a client's batch at the log's end; raises what the log finds wrong with it."""
+    def append(self, batch: memoryview | bytes, *, from_client: bool = True) -> Appended:
+        """Place a batch at the log's end; raises what the log finds wrong with it."""
         if self.fault is not None:
             raise self.fault.again()
-        appended = self.log.append(batch, self.leader_epoch)
+        appended = self.log.append(batch, self.leader_epoch, from_client=from_client)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         return appended

@@ -204,15 +204,35 @@ class Controller:
         made = map(node_record, placer.made)
         return Result(answers, [] if validate_only else [*made, *records])
 
+    def create_internal_topic(
+        self, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
+    ) -> Result[None]:
+        """Create a coordinator's topic, led where the coordinators sit, unless it is there."""
+        assert name in topic_names.INTERNAL_TOPICS
+        if name in self.image.topics:
+            return Result(None)
+        nodes = (SUPERVISOR_ID,)
+        partition = PartitionImage(SUPERVISOR_ID, 0, nodes, nodes)
+        partitions = dict.fromkeys(range(partition_count), partition)
+        topic = TopicImage(name, topic_id, partitions, _checked_config(config))
+        return Result(None, [*topic_records(topic)])
+
     def delete_topics(self, topic_ids: Sequence[bytes]) -> Result[dict[str, None | KafkaError]]:
-        """Delete topics that are there, and their dedicated nodes: None for each name."""
-        topics = [self.image.topics_by_id[topic_id] for topic_id in topic_ids]
-        records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in topic_ids]
-        for topic in topics:
+        """Delete topics that are there, and their dedicated nodes: None for each name, or what
+        speaks against it."""
+        answers: dict[str, None | KafkaError] = {}
+        records: list[Record] = []
+        for topic_id in topic_ids:
+            topic = self.image.topics_by_id[topic_id]
+            if topic.internal:
+                answers[topic.name] = _of_the_broker(topic.name)
+                continue
+            answers[topic.name] = None
+            records.append(REMOVE_TOPIC(topic_id=topic_id))
             leaders = [partition.leader for partition in topic.partitions.values()]
             alone = [node_id for node_id in leaders if self.image.nodes[node_id].dedicated]
             records += [REMOVE_NODE(node_id=node_id) for node_id in alone]
-        return Result({topic.name: None for topic in topics}, records)
+        return Result(answers, records)
 
     def create_partitions(
         self,
@@ -231,6 +251,8 @@ class Controller:
         for growth in wanted:
             try:
                 topic = self.image.topic(growth.name)
+                if topic.internal:
+                    raise _of_the_broker(topic.name)
                 grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
                 self._place(grown, self._more_partitions(topic, growth, room), placer)
             except KafkaError as fault:
@@ -246,7 +268,7 @@ class Controller:
 
     def _check_name(self, name: str, new_metric_names: Mapping[str, str]) -> None:
         if name == METADATA_TOPIC or name in topic_names.INTERNAL_TOPICS:
-            raise InvalidRequest(f"The internal topic {name} is the broker's own to create.")
+            raise _of_the_broker(name)
         topic_names.check(name)
         if name in self.image.topics:
             raise TopicAlreadyExists(f"The topic {name} already exists.")
@@ -366,6 +388,14 @@ class Controller:
         for index, node_id in assigned.items():
             nodes = (leaders[index] if node_id is None else node_id,)
             topic.partitions[index] = PartitionImage(nodes[0], 0, nodes, nodes)
+
+
+def _of_the_broker(name: str) -> InvalidRequest:
+    # Which key falls to which partition follows from their number, and a deleted one would take
+    # every group's offsets along.
+    return InvalidRequest(
+        f"The internal topic {name} is the broker's own to create, and neither grows nor goes."
+    )
 
 
 def _check_room(count: int, room: int) -> None:

@@ -92,8 +92,9 @@ class ClusterImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self.next_node_id = 0
         """Above every node id there ever was: a removed node's id is not given again."""
-        self.deleted: set[bytes] = set()
-        """The topics that were deleted since the last snapshot: what is left of one may go."""
+        self.deleted: dict[bytes, str] = {}
+        """The names of the topics that were deleted since the last snapshot: what is left of one
+        may go."""
         self._led_count: dict[int, int] = {}
 
     @property
@@ -193,7 +194,7 @@ class ClusterImage:
 
     def _remove_topic(self, record: Record) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
-        self.deleted.add(topic.topic_id)
+        self.deleted[topic.topic_id] = topic.name
         del self.topics[topic.name]
         for partition in topic.partitions.values():
             self._leads(partition.leader, -1)

@@ -8,6 +8,9 @@ Only ordinary workers are looked at (ClusterImage.placeable): node 0 leads nothi
 workers, and what is on a dedicated one stays there.  Everything here follows from its arguments
 alone; asked twice it answers the same.
 
+Which partition of an internal topic a coordinator's key falls to is Kafka's rule, so that a log
+of groups means the same to both.
+
 `sizes` holds what partitions measure in bytes, as far as that is known; an unknown one counts as
 empty.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
@@ -253,3 +257,18 @@ class Arrangement:
 
 def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[int, Place]]:
     return [(size, (topic_id, index)) for size, index in partitions]
+
+
+@lru_cache(maxsize=10_000)
+def coordinator_partition(key: str, count: int) -> int:
+    """The partition of an internal topic that keeps what is known of `key`: a group's id, say.
+
+    It follows from the hash that Java has for a text: 31 h + c over its UTF-16 units, in 32 bits.
+    """
+    if count == 1:
+        return 0
+    hashed = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    return (hashed & 0x7FFFFFFF) % count

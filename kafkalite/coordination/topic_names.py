@@ -13,7 +13,10 @@ from kafkalite.errors import InvalidTopicException
 
 LENGTH_MAX = 249
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS = "__consumer_offsets"
+"""Where groups and their offsets are kept."""
+
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
 """Topics that coordinators write and clients only read."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
