@@ -1,0 +1,240 @@
+"""Records of `__consumer_offsets`, in Kafka's own formats: groups, and how far they have read.
+
+    key      2 bytes which kind, then who it is about
+    value    2 bytes version, then what is known of it; null: nothing any more
+
+    OFFSET_COMMIT     key 0-1   group, topic, partition        value 0-4   we write 3; 1 and 4 below
+    GROUP_METADATA    key 2     group                          value 0-4   we write 3
+
+Kafka reads what is written here, and what any Kafka wrote is read.  An offset is committed so often
+that its bytes are packed by hand; the schemas say the same of it, for the tests to compare.  Its
+value is written in version 1 where it expires at a time of its own, which newer versions cannot
+say, and in 4 where the topic's id is known.
+
+Left out: the kinds of newer group protocols, which are passed over when read.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packing
+from struct import error as Unpackable
+from typing import Any, NamedTuple
+
+from kafkalite.errors import CorruptMessage, InvalidRequest
+from kafkalite.protocol.schema import Message
+from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
+
+OFFSET_COMMIT = "OffsetCommit"
+GROUP_METADATA = "GroupMetadata"
+
+NO_TIME = -1
+NO_EPOCH = -1
+NO_ID = bytes(16)
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset, in which partition."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class Offset(NamedTuple):
+    """How far a group has read a partition: the next offset it wants."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = NO_TIME  # only where a client of old asked for it
+    topic_id: bytes = NO_ID
+
+
+class GroupRecord(NamedTuple):
+    """One record: of an OffsetKey its Offset, of a group's id its fields; None: it is gone."""
+
+    kind: str
+    key: Any
+    value: Any
+
+
+def offset_record(key: OffsetKey, value: Offset | None) -> GroupRecord:
+    return GroupRecord(OFFSET_COMMIT, key, value)
+
+
+def group_record(group_id: str, value: dict[str, Any] | None) -> GroupRecord:
+    """Of a group; the value is shaped like GROUP_METADATA_VALUE."""
+    return GroupRecord(GROUP_METADATA, group_id, value)
+
+
+# -- the formats ---------------------------------------------------------------------------------
+
+OFFSET_COMMIT_KEY = Message(
+    "key of a committed offset",
+    Struct(group=String(), topic=String(), partition=Int32()),
+    versions="0-1",
+)
+OFFSET_COMMIT_VALUE = Message(
+    "committed offset",
+    Struct(
+        offset=Int64(),
+        leader_epoch=Int32("3+", default=NO_EPOCH),
+        metadata=String(),
+        commit_timestamp=Int64(),
+        expire_timestamp=Int64("1", default=NO_TIME),
+        topic_id=Uuid("4+", tag=0),
+    ),
+    versions="0-4",
+    flexible="4+",
+)
+GROUP_METADATA_KEY = Message("key of a group", Struct(group=String()), versions="2")
+GROUP_METADATA_VALUE = Message(
+    "group",
+    Struct(
+        protocol_type=String(),
+        generation=Int32(),
+        protocol=String(nullable="0+"),
+        leader=String(nullable="0+"),
+        current_state_timestamp=Int64("2+", default=NO_TIME),
+        members=Array(Struct(
+            member_id=String(),
+            group_instance_id=String("3+", nullable="3+", default=None),
+            client_id=String(),
+            client_host=String(),
+            rebalance_timeout=Int32("1+", default=-1),
+            session_timeout=Int32(),
+            subscription=Bytes(),
+            assignment=Bytes(),
+        )),
+    ),
+    versions="0-4",
+    flexible="4+",
+)  # fmt: skip
+SUBSCRIPTION = Message(
+    "subscription",
+    Struct(topics=Array(String())),
+    versions="0+",
+)
+"""What every version of a consumer's metadata begins with, behind the version."""
+
+GROUP_METADATA_VERSION = 3
+
+SHORT = Packing(">h")
+OFFSET_KEY_VERSION = SHORT.pack(1)
+GROUP_KEY_VERSION = SHORT.pack(2)
+PARTITION = Packing(">i")
+BEFORE_METADATA = Packing(">hqih")  # version 3: itself, offset, leader epoch, size of the metadata
+BEFORE_METADATA_OLD = Packing(">hqh")  # version 1: without the epoch
+TIMESTAMP = Packing(">q")
+TIMESTAMPS = Packing(">qq")
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record; no value says that it is gone."""
+    if record.kind is OFFSET_COMMIT:
+        group, topic, partition = record.key
+        group_bytes, topic_bytes = group.encode(), topic.encode()
+        key = b"".join((
+            OFFSET_KEY_VERSION,
+            SHORT.pack(len(group_bytes)),
+            group_bytes,
+            SHORT.pack(len(topic_bytes)),
+            topic_bytes,
+            PARTITION.pack(partition),
+        ))  # fmt: skip
+        return key, None if record.value is None else _offset_bytes(record.value)
+    assert record.kind is GROUP_METADATA
+    key = GROUP_KEY_VERSION + GROUP_METADATA_KEY.write(2, {"group": record.key})
+    if record.value is None:
+        return key, None
+    version = GROUP_METADATA_VERSION
+    return key, SHORT.pack(version) + GROUP_METADATA_VALUE.write(version, record.value)
+
+
+def _offset_bytes(value: Offset) -> bytes:
+    if value.expire_timestamp != NO_TIME:
+        metadata = value.metadata.encode()
+        return (
+            BEFORE_METADATA_OLD.pack(1, value.offset, len(metadata))
+            + metadata
+            + TIMESTAMPS.pack(value.commit_timestamp, value.expire_timestamp)
+        )
+    if value.topic_id != NO_ID:
+        return SHORT.pack(4) + OFFSET_COMMIT_VALUE.write(4, value._asdict())
+    metadata = value.metadata.encode()
+    return (
+        BEFORE_METADATA.pack(3, value.offset, value.leader_epoch, len(metadata))
+        + metadata
+        + TIMESTAMP.pack(value.commit_timestamp)
+    )
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read(key: bytes, value: bytes | None) -> GroupRecord | None:
+    """The record of these bytes; None when it is of a kind that is not known here."""
+    try:
+        (version,) = SHORT.unpack_from(key)
+        if version in (0, 1):
+            offset = None if value is None else _offset(value)
+            return GroupRecord(OFFSET_COMMIT, _offset_key(key), offset)
+        if version == 2:
+            group_id = _whole(GROUP_METADATA_KEY, 2, key)["group"]
+            fields = None if value is None else _versioned(GROUP_METADATA_VALUE, value)
+            return GroupRecord(GROUP_METADATA, group_id, fields)
+    except (Unpackable, UnicodeDecodeError):
+        raise CorruptMessage("A record of a group is too short or holds no text.") from None
+    return None
+
+
+def _offset_key(key: bytes) -> OffsetKey:
+    (size,) = SHORT.unpack_from(key, 2)
+    group_end = 4 + size
+    (topic_size,) = SHORT.unpack_from(key, group_end)
+    topic_end = group_end + 2 + topic_size
+    if size < 0 or topic_size < 0 or topic_end + PARTITION.size != len(key):
+        raise CorruptMessage("The key of a committed offset is not as long as it says.")
+    (partition,) = PARTITION.unpack_from(key, topic_end)
+    group, topic = key[4:group_end].decode(), key[group_end + 2 : topic_end].decode()
+    return OffsetKey(group, topic, partition)
+
+
+def _offset(value: bytes) -> Offset:
+    if value[:2] == b"\x00\x03":
+        _, offset, leader_epoch, size = BEFORE_METADATA.unpack_from(value)
+        end = BEFORE_METADATA.size + size
+        if size < 0 or end + TIMESTAMP.size != len(value):
+            raise CorruptMessage("A committed offset is not as long as it says.")
+        (timestamp,) = TIMESTAMP.unpack_from(value, end)
+        metadata = value[BEFORE_METADATA.size : end].decode()
+        return Offset(offset, leader_epoch, metadata, timestamp)
+    return Offset(**_versioned(OFFSET_COMMIT_VALUE, value))
+
+
+def _versioned(message: Message, value: bytes) -> dict[str, Any]:
+    (version,) = SHORT.unpack_from(value)
+    if version not in message.versions:
+        raise CorruptMessage(f"There is no {message.name} of version {version}.")
+    return _whole(message, version, value)
+
+
+def _whole(message: Message, version: int, content: bytes) -> dict[str, Any]:
+    try:
+        return message.read(version, content, SHORT.size)
+    except InvalidRequest as fault:
+        raise CorruptMessage(str(fault)) from None
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """The topics that a consumer's metadata names, or None when it is no such metadata."""
+    try:
+        if SHORT.unpack_from(metadata)[0] < 0:
+            return None
+        return set(SUBSCRIPTION.read(0, metadata, SHORT.size)["topics"])
+    except (Unpackable, InvalidRequest):
+        return None
