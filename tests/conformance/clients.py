@@ -1,4 +1,4 @@
-"""The clients of the table: command lines that speak kcat, and librdkafka through Python."""
+"""The clients of the table: command lines that speak kcat, and programs that are driven."""
 
 from __future__ import annotations
 
@@ -7,39 +7,29 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import (
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
-
+from tests.conformance.driven import Driven
 from tests.conformance.table import (
-    ADMIN,
+    ASYNC_COMMITS,
+    CODECS,
     COMMAND,
+    COMMITS,
+    GROUPS,
     HEADERS,
     LONG_LIVED,
+    METADATA,
     NULLS_AND_EMPTIES,
+    STATIC,
     TIMESTAMPS,
+    YOUNGEST,
     Kafka,
     Record,
     Refused,
     Sent,
-    said,
 )
 
 RECORD_END = b"\x1e"
 KEY_END = b"\x1f"
 TIMEOUT_S = 60
-OFFSET_TAIL = -2000
-"""librdkafka's number for "so many before the end": this minus the distance."""
-
-BEGINNING = -2
-"""ListOffsets's timestamp for the first offset there is."""
-
 PRODUCER = {
     "acks": "all",
     "linger.ms": "0",
@@ -52,7 +42,7 @@ CONSUMER = {"fetch.wait.max.ms": "10"}
 class CommandLine:
     """kcat, or a command that takes its flags."""
 
-    can = frozenset({COMMAND})
+    can = frozenset({COMMAND, *CODECS})
 
     def __init__(self, name: str, produce: Sequence[str], consume: Sequence[str]) -> None:
         self.name = name
@@ -138,115 +128,49 @@ def properties(settings: Mapping[str, str]) -> list[str]:
     return [word for item in settings.items() for word in ("-X", "=".join(item))]
 
 
-class Librdkafka:
-    """confluent-kafka."""
-
-    name = "confluent-kafka"
-    can = frozenset({HEADERS, TIMESTAMPS, NULLS_AND_EMPTIES, ADMIN, LONG_LIVED})
-
-    def produce(
-        self,
-        kafka: Kafka,
-        topic: str,
-        records: Sequence[Sent],
-        partition: int = -1,
-        settings: Mapping[str, str] = {},
-    ) -> None:
-        faults: list[KafkaError] = []
-
-        def heard(fault: KafkaError | None, _: Message) -> None:
-            if fault is not None:
-                faults.append(fault)
-
-        producer = Producer(
-            {"bootstrap.servers": kafka.bootstrap, "log_level": 0, **PRODUCER, **settings}
-        )
-        for value, key, headers, timestamp_ms in records:
-            producer.produce(
-                topic, value, key, partition, heard, timestamp=timestamp_ms, headers=[*headers]
-            )
-        assert producer.flush(TIMEOUT_S) == 0
-        if faults:
-            raise Refused(said(faults[0]))
-
-    def consume(
-        self,
-        kafka: Kafka,
-        topic: str,
-        partition: int = 0,
-        start: int | str = "beginning",
-        count: int | None = None,
-        settings: Mapping[str, str] = {},
-    ) -> list[Record]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": kafka.bootstrap,
-                "group.id": "conformance",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "log_level": 0,
-                **CONSUMER,
-                **settings,
-            }
-        )
-        try:
-            offset = self.offset(consumer, topic, partition, start)
-            consumer.assign([TopicPartition(topic, partition, offset)])
-            return read(consumer, count)
-        except KafkaException as fault:
-            raise Refused(said(fault.args[0])) from fault
-        finally:
-            consumer.close()
-
-    def offset(self, consumer: Consumer, topic: str, partition: int, start: int | str) -> int:
-        if start == "end":
-            return OFFSET_END
-        if isinstance(start, int):
-            return start if start >= 0 else OFFSET_TAIL + start
-        # Given OFFSET_BEGINNING itself, librdkafka would take half a second to find it out.
-        timestamp = BEGINNING if start == "beginning" else int(start.removeprefix("s@"))
-        asked = TopicPartition(topic, partition, timestamp)
-        (found,) = consumer.offsets_for_times([asked], TIMEOUT_S)
-        if found.error is not None:
-            raise Refused(said(found.error))
-        return found.offset
-
-
-def read(consumer: Consumer, count: int | None) -> list[Record]:
-    """So many records, or all up to the end."""
-    records: list[Record] = []
-    while count is None or len(records) < count:
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None, "the broker went silent"
-        fault = message.error()
-        if fault is None:
-            records.append(record(message))
-        elif fault.code() != KafkaError._PARTITION_EOF:
-            raise Refused(said(fault)) from KafkaException(fault)
-        elif count is None:
-            break
-    return records
-
-
-def record(message: Message) -> Record:
-    return Record(
-        message.partition(),
-        message.offset(),
-        message.key(),
-        message.value(),
-        message.headers() or [],
-        message.timestamp()[1],
-    )
-
-
 KCAT = CommandLine("kcat", ["kcat", "-P"], ["kcat", "-C"])
 OURS = CommandLine(
     "kafkalite",
     [sys.executable, "-m", "kafkalite", "produce"],
     [sys.executable, "-m", "kafkalite", "consume"],
 )
-CLIENTS = [KCAT, OURS, Librdkafka()]
+ALL_OF_A_RECORD = {HEADERS, TIMESTAMPS, NULLS_AND_EMPTIES}
+TOPICS = {
+    "create_topic",
+    "delete_topic",
+    "grow_topic",
+    "list_topics",
+    "describe_topic",
+    "delete_records",
+    "offset",
+    "describe_cluster",
+}
+CONFIGS = {"describe_config", "alter_config", "replace_config"}
+GROUP_ADMIN = {
+    "list_groups",
+    "describe_group",
+    "delete_group",
+    "group_offsets",
+    "set_group_offsets",
+    "delete_group_offsets",
+}
+
+
+def python(name: str, module: str, can: set[str]) -> Driven:
+    return Driven(
+        name, [sys.executable, "-m", f"tests.conformance.programs.{module}"], frozenset(can)
+    )
+
+
+LIBRDKAFKA = python(
+    "confluent-kafka",
+    "librdkafka",
+    {*CODECS, *ALL_OF_A_RECORD, LONG_LIVED, YOUNGEST, *TOPICS, *CONFIGS}
+    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC}
+    | {"range", "roundrobin", "cooperative-sticky"}
+    | GROUP_ADMIN - {"delete_group_offsets"},
+)
+CLIENTS = [KCAT, OURS, LIBRDKAFKA]
 
 
 def missing(client: object) -> bool:

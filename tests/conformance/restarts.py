@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from confluent_kafka import KafkaError, Message, Producer
-
 from tests.conformance.table import (
     COMMAND,
     LONG_LIVED,
@@ -45,49 +43,16 @@ def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime],
     """One idempotent producer sends on while the broker ends; then the log is what it was told."""
     assert kafka.lifetime is not None
     topic = kafka.topic(partitions=PARTITIONS)
-    acked: dict[int, dict[int, bytes | None]] = {index: {} for index in range(PARTITIONS)}
-    faults: list[KafkaError] = []
-
-    def heard(fault: KafkaError | None, message: Message) -> None:
-        if fault is not None:
-            faults.append(fault)
-        else:
-            acked[message.partition() or 0][message.offset() or 0] = message.value()
-
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 1,
-            "reconnect.backoff.ms": 10,
-            "reconnect.backoff.max.ms": 50,
-            "retry.backoff.ms": 10,
-            "log_level": 0,
-        }
-    )
-    sent = 0
-
-    def more(count: int) -> None:
-        nonlocal sent
-        for _ in range(count):
-            producer.produce(topic, b"%d" % sent, partition=sent % PARTITIONS, on_delivery=heard)
-            sent += 1
-        producer.poll(0)
-
-    def answers() -> int:
-        more(10)
-        return sum(map(len, acked.values()))
-
+    stream = client.stream(kafka, topic, PARTITIONS)
     for _ in range(RESTARTS):
-        seen = answers()
-        until(lambda: answers() > seen + 500)  # noqa: B023
-        more(500)
+        seen = stream.count
+        until(lambda: stream.count > seen + 500)  # noqa: B023
         end_and_start(kafka.lifetime)
-    assert producer.flush(30) == 0
-    assert faults == []
+    sent = stream.end()
+    assert stream.faults == []
     for index in range(PARTITIONS):
         got = client.consume(kafka, topic, index)
-        assert {record.offset: record.value for record in got} == acked[index]
+        assert {record.offset: record.value for record in got} == stream.acked[index]
         assert [record.value for record in got] == [
             b"%d" % i for i in range(index, sent, PARTITIONS)
         ]

@@ -2,8 +2,8 @@
 
 A scenario is a function of a client and a Kafka; its name is a sentence that could be false, and
 `needs` says what not every client can do.  It knows nothing of whose Kafka it is: the bootstrap
-address of Apache Kafka serves as well.  Modules that hold scenarios are producing, consuming,
-topics and restarts; `cases()` pairs each with every client that can run it.
+address of Apache Kafka serves as well.  `cases()` pairs each scenario with every client that can
+run it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,20 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 HEADERS = "headers of each record"
 TIMESTAMPS = "timestamps of the sender's choice"
 NULLS_AND_EMPTIES = "nulls and empty bytes in one run"
-ADMIN = "the admin APIs"
 LONG_LIVED = "one producer over a restart"
 COMMAND = "a command line"
+YOUNGEST = "youngest"
+GROUPS = "members of groups"
+COMMITS = "commits when told to"
+ASYNC_COMMITS = "commits that are not waited for"
+METADATA = "a text beside each committed offset"
+STATIC = "members with a name of their own"
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+COOPERATIVE = "cooperative-sticky"
+OPTIONAL = frozenset({*CODECS, *ASSIGNORS})
+"""Values of variants that not every client knows: who runs the variant must be able to."""
 
 Answer = TypeVar("Answer")
 
@@ -49,6 +60,59 @@ class Record(NamedTuple):
 
 class Refused(Exception):
     """The client was told that something cannot be; the text is librdkafka's name for it."""
+
+
+class Read(NamedTuple):
+    """A record that a member of a group has read."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+class Member(Protocol):
+    """A client that reads on in a group, in a process of its own."""
+
+    read: list[Read]
+    """What it has read, in the order it came."""
+
+    assigned: frozenset[Place]
+    changes: list[tuple[str, frozenset[Place]]]
+    """Each "assigned" and "revoked" it was told of, with the partitions."""
+
+    faults: list[str]
+    """What it was told on the way that made it give up, or that it thinks a fault."""
+
+    def commit(
+        self, offsets: Mapping[Place, tuple[int, str]] | None = None, wait: bool = True
+    ) -> None:
+        """Commit how far it has read, or these offsets, each with a text beside it."""
+
+    def leave(self) -> None:
+        """Leave the group as a client does that ends in good order."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class Stream(Protocol):
+    """An idempotent producer that sends on; the value of a record is its number."""
+
+    acked: dict[int, dict[int, bytes | None]]
+    """What it was told is written: by partition, offset to value."""
+
+    count: int
+    """How many that are."""
+
+    faults: list[str]
+
+    def end(self) -> int:
+        """Wait for the last acknowledgement; how many records were sent."""
 
 
 class Client(Protocol):
@@ -82,11 +146,22 @@ class Client(Protocol):
         "s@MILLISECONDS".
         """
 
+    def join(
+        self, kafka: Kafka, group: str, topics: Sequence[str], settings: Mapping[str, str] = ...
+    ) -> Member:
+        """Become a member of a group, and read on; needs GROUPS."""
+
+    def stream(self, kafka: Kafka, topic: str, partitions: int) -> Stream:
+        """Send on, from partition to partition in turn, until told to end; needs LONG_LIVED."""
+
+    def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
+        """One admin call, named as it stands in `can`; driven.py tells what each answers."""
+
 
 class Lifetime(Protocol):
     """What ends a broker and starts it again: kafkalite.testing.Broker, tools' ApacheKafka."""
 
-    def kill(self) -> None: ...
+    def kill(self, node_id: int | None = None) -> None: ...
     def stop(self) -> None: ...
     def start(self) -> None: ...
 
@@ -144,7 +219,8 @@ def scenario(
             for value in values:
                 run = bound(function, variant, value)
                 name = f"{words}[{value}]"
-                SCENARIOS[name] = Scenario(name, run, frozenset(needs), restarts)
+                wanted = {*needs, value} if value in OPTIONAL else needs
+                SCENARIOS[name] = Scenario(name, run, frozenset(wanted), restarts)
         if not variants:
             assert words not in SCENARIOS
             SCENARIOS[words] = Scenario(words, function, frozenset(needs), restarts)

@@ -1,0 +1,342 @@
+"""Clients that are programs of their own, driven over JSON lines: one way for every language.
+
+A program reads orders from stdin, one a line, and answers each on stdout before it takes the next:
+
+    {"do": "produce", "bootstrap": "127.0.0.1:9092", "topic": …}     an order
+    {"answer": …}                                                    done
+    {"refused": {"code": 3, "text": "…"}}                            Kafka said no: its error code
+    {"refused": {"code": null, "text": "…"}}                         the client itself said no
+
+Bytes are strings of the characters 0 to 255, and null is null.  Settings are librdkafka's; a
+program translates those it is given.  A program ends when its stdin does.
+
+    produce    topic, records [[value, key, [[header, content]…], timestamp_ms]…], partition (-1:
+               by key), settings; a timestamp of 0 is left to the client
+    consume    topic, partition, start, count, settings: [[partition, offset, key, value, headers,
+               timestamp_ms]…]; start and count are as in table.Client
+    stream     topic, partitions: answered at once; from then on record i, its value the number in
+               decimals, goes to partition i % partitions without an end, by an idempotent producer
+               that takes up to 500 at a time, and each acknowledgement is an event
+    unstream   stop that, wait for all acknowledgements: how many records were sent
+
+    join       group, topics, settings: answered at once; from then on it reads, and what happens
+               is told by events.  "enable.auto.commit" is the client's own; where it is "false",
+               nothing is committed but by `commit`
+    commit     offsets [[topic, partition, offset, metadata]…] or null for how far it has read,
+               wait: whether the call waits for the broker
+    leave      close the consumer in good order
+
+    events, between answers:
+    {"assigned": [[topic, partition]…]}     what was added; {"revoked": …} what was taken
+    {"read": [[topic, partition, offset, value]…]}
+    {"acked": [[partition, offset, value]…]}
+    {"fault": "…"}                          what its member or stream has ended of
+
+What it can do beside that, and what it answers:
+
+    create_topic         name, partitions, replicas, config {}, trial: null
+    delete_topic         name: null                     grow_topic    name, partitions: null
+    list_topics          [name…]
+    describe_topic       name: {"internal": …, "partitions": [{"id", "leader", "replicas", "isr"}…]}
+    delete_records       topic, partition, before: null
+    offset               topic, partition, at ("earliest", "latest", milliseconds; "youngest" where
+                         that stands in `can` too): the offset
+    describe_cluster     {"id", "controller", "nodes": [id…]}
+    describe_config      kind ("topic", "broker", "group"), name: {key: [value, whether default]}
+    alter_config         kind, name, changes {key: value, null to unset}: null
+    replace_config       the same, but what is not named is unset (AlterConfigs)
+    list_groups          {group: state, or null where the client does not say}
+    describe_group       group: {"state", "protocol" (the assignor), "members": [{"id", "client_id",
+                         "host", "instance", "assigned": [[topic, partition]…]}…]}
+    delete_group         group: null
+    group_offsets        group: [[topic, partition, offset, metadata]…]
+    set_group_offsets    group, offsets [[topic, partition, offset, metadata]…]: null
+    delete_group_offsets group, partitions [[topic, partition]…]: null
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from tests.conformance.table import Kafka, Member, Place, Read, Record, Refused, Sent
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE_S = 60
+Event = dict[str, Any]
+
+
+class Program:
+    """One running program."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=environment,
+        )
+        self.answers: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.heard: Callable[[Event], None] = ignored
+        self.reader = threading.Thread(target=self.listen, daemon=True)
+        self.reader.start()
+
+    def listen(self) -> None:
+        """Take answers and events as they come, until the program ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line)
+            if "answer" in told or "refused" in told:
+                self.answers.put(told)
+            else:
+                self.heard(told)
+        self.answers.put({"refused": {"code": None, "text": "the program has ended"}})
+
+    def order(self, do: str, **arguments: Any) -> Any:
+        """Give an order and wait for its answer; Refused if that is a no."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self.process.stdin.flush()
+        told = self.answers.get(timeout=PATIENCE_S)
+        if "answer" in told:
+            return told["answer"]
+        raise Refused(named(**told["refused"]))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def ignored(_: Event) -> None:
+    """An event that nobody waits for."""
+
+
+def named(code: int | None, text: str) -> str:
+    """librdkafka's name for what the broker said, before the client's own words."""
+    return text if code is None else f"{KafkaError(code).str()}: {text}"
+
+
+class Driven:
+    """A client that is a program; those that have nothing to do are kept for the next order."""
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        can: frozenset[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.words = words
+        self.can = can
+        self.environment = environment
+        self.idle: list[Program] = []
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        while self.idle:
+            self.idle.pop().kill()
+
+    def program(self) -> Program:
+        """One with nothing to do."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return Program(self.words, self.environment)
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[Program]:
+        """A program for one order; one that did not come to an answer is not used again."""
+        program = self.program()
+        try:
+            yield program
+        except Refused:
+            pass_on = program.process.poll() is None
+            if pass_on:
+                self.idle.append(program)
+            else:
+                program.kill()
+            raise
+        except BaseException:
+            program.kill()
+            raise
+        self.idle.append(program)
+
+    def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
+        with self.busy() as program:
+            return program.order(what, bootstrap=kafka.bootstrap, **arguments)
+
+    def produce(
+        self,
+        kafka: Kafka,
+        topic: str,
+        records: Sequence[Sent],
+        partition: int = -1,
+        settings: Mapping[str, str] = {},
+    ) -> None:
+        lines = [
+            [text(r.value), text(r.key), [[n, text(c)] for n, c in r.headers], r.timestamp_ms]
+            for r in records
+        ]
+        self.ask(
+            kafka,
+            "produce",
+            topic=topic,
+            records=lines,
+            partition=partition,
+            settings=dict(settings),
+        )
+
+    def consume(
+        self,
+        kafka: Kafka,
+        topic: str,
+        partition: int = 0,
+        start: int | str = "beginning",
+        count: int | None = None,
+        settings: Mapping[str, str] = {},
+    ) -> list[Record]:
+        lines = self.ask(
+            kafka,
+            "consume",
+            topic=topic,
+            partition=partition,
+            start=start,
+            count=count,
+            settings=dict(settings),
+        )
+        return [
+            Record(at, offset, raw(key), raw(value), [(n, raw(c)) for n, c in headers], time_ms)
+            for at, offset, key, value, headers, time_ms in lines
+        ]
+
+    def join(
+        self,
+        kafka: Kafka,
+        group: str,
+        topics: Sequence[str],
+        settings: Mapping[str, str] = {},
+    ) -> DrivenMember:
+        return DrivenMember(self, kafka, group, topics, settings)
+
+    def stream(self, kafka: Kafka, topic: str, partitions: int) -> DrivenStream:
+        return DrivenStream(self, kafka, topic, partitions)
+
+
+class DrivenMember(Member):
+    """A program that is a member of a group."""
+
+    def __init__(
+        self,
+        client: Driven,
+        kafka: Kafka,
+        group: str,
+        topics: Sequence[str],
+        settings: Mapping[str, str],
+    ) -> None:
+        self.client = client
+        self.read: list[Read] = []
+        self.assigned: frozenset[Place] = frozenset()
+        self.changes: list[tuple[str, frozenset[Place]]] = []
+        self.faults: list[str] = []
+        self.program = client.program()
+        self.program.heard = self.hear
+        self.program.order(
+            "join",
+            bootstrap=kafka.bootstrap,
+            group=group,
+            topics=list(topics),
+            settings=dict(settings),
+        )
+
+    def hear(self, event: Event) -> None:
+        for what, told in event.items():
+            if what == "read":
+                self.read += [Read(topic, at, offset, raw(v)) for topic, at, offset, v in told]
+            elif what == "fault":
+                self.faults.append(told)
+            else:
+                places = frozenset((topic, partition) for topic, partition in told)
+                self.changes.append((what, places))
+                if what == "assigned":
+                    self.assigned |= places
+                else:
+                    self.assigned -= places
+
+    def commit(
+        self, offsets: Mapping[Place, tuple[int, str]] | None = None, wait: bool = True
+    ) -> None:
+        given = None if offsets is None else [[*at, *what] for at, what in offsets.items()]
+        self.program.order("commit", offsets=given, wait=wait)
+
+    def leave(self) -> None:
+        try:
+            self.program.order("leave")
+        except BaseException:
+            self.kill()
+            raise
+        self.program.heard = ignored
+        self.assigned = frozenset()
+        self.client.idle.append(self.program)
+
+    def kill(self) -> None:
+        self.program.kill()
+        self.assigned = frozenset()
+
+
+class DrivenStream:
+    """A program whose producer sends on; `acked` is what it was told: offset to value."""
+
+    def __init__(self, client: Driven, kafka: Kafka, topic: str, partitions: int) -> None:
+        self.client = client
+        self.acked: dict[int, dict[int, bytes | None]] = {at: {} for at in range(partitions)}
+        self.faults: list[str] = []
+        self.program = client.program()
+        self.program.heard = self.hear
+        self.program.order("stream", bootstrap=kafka.bootstrap, topic=topic, partitions=partitions)
+
+    def hear(self, event: Event) -> None:
+        if "fault" in event:
+            self.faults.append(event["fault"])
+        for partition, offset, value in event.get("acked", ()):
+            self.acked[partition][offset] = raw(value)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+    def end(self) -> int:
+        """Wait for the last acknowledgement; how many records were sent."""
+        try:
+            sent = self.program.order("unstream")
+        except BaseException:
+            self.program.kill()
+            raise
+        self.program.heard = ignored
+        self.client.idle.append(self.program)
+        return int(sent)
+
+
+def text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode("latin-1")
+
+
+def raw(told: str | None) -> bytes | None:
+    return None if told is None else told.encode("latin-1")

@@ -1,0 +1,1 @@
+"""The Python clients as programs that driven.py drives."""
