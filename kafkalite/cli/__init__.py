@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from kafkalite.cli.command import COMMANDS, Command, Usage, described, nearest, warn
@@ -30,7 +30,9 @@ MODULES = {
     "topic": "topic",
     "node": "node",
     "config": "config",
+    "profile": "profiles",
     "log": "log",
+    "shell-tools": "shell_tools",
 }
 """The module that holds each word, in the order the help shows them."""
 
@@ -44,8 +46,13 @@ NOBODY_READS = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code."""
+    return guarded(lambda: run(sys.argv[1:] if argv is None else argv))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """What a run ends with; whatever goes wrong in it becomes a sentence and an exit code."""
     try:
-        code = run(sys.argv[1:] if argv is None else argv)
+        code = run()
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -3,7 +3,7 @@
 Whatever talks to a broker here talks to any Kafka: nothing of kafkalite's broker is imported.
 librdkafka logs nothing; its complaints about the network are kept, so that a broker that does not
 answer is one sentence after a few seconds.  `-X` may set any of librdkafka's properties and wins
-over what the commands set themselves.
+over what the commands set themselves.  Which cluster is asked is said in profiles.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypedDict
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
+from kafkalite.cli import profiles
 from kafkalite.cli.command import argument, key_value, warn
 from kafkalite.errors import Refusal
+from kafkalite.process.ready import default_data_directory, running
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 
@@ -28,8 +30,13 @@ CONNECTION = (
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        default=os.environ.get("KAFKALITE_BOOTSTRAP") or BOOTSTRAP_DEFAULT,
-        help="a broker of the cluster (default: %(default)s, or $KAFKALITE_BOOTSTRAP)",
+        help="a broker of the cluster (default: the profile's, $KAFKALITE_BOOTSTRAP,"
+        f" the broker that runs here, or {BOOTSTRAP_DEFAULT}; see kafkalite profile --help)",
+    ),
+    argument(
+        "--profile",
+        metavar="NAME",
+        help="the cluster kept under this name (kafkalite profile list shows them)",
     ),
     argument(
         "-X",
@@ -41,7 +48,16 @@ CONNECTION = (
         help="set any librdkafka property",
     ),
 )
-"""The arguments of every command that asks a broker."""
+"""The arguments of every command that asks a broker: `Cluster(**connection)`."""
+
+
+class Connection(TypedDict):
+    """What they hold."""
+
+    bootstrap: str | None
+    profile: str | None
+    properties: Sequence[tuple[str, str]]
+
 
 PRODUCER: dict[str, Any] = {
     "enable.idempotence": True,
@@ -68,12 +84,52 @@ CREATION_TIMEOUT_S = 3.0
 SILENCE_S = 5.0
 
 
-class Cluster:
-    """The Kafka behind an address."""
+class Place(NamedTuple):
+    """Where a cluster is, what it takes to reach it, and which profile says so, if one does."""
 
-    def __init__(self, bootstrap: str, properties: Sequence[tuple[str, str]]) -> None:
-        self.bootstrap = bootstrap
-        self.properties = dict(properties)
+    bootstrap: str
+    properties: Mapping[str, str]
+    profile: str
+
+
+def found(bootstrap: str | None, profile: str | None) -> Place:
+    """The cluster that is named first, in the order that profiles.py gives.
+
+    An address takes nothing from a profile that was not named beside it: what is in there, a
+    password perhaps, is for another cluster.
+    """
+    if profile is not None:
+        return placed(profile, profiles.profile_of(profile), bootstrap)
+    if bootstrap is not None:
+        return Place(bootstrap, {}, "")
+    if named := os.environ.get("KAFKALITE_BOOTSTRAP"):
+        return Place(named, {}, "")
+    if named := os.environ.get("KAFKALITE_PROFILE"):
+        return placed(named, profiles.profile_of(named))
+    if in_use := profiles.profile_in_use():
+        return placed(*in_use)
+    with suppress(Refusal):  # somebody else's
+        if ready := running(default_data_directory()):
+            return Place(ready["bootstrap"], {}, "")
+    return Place(BOOTSTRAP_DEFAULT, {}, "")
+
+
+def placed(name: str, profile: Mapping[str, str], bootstrap: str | None = None) -> Place:
+    properties = {key: value for key, value in profile.items() if key != profiles.ADDRESS}
+    return Place(bootstrap or profile[profiles.ADDRESS], properties, name)
+
+
+class Cluster:
+    """The Kafka that a command asks."""
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        properties: Sequence[tuple[str, str]] = (),
+        profile: str | None = None,
+    ) -> None:
+        self.bootstrap, held, self.profile = found(bootstrap, profile)
+        self.properties = {**held, **dict(properties)}
         self.complaint = ""
         self.answered = False
 
@@ -125,8 +181,9 @@ class Cluster:
                     raise
                 if self.complaint:
                     break
+        named = f" (profile {self.profile})" if self.profile else ""
         raise Refusal(
-            f"no broker answers at {self.bootstrap}"
+            f"no broker answers at {self.bootstrap}{named}"
             f"{': ' + plain(self.complaint) if self.complaint else ''}"
             " (start one with: kafkalite start; or name another with -b)"
         )

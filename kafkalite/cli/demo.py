@@ -27,13 +27,13 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, sentences
+from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, Connection, sentences
 from kafkalite.cli.command import argument, command, say
 from kafkalite.cli.messages import Sender, batches
 from kafkalite.cli.progress import Progress
@@ -110,8 +110,7 @@ def demo(
     topic: str,
     partitions: int,
     as_json: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Stream a year of real flights through the broker, and check that every one arrives.
 
@@ -125,8 +124,8 @@ def demo(
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
     flights_file, airlines_file = flight_files()
-    with broker_at(bootstrap) as address, sentences():
-        cluster = Cluster(address, properties)
+    cluster = Cluster(**connection)
+    with broker_at(cluster.bootstrap) as cluster.bootstrap, sentences():
         created(cluster, topic, partitions)
         before = ends(cluster, topic)
         told_of_earlier_runs(cluster, topic)

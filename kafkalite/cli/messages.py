@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from typing import Unpack
 
 from confluent_kafka import (
     Consumer,
@@ -32,7 +33,7 @@ from confluent_kafka import (
 )
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import CONNECTION, Cluster, Patience, plain, sentences
+from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, plain, sentences
 from kafkalite.cli.command import Usage, argument, command, key_value, say, warn
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
@@ -100,8 +101,7 @@ def produce(
     codec: str,
     empty_is_null: bool,
     quiet: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Send each line of stdin, or of files, as a record.
 
@@ -116,7 +116,7 @@ def produce(
     """
     if by_line and not files:
         raise Usage("-l wants the files to read (stdin is always read by line)")
-    cluster = Cluster(bootstrap, properties)
+    cluster = Cluster(**connection)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     total_size = whole_size(files)
     short = total_size is not None and total_size <= SHORT_SIZE_MAX
@@ -325,8 +325,7 @@ def consume(
     delimiter: bytes,
     show_null: bool,
     quiet: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
 
@@ -341,7 +340,7 @@ def consume(
     if count is not None and count < 0:
         raise Usage(f"-c wants a number of records, not {count}")
     gc.disable()  # as above
-    cluster = Cluster(bootstrap, properties)
+    cluster = Cluster(**connection)
     write: Writer = json_lines
     if not as_json:
         percent = delimiter.replace(b"%", b"%%")

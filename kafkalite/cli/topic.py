@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -22,7 +22,14 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, plain, sentences
+from kafkalite.cli.clients import (
+    ANSWER_TIMEOUT_S,
+    CONNECTION,
+    Cluster,
+    Connection,
+    plain,
+    sentences,
+)
 from kafkalite.cli.command import argument, columns, command, key_value
 from kafkalite.errors import Refusal
 
@@ -59,8 +66,7 @@ def create(
     configs: Sequence[tuple[str, str]],
     if_not_exists: bool,
     as_json: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Create topics.
 
@@ -70,7 +76,7 @@ def create(
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    admin = reached(bootstrap, properties)
+    admin = reached(connection)
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
     ]
@@ -93,8 +99,7 @@ def list_topics(
     internal: bool,
     names: bool,
     as_json: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """List topics with their partitions and replicas.
 
@@ -102,7 +107,7 @@ def list_topics(
       kafkalite topic list
       kafkalite topic list --names | grep ^test- | xargs kafkalite topic delete
     """
-    cluster = Cluster(bootstrap, properties)
+    cluster = Cluster(**connection)
     with sentences():
         found = cluster.metadata(cluster.admin()).topics
     topics = [
@@ -126,8 +131,7 @@ def list_topics(
 def describe(
     names: Sequence[str],
     as_json: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Describe topics: id, partitions with their leaders and offsets, configs that were set.
 
@@ -135,7 +139,7 @@ def describe(
       kafkalite topic describe flights
       kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
     """
-    admin = reached(bootstrap, properties)
+    admin = reached(connection)
     with sentences():
         found, faults = settled(admin.describe_topics(TopicCollection([*names])))
         topics = [described(admin, topic) for topic in found.values()]
@@ -156,8 +160,7 @@ def delete(
     names: Sequence[str],
     if_exists: bool,
     as_json: bool,
-    bootstrap: str,
-    properties: Sequence[tuple[str, str]],
+    **connection: Unpack[Connection],
 ) -> None:
     """Delete topics and all their records.
 
@@ -165,16 +168,16 @@ def delete(
       kafkalite topic delete flights
       kafkalite topic delete flights audit --if-exists
     """
-    admin = reached(bootstrap, properties)
+    admin = reached(connection)
     with sentences():
         futures = admin.delete_topics([*names])
     pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
     report("deleted", futures, pardoned, as_json)
 
 
-def reached(bootstrap: str, properties: Sequence[tuple[str, str]]) -> AdminClient:
+def reached(connection: Connection) -> AdminClient:
     """An admin client whose cluster has answered once."""
-    cluster = Cluster(bootstrap, properties)
+    cluster = Cluster(**connection)
     with sentences():
         admin = cluster.admin()
         cluster.metadata(admin)

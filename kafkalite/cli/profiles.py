@@ -1,0 +1,318 @@
+"""kafkalite profile: names for clusters, with all that it takes to reach them.
+
+A command asks the cluster that is named first here:
+  -b HOST:PORT                 that address, and nothing of a profile unless --profile names one
+  --profile NAME               what the profile holds
+  $KAFKALITE_BOOTSTRAP         that address, and nothing of a profile
+  $KAFKALITE_PROFILE           what the profile of that name holds
+  kafkalite profile use NAME   what the profile in use holds
+  the broker that runs on the default data directory, wherever it listens
+  127.0.0.1:9092
+-X adds to whatever was found, and wins over it.
+
+Profiles are in $XDG_CONFIG_HOME/kafkalite/profiles.ini (~/.config where that is not set), a section
+of librdkafka's properties for each.  It may hold passwords, so only its owner can read it.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fcntl
+import getpass
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kafkalite.cli.command import Usage, argument, columns, command, key_value, nearest, warn
+from kafkalite.errors import Refusal
+
+ADDRESS = "bootstrap.servers"
+HIDDEN = "********"
+HEAD = "profile "
+SETTINGS, IN_USE = "kafkalite", "profile"
+
+NAME = argument("name", metavar="PROFILE", help="the profile's name")
+JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+Profile = dict[str, str]
+"""librdkafka's properties, the address among them."""
+
+
+@command(JSON, name="list")
+def list_profiles(as_json: bool) -> None:
+    """List the profiles; what is secret in them is not shown.
+
+    Examples:
+      kafkalite profile list
+      kafkalite profile list --json | jq -r '.[].name'
+    """
+    profiles, in_use = read()
+    listed: list[dict[str, Any]] = [
+        {"name": name, "in_use": name == in_use, "properties": shown(profile)}
+        for name, profile in sorted(profiles.items())
+    ]
+    if as_json:
+        print(json.dumps(listed))
+        return
+    rows = [
+        [
+            each["name"],
+            "yes" if each["in_use"] else None,
+            each["properties"][ADDRESS],
+            each["properties"].get("security.protocol", "plaintext").lower(),
+        ]
+        for each in listed
+    ]
+    print(columns(["PROFILE", "IN USE", "ADDRESS", "SECURITY"], rows))
+
+
+@command(
+    NAME,
+    argument("-b", "--bootstrap", metavar="HOST:PORT", required=True, help="its brokers"),
+    argument(
+        "-X",
+        dest="properties",
+        metavar="PROP=VALUE",
+        type=key_value,
+        action="append",
+        default=[],
+        help="any librdkafka property; may be repeated",
+    ),
+    argument(
+        "--secret",
+        dest="secrets",
+        metavar="PROP",
+        action="append",
+        default=[],
+        help="a property whose value is asked for, or read as a line of stdin; may be repeated",
+    ),
+    argument("--replace", action="store_true", help="replace a profile of that name"),
+    argument("--use", action="store_true", dest="then_use", help="and use it from now on"),
+    JSON,
+)
+def add(
+    name: str,
+    bootstrap: str,
+    properties: Sequence[tuple[str, str]],
+    secrets: Sequence[str],
+    replace: bool,
+    then_use: bool,
+    as_json: bool,
+) -> None:
+    """Keep a cluster under a name.
+
+    Examples:
+      kafkalite profile add test -b 127.0.0.1:19092 --use
+      kafkalite profile add prod -b kafka.example.org:9093 -X security.protocol=SASL_SSL \\
+          -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=me --secret sasl.password
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise Usage(f"a profile's name is letters, digits, dots, dashes and _, not {name!r}")
+    profile = {ADDRESS: bootstrap, **dict(properties)}
+    profile |= {secret: asked(secret) for secret in secrets}
+    check(profile)
+    with changed() as (profiles, settings):
+        if name in profiles and not replace:
+            raise Refusal(f"profile {name} exists already (--replace puts this in its place)")
+        profiles[name] = profile
+        if then_use:
+            settings[IN_USE] = name
+    said = {"name": name, "added": True, "in_use": then_use}
+    print(json.dumps(said) if as_json else f"{name} added{' and in use' if then_use else ''}")
+
+
+@command(
+    argument("name", metavar="PROFILE", nargs="?", help="the profile's name"),
+    argument("--none", action="store_true", help="use no profile any more"),
+    JSON,
+)
+def use(name: str | None, none: bool, as_json: bool) -> None:
+    """Let commands that name no cluster ask this one from now on.
+
+    Examples:
+      kafkalite profile use prod
+      kafkalite profile use --none
+    """
+    if (name is None) != none:
+        raise Usage("name the profile to use, or say --none")
+    with changed() as (profiles, settings):
+        if name is None:
+            settings.pop(IN_USE, None)
+        else:
+            find(profiles, name)
+            settings[IN_USE] = name
+    print(json.dumps({"in_use": name}) if as_json else f"{name or 'no profile'} is in use")
+
+
+@command(
+    argument("names", metavar="PROFILE", nargs="+", help="the profiles' names"),
+    JSON,
+)
+def remove(names: Sequence[str], as_json: bool) -> None:
+    """Forget profiles.
+
+    Examples:
+      kafkalite profile remove test
+    """
+    with changed() as (profiles, settings):
+        for name in dict.fromkeys(names):
+            find(profiles, name)
+            del profiles[name]
+            if settings.get(IN_USE) == name:
+                del settings[IN_USE]
+    if as_json:
+        print(json.dumps([{"name": name, "removed": True} for name in names]))
+    else:
+        print("".join(f"{name} removed\n" for name in names), end="")
+
+
+def asked(secret: str) -> str:
+    """A secret from whoever sits there, unseen; or a line of stdin."""
+    if sys.stdin.isatty():
+        value = getpass.getpass(f"{secret}: ")
+    else:
+        value = sys.stdin.readline().rstrip("\r\n")
+    if not value:
+        raise Refusal(f"nothing was given for {secret}")
+    return value
+
+
+def profile_of(name: str) -> Profile:
+    """What a profile holds; a Refusal where there is none of that name."""
+    profiles, _ = read()
+    return find(profiles, name)
+
+
+def profile_in_use() -> tuple[str, Profile] | None:
+    """The profile that `use` has chosen, if any."""
+    profiles, in_use = read()
+    return (in_use, find(profiles, in_use)) if in_use else None
+
+
+def find(profiles: Mapping[str, Profile], name: str) -> Profile:
+    if name not in profiles:
+        hint = nearest(name, profiles) or " (see: kafkalite profile list)"
+        raise Refusal(f"there is no profile {name!r}{hint}")
+    return profiles[name]
+
+
+def check(profile: Profile) -> None:
+    """Refuse what librdkafka would not take; nobody is connected to for that."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        AdminClient({**profile, ADDRESS: "", "log_level": 0})
+    except KafkaException as fault:
+        raise Refusal(str(fault.args[0].str())) from fault
+
+
+def path() -> Path:
+    """Where the profiles are."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "kafkalite" / "profiles.ini"
+
+
+def read() -> tuple[dict[str, Profile], str | None]:
+    """The profiles by name, and which of them is in use."""
+    profiles, settings = parsed(path())
+    return profiles, settings.get(IN_USE)
+
+
+def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
+    """The profiles that stand in a file, and its settings; nothing where there is no file."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            text = lines.read()
+            mode = os.fstat(lines.fileno()).st_mode
+    except FileNotFoundError:
+        return {}, {}
+    except UnicodeDecodeError:
+        raise Refusal(f"{file} is no text in UTF-8") from None
+    try:
+        sections = sections_of(text)
+    except configparser.Error as fault:
+        words = " ".join(str(fault).split()).replace("'<string>'", str(file))
+        raise Refusal(words.replace("<string>", str(file))) from None
+    settings = sections.pop(SETTINGS, {})
+    profiles = {}
+    for section, properties in sections.items():
+        name = section.removeprefix(HEAD)
+        if name == section:
+            raise Refusal(f"{file}: [{section}] should read [{HEAD}{section}]")
+        if ADDRESS not in properties:
+            raise Refusal(f"{file}: profile {name} has no {ADDRESS}")
+        profiles[name] = properties
+    if mode & 0o077 and any(is_secret(key) for each in profiles.values() for key in each):
+        warn(f"others may read the secrets in {file} (chmod 600 ends that)")
+    return profiles, settings
+
+
+def sections_of(text: str) -> dict[str, Profile]:
+    """What stands in a file of sections; names and values as they are written."""
+    parser = configparser.RawConfigParser(
+        delimiters=("=",), comment_prefixes=("#",), default_section=""
+    )
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(text)
+    return {section: dict(parser.items(section)) for section in parser.sections()}
+
+
+def text_of(sections: Mapping[str, Profile]) -> str:
+    """The same as it stands in the file; a Refusal for what would be read as something else."""
+    lines = []
+    for section, properties in sections.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = " + value.replace("\n", "\n    ") for key, value in properties.items()]
+        lines.append("")
+    text = "\n".join(lines)
+    if sections_of(text) != sections:
+        raise Refusal("a value that begins or ends with a space, or a comment in it, is not kept")
+    return text
+
+
+@contextmanager
+def changed() -> Iterator[tuple[dict[str, Profile], Profile]]:
+    """The profiles and the settings, to be changed: written when the block ends well."""
+    file = path()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        profiles, settings = parsed(file)
+        yield profiles, settings
+        sections = {SETTINGS: settings} if settings else {}
+        sections |= {HEAD + name: profile for name, profile in sorted(profiles.items())}
+        replaced(file, text_of(sections))
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def replaced(file: Path, text: str) -> None:
+    """Put a text in a file's place, whole or not at all, and for its owner alone to read."""
+    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    written = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(written, "w", encoding="utf-8") as lines:
+            lines.write(text)
+            lines.flush()
+            os.fsync(lines.fileno())
+        beside.rename(file)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def shown(profile: Profile) -> Profile:
+    """A profile with nothing secret in it."""
+    return {key: HIDDEN if is_secret(key) else value for key, value in profile.items()}
+
+
+def is_secret(key: str) -> bool:
+    return re.search(r"password|secret|passphrase|token|\.pem$", key) is not None

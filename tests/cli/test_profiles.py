@@ -1,0 +1,161 @@
+"""kafkalite profile, and which cluster a command asks."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+
+import pytest
+
+from kafkalite.cli import clients, main, profiles
+from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, Cluster
+from kafkalite.errors import Refusal
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_chosen(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("KAFKALITE_BOOTSTRAP", raising=False)
+    monkeypatch.delenv("KAFKALITE_PROFILE", raising=False)
+
+
+def asked(capsys, *words):
+    assert main(["profile", *words]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words):
+    code = main(["profile", *words])
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    return code, said.err.removeprefix("kafkalite: ").rstrip("\n")
+
+
+def test_profiles_are_added_listed_used_and_removed(capsys):
+    assert asked(capsys, "list") == "PROFILE  IN USE  ADDRESS  SECURITY\n"
+    assert asked(capsys, "add", "test", "-b", "a:1", "--use") == "test added and in use\n"
+    assert asked(capsys, "add", "prod", "-b", "b:2,c:3", "-X", "client.id=me") == "prod added\n"
+    assert asked(capsys, "list") == (
+        "PROFILE  IN USE  ADDRESS  SECURITY\n"
+        "prod     -       b:2,c:3  plaintext\n"
+        "test     yes     a:1      plaintext\n"
+    )
+    assert asked(capsys, "use", "prod") == "prod is in use\n"
+    assert json.loads(asked(capsys, "list", "--json"))[0] == {
+        "name": "prod",
+        "in_use": True,
+        "properties": {"bootstrap.servers": "b:2,c:3", "client.id": "me"},
+    }
+    assert asked(capsys, "remove", "prod") == "prod removed\n"
+    assert profiles.profile_in_use() is None
+    assert asked(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
+
+
+def test_a_secret_is_read_unseen_never_shown_and_only_its_owners_to_read(capsys, monkeypatch):
+    words = ("-b", "b:2", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN")
+    monkeypatch.setattr("sys.stdin", io.StringIO("as % it = is#\n"))
+    asked(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
+    assert profiles.profile_of("prod")["sasl.password"] == "as % it = is#"
+    assert stat.S_IMODE(profiles.path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(profiles.path().parent.stat().st_mode) == 0o700
+    shown = asked(capsys, "list", "--json")
+    assert "as %" not in shown
+    assert json.loads(shown)[0]["properties"]["sasl.password"] == profiles.HIDDEN
+
+
+def test_secrets_that_others_may_read_are_warned_of_and_closed_with_the_next_change(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
+    asked(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
+    profiles.path().chmod(0o644)
+    assert main(["profile", "use", "prod"]) == 0
+    assert "others may read the secrets" in capsys.readouterr().err
+    assert stat.S_IMODE(profiles.path().stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["add", "a b", "-b", "x:1"], 2, "letters, digits, dots, dashes"),
+        (["add", "test", "-b", "x:1"], 1, "profile test exists already (--replace"),
+        (["add", "new", "-b", "x:1", "-X", "no.such=1"], 1, 'property: "no.such"'),
+        (["add", "new", "-b", "x:1", "-X", "client.id= spaced"], 1, "begins or ends with a space"),
+        (["use", "tset"], 1, "there is no profile 'tset'; did you mean test?"),
+        (["use", "other"], 1, "there is no profile 'other' (see: kafkalite profile list)"),
+        (["use"], 2, "name the profile to use, or say --none"),
+        (["use", "test", "--none"], 2, "name the profile to use, or say --none"),
+        (["remove", "tset"], 1, "did you mean test?"),
+    ],
+)
+def test_a_profile_asked_for_wrongly_is_one_sentence(words, code, sentence, capsys):
+    asked(capsys, "add", "test", "-b", "a:1")
+    before = profiles.path().read_bytes()
+    got, said = refused(capsys, *words)
+    assert got == code
+    assert sentence in said
+    assert profiles.path().read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[prod]\nbootstrap.servers = a:1\n", "[prod] should read [profile prod]"),
+        ("[profile prod]\nclient.id = a\n", "profile prod has no bootstrap.servers"),
+        ("bootstrap.servers = a:1\n", "no section headers"),
+        ("[profile a]\nbootstrap.servers\n", "contains parsing errors"),
+        ("[profile a]\nb = 1\nb = 2\n", "already exists"),
+    ],
+)
+def test_a_file_that_does_not_read_is_one_sentence_that_names_it(text, sentence, capsys):
+    profiles.path().parent.mkdir(parents=True)
+    profiles.path().write_text(text)
+    _, said = refused(capsys, "list")
+    assert sentence in said
+    assert str(profiles.path()) in said
+
+
+def test_a_key_of_several_lines_comes_back_as_it_was():
+    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n\nabc=\n-----END CERTIFICATE-----"
+    sections = {"profile a": {"bootstrap.servers": "a:1", "ssl.ca.pem": pem}}
+    assert profiles.sections_of(profiles.text_of(sections)) == sections
+
+
+def test_the_cluster_asked_is_the_one_that_is_named_first(capsys, monkeypatch):
+    assert Cluster().bootstrap == BOOTSTRAP_DEFAULT
+    here = {"bootstrap": "127.0.0.1:777"}
+    monkeypatch.setattr(clients, "running", lambda directory: here)
+    assert Cluster().bootstrap == "127.0.0.1:777"
+    asked(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
+    asked(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
+    assert Cluster().bootstrap == "used:1"
+    monkeypatch.setenv("KAFKALITE_PROFILE", "named")
+    assert (Cluster().bootstrap, Cluster().properties) == ("named:1", {"client.id": "named"})
+    monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "env:1")
+    assert (Cluster().bootstrap, Cluster().properties) == ("env:1", {})
+    assert Cluster(profile="used").bootstrap == "used:1"
+    assert Cluster("flag:1").bootstrap == "flag:1"
+
+
+def test_an_address_takes_nothing_from_a_profile_that_was_not_named_beside_it(capsys):
+    asked(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
+    assert Cluster("evil:1").properties == {}
+    both = Cluster("prod-2:1", [("client.id", "me")], "prod")
+    assert both.bootstrap == "prod-2:1"
+    assert both.properties == {"sasl.password": "x", "client.id": "me"}
+
+
+def test_a_running_broker_of_somebody_else_is_passed_over(monkeypatch):
+    def other(directory):
+        raise Refusal("belongs to another user")
+
+    monkeypatch.setattr(clients, "running", other)
+    assert Cluster().bootstrap == BOOTSTRAP_DEFAULT
+
+
+def test_silence_names_the_profile_that_was_asked(capsys):
+    asked(capsys, "add", "gone", "-b", "127.0.0.1:1")
+    assert main(["topic", "list", "--profile", "gone"]) == 1
+    assert "no broker answers at 127.0.0.1:1 (profile gone): " in capsys.readouterr().err
