@@ -7,7 +7,7 @@ runs its callbacks at that moment; there is no thread and no loop behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from kafkalite.errors import KafkaError
@@ -28,6 +28,13 @@ class Later(Generic[T]):
         self._fault: KafkaError | None = None
         self._callbacks: list[Callable[[T | None, KafkaError | None], None]] = []
         self.abandoned = abandoned
+
+    @classmethod
+    def of(cls, value: T) -> Later[T]:
+        """One whose value is there."""
+        later: Later[T] = cls()
+        later.resolve(value)
+        return later
 
     @property
     def settled(self) -> bool:
@@ -71,6 +78,16 @@ class Later(Generic[T]):
         self.then(pass_on)
         return result
 
+    def recover(self, change: Callable[[KafkaError], T]) -> Later[T]:
+        """A Later of this value, or of `change(fault)` where there is none."""
+        result: Later[T] = Later(self.abandon)
+
+        def pass_on(value: Any, fault: KafkaError | None) -> None:
+            result.resolve(value if fault is None else change(fault))
+
+        self.then(pass_on)
+        return result
+
     def abandon(self) -> None:
         """Nobody waits any more: whoever would have settled this may forget it."""
         if not self.settled and self.abandoned is not None:
@@ -82,3 +99,30 @@ class Later(Generic[T]):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(None if self._fault else self._value, self._fault)
+
+
+def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
+    """All the values, in their order, once the last has come; the first fault instead of them."""
+    if not laters:
+        return Later.of([])
+
+    def abandon() -> None:
+        for later in laters:
+            later.abandon()
+
+    result: Later[list[T]] = Later(abandon)
+    values: dict[int, T] = {}
+
+    def came(number: int, value: Any, fault: KafkaError | None) -> None:
+        if result.settled:
+            return
+        if fault is not None:
+            result.fail(fault)
+            return
+        values[number] = value
+        if len(values) == len(laters):
+            result.resolve([values[place] for place in range(len(laters))])
+
+    for number, later in enumerate(laters):
+        later.then(lambda value, fault, number=number: came(number, value, fault))
+    return result

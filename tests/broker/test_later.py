@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.later import Later, all_of
 from kafkalite.errors import InvalidRequest, UnknownTopicOrPartition
 
 
@@ -67,3 +67,37 @@ def test_abandoning_a_settled_later_does_nothing():
     later.resolve(1)
     later.abandon()
     assert forgotten == []
+
+
+def test_recovered_a_fault_becomes_a_value_and_a_value_stays():
+    assert heard(Later.of(1).recover(lambda fault: 2)) == [(1, None)]
+    later = Later()
+    recovered = later.recover(lambda fault: str(fault))
+    later.fail(InvalidRequest("no"))
+    assert heard(recovered) == [("no", None)]
+
+
+def test_all_come_in_their_order_once_the_last_has_come():
+    first, second = Later(), Later()
+    both = all_of([first, second])
+    second.resolve(2)
+    assert not both.settled
+    first.resolve(1)
+    assert heard(both) == [([1, 2], None)]
+    assert heard(all_of([])) == [([], None)]
+
+
+def test_of_many_the_first_fault_is_the_answer():
+    first, second = Later(), Later()
+    both = all_of([first, second])
+    fault = InvalidRequest("no")
+    second.fail(fault)
+    first.resolve(1)
+    assert heard(both) == [(None, fault)]
+
+
+def test_abandoned_all_are_abandoned():
+    gone = []
+    laters = [Later(lambda place=place: gone.append(place)) for place in range(2)]
+    all_of(laters).abandon()
+    assert gone == [0, 1]

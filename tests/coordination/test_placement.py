@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from kafkalite.coordination.controller import Controller, Growth, NewTopic
 from kafkalite.coordination.placement import (
     Move,
     Sizes,
+    coordinator_partition,
     drain_moves,
     rebalance_moves,
 )
@@ -290,3 +292,17 @@ def test_sizes_of_what_is_not_there_count_for_nothing():
     assert rebalance_moves(controller.image, sizes) == []
     create(controller, NewTopic("b", 1), sizes=sizes)
     assert leaders_of(controller, "b") == [1]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "hashed"), [("", 0), ("foo", 101574), ("hello", 99162322), ("é", 233)]
+)
+def test_a_groups_partition_follows_from_javas_hash(group_id, hashed):
+    for count in (1, 2, 7, 50):
+        assert coordinator_partition(group_id, count) == hashed % count
+
+
+def test_a_hash_below_zero_and_two_units_a_character_are_as_in_java():
+    # "polygenelubricants".hashCode() is -2^31; "😀" is two units, 0xD83D and 0xDE00.
+    assert coordinator_partition("polygenelubricants", 50) == 0
+    assert coordinator_partition("😀", 1 << 31) == 31 * 0xD83D + 0xDE00

@@ -1,0 +1,223 @@
+"""A machine that keeps a dictionary, in a partition of a real node in this process."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from kafkalite.broker import partition_journal
+from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.partition_journal import PartitionJournal
+from kafkalite.coordination.machine import Result
+from kafkalite.errors import CorruptMessage, KafkaStorageError
+from kafkalite.records.batch import batches
+from tests.handlers.conftest import InProcess
+
+
+class Dictionary:
+    """Keeps the last value of each key; a record is a key and a value."""
+
+    def __init__(self):
+        self.values = {}
+
+    def replay(self, record):
+        key, value = record
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+    def records(self):
+        return ((key, self.values[key]) for key in list(self.values) if key in self.values)
+
+
+def read(key, value):
+    if key.startswith(b"foreign"):
+        return None
+    if key.startswith(b"broken"):
+        raise CorruptMessage("no")
+    return key, value
+
+
+class Kept:
+    """The machine on its partition, opened anew as often as wanted."""
+
+    def __init__(self, node):
+        self.node = node
+        node.create("kept")
+        self.open()
+
+    def open(self):
+        self.partition = self.node.node.replicas.leader("kept", 0)
+        self.journal = PartitionJournal(
+            self.partition, self.node.node.replicas, self.node.node.flusher, self.node.reactor,
+            lambda record: record, read,
+        )  # fmt: skip
+        self.machine = Dictionary()
+        self.journal.load(self.machine)
+        self.host = MachineHost(self.machine, self.journal)
+
+    def set(self, **values):
+        records = [(key.encode(), value) for key, value in values.items()]
+        later = self.host.ask(lambda machine: Result("done", records))
+        came = []
+        later.then(lambda value, fault: came.append((value, fault)))
+        return came
+
+    def restart(self):
+        self.node.restart()
+        self.open()
+
+    @property
+    def log(self):
+        return self.partition.log
+
+    def stored(self):
+        found = self.log.read(self.log.log_start_offset, 1 << 30, self.log.end_offset)
+        return [record for batch in batches(found.read()) for record in batch.records()]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    node = InProcess(tmp_path / "data")
+    yield Kept(node)
+    node.close()
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Written anew after a few records, one at a time."""
+    monkeypatch.setattr(partition_journal, "REWRITE_AFTER_SIZE", 1_000)
+    monkeypatch.setattr(partition_journal, "REWRITE_COUNT", 1)
+
+
+def pass_time(kept, holds):
+    def look():
+        kept.node.clock.advance(10)
+        return holds()
+
+    kept.node.until(look)
+
+
+def fill(kept):
+    for number in range(20):
+        kept.set(a=b"%d" % number, b=b"x" * 50)
+
+
+def test_what_is_decided_is_there_after_a_restart(kept):
+    assert kept.set(a=b"1", b=b"2") == [("done", None)]
+    kept.set(a=b"3", c=b"4")
+    kept.set(b=None)
+    kept.restart()
+    assert kept.machine.values == {b"a": b"3", b"c": b"4"}
+
+
+def test_in_fsync_mode_an_answer_waits_for_the_disk(tmp_path):
+    node = InProcess(tmp_path / "data", durability="fsync")
+    kept = Kept(node)
+    came = kept.set(a=b"1")
+    assert came == [] and kept.machine.values == {b"a": b"1"}
+    node.until(lambda: came)
+    assert kept.log.durable_offset == kept.log.end_offset
+    node.close()
+
+
+def test_what_cannot_be_written_changes_nothing_and_the_next_can_be(kept, monkeypatch):
+    def full(*_, **__):
+        raise KafkaStorageError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(kept.log), "append", full)
+        ((_, fault),) = kept.set(a=b"1")
+    assert isinstance(fault, KafkaStorageError) and kept.machine.values == {}
+    assert kept.set(a=b"2") == [("done", None)]
+
+
+def test_records_of_others_and_broken_ones_are_passed_over(kept, caplog):
+    kept.set(foreign=b"1", a=b"2", broken1=b"3", broken2=b"4")
+    with caplog.at_level(logging.ERROR):
+        kept.restart()
+    assert kept.machine.values == {b"a": b"2"}
+    assert "2 records are passed over" in caplog.text
+
+
+def test_written_anew_it_is_short_and_means_the_same(kept, eager):
+    fill(kept)
+    begin = kept.log.end_offset
+    kept.journal.keep_small(kept.machine)
+    pass_time(kept, lambda: kept.log.log_start_offset == begin)
+    assert [record.key for record in kept.stored()] == [b"a", b"b"]
+    kept.restart()
+    assert kept.machine.values == {b"a": b"19", b"b": b"x" * 50}
+
+
+def test_what_is_decided_while_it_is_written_anew_holds(kept, eager):
+    fill(kept)
+    begin = kept.log.end_offset
+    kept.journal.keep_small(kept.machine)
+    kept.set(b=None, c=b"new")
+    pass_time(kept, lambda: kept.log.log_start_offset == begin)
+    kept.set(a=b"last")
+    kept.restart()
+    assert kept.machine.values == {b"a": b"last", b"c": b"new"}
+
+
+def test_killed_while_it_is_written_anew_it_has_lost_nothing(kept, eager):
+    fill(kept)
+    kept.journal.keep_small(kept.machine)
+    kept.set(c=b"1")
+    values = dict(kept.machine.values)
+    copy = kept.node.killed()
+    again = Kept.__new__(Kept)
+    again.node = copy
+    again.open()
+    assert again.machine.values == values
+    copy.close()
+
+
+def test_the_old_goes_only_when_the_new_is_on_the_disk(kept, eager):
+    fill(kept)
+    held = []
+    kept.journal._flusher = SimpleNamespace(submit=held.extend)
+    begin = kept.log.end_offset
+    kept.journal.keep_small(kept.machine)
+    pass_time(kept, lambda: held)
+    assert kept.log.log_start_offset == 0
+    kept.node.node.flusher.submit(held)
+    pass_time(kept, lambda: kept.log.log_start_offset == begin)
+
+
+def test_it_is_not_written_anew_as_long_as_little_was_written_since(kept, eager):
+    fill(kept)
+    kept.journal.keep_small(kept.machine)
+    pass_time(kept, lambda: kept.log.log_start_offset > 0)
+    start = kept.log.log_start_offset
+    kept.set(a=b"1")
+    kept.journal.keep_small(kept.machine)
+    for _ in range(20):
+        kept.node.clock.advance(10)
+        kept.node.reactor.tick(0)
+    assert kept.log.log_start_offset == start
+
+
+def test_without_room_it_is_tried_again_later(kept, eager, monkeypatch):
+    fill(kept)
+    with monkeypatch.context() as patched:
+
+        def full(*_, **__):
+            raise KafkaStorageError("no room")
+
+        patched.setattr(type(kept.log), "append", full)
+        kept.journal.keep_small(kept.machine)
+        kept.node.clock.advance(10)
+        kept.node.reactor.tick(0)
+    assert kept.log.log_start_offset == 0
+    fill(kept)
+    kept.journal.keep_small(kept.machine)
+    assert kept.log.log_start_offset == 0
+    kept.node.clock.advance(partition_journal.REWRITE_AGAIN_MS)
+    kept.node.reactor.tick(0)
+    kept.journal.keep_small(kept.machine)
+    pass_time(kept, lambda: kept.log.log_start_offset > 0)
