@@ -3,7 +3,7 @@
     python -m tools.gen_reference            write them
     python -m tools.gen_reference --check    say which are not current; exit 1 when any is
 
-    keys.md       every configuration key of the broker and of a topic
+    keys.md       every configuration key, and whether it changes while the broker runs
     apis.md       every request that is answered, in which versions, and by which kind of node
     errors.md     every error code, and whether asking again may help
     left_out.md   what the modules say under `Left out:`
@@ -18,9 +18,8 @@ from pathlib import Path
 
 import kafkalite.broker.dispatch  # noqa: F401  (with it every family enters SERVED)
 from kafkalite.broker.handlers import SERVED
-from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Scope
-from kafkalite.config.topic import TOPIC
+from kafkalite.config.resources import SCOPES
 from kafkalite.errors import BY_CODE, StaleMetadata
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,12 +44,22 @@ def page(title: str, lines: Iterable[str]) -> str:
 
 def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
-    for title, scope in (("The broker's", BROKER), ("A topic's", TOPIC)):
-        yield from ("", f"## {title}", "")
-        yield from keys_of(scope)
-    yield from ("", "## Kafka's, but not here", "")
+    yield ""
+    yield "A read-only key holds from the start, or a topic's creation, on.  A cluster-wide key"
+    yield "of a broker is set while it runs for all nodes or for one, a cluster-only one for all."
+    for scope in SCOPES.values():
+        if scope:
+            yield from ("", f"## Of a {scope.owner}", "")
+            yield from keys_of(scope)
+    for scope in SCOPES.values():
+        if scope.left_out:
+            yield from ("", f"## Kafka's of a {scope.owner}, but not here", "")
+            yield from left_out_of(scope)
+
+
+def left_out_of(scope: Scope) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
-    for name, because in BROKER.left_out.items():
+    for name, because in scope.left_out.items():
         reasons.setdefault(because, []).append(f"`{name}{'…' if name.endswith('.') else ''}`")
     for because, names in reasons.items():
         yield f"- {', '.join(names)}: {because}"
@@ -66,9 +75,15 @@ def keys_of(scope: Scope) -> Iterator[str]:
             words.append(f"Overrides the broker's {', '.join(map(code, key.overrides))}.")
         default = key.format(key.default)
         rows.append(
-            (code(key.name), key.type.name.lower(), code(default) if default else "", *words)
+            (
+                code(key.name),
+                key.type.name.lower(),
+                code(default) if default else "",
+                key.update.value,
+                *words,
+            )
         )
-    yield from table(("key", "type", "default", "what it is"), rows)
+    yield from table(("key", "type", "default", "changes", "what it is"), rows)
 
 
 def apis() -> Iterator[str]:

@@ -9,20 +9,34 @@ Defaults that are not Kafka's:
 Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
 `storage.min.free.bytes`.
 
+Most keys that Kafka reads only at the start may change while the broker runs; what is in sockets,
+processes and files may not.  `durability` may not either, since the start says what it promises; a
+topic's may.  `advertised.listeners`, which Kafka lets change, may not: status.json tells it, too.
+
 A broker key that only gives topics their default is not written here again: it is declared from
 the topic's key that overrides it.
 
 Left out: keys of Kafka's without a counterpart here are refused, those that people set with the
-reason.  No key changes while the broker runs until the config APIs are served.  A group commit has
-no waiting time to set: what is appended while one is under way joins the next.
+reason.  A group commit has no waiting time to set: what is appended while one is under way joins
+the next.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.config.key import Check, Key, Only, Scope, Type, at_least, between, quoted
-from kafkalite.config.topic import TOPIC
+from kafkalite.config.key import (
+    Check,
+    Key,
+    Only,
+    Scope,
+    Type,
+    Update,
+    at_least,
+    between,
+    quoted,
+)
+from kafkalite.config.topic import DURABILITY, TOPIC
 from kafkalite.errors import InvalidConfig
 
 BROKER = Scope("broker")
@@ -108,6 +122,7 @@ WORKER_DEDICATED_MAX = BROKER.declare(
     """How many workers there may be that serve one partition alone, of topics with
     worker.dedicated.  Each is one more broker to every client, which may cost it a thread.""",
     check=between(0, WORKERS_MAX),
+    update=Update.CLUSTER_ONLY,
 )
 BROKER_HEARTBEAT_INTERVAL_MS = BROKER.declare(
     "broker.heartbeat.interval.ms", Type.INT, 2_000,
@@ -126,6 +141,7 @@ NUM_PARTITIONS = BROKER.declare(
     "num.partitions", Type.INT, 1,
     """How many partitions a topic has when its creator does not say.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
@@ -135,10 +151,12 @@ DEFAULT_REPLICATION_FACTOR = BROKER.declare(
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
     """Whether a topic is created when a client first asks for its metadata.""",
+    update=Update.CLUSTER_WIDE,
 )
 DELETE_TOPIC_ENABLE = BROKER.declare(
     "delete.topic.enable", Type.BOOLEAN, True,
     """Whether topics may be deleted.""",
+    update=Update.CLUSTER_ONLY,
 )
 
 # Connections and requests.
@@ -168,16 +186,19 @@ CONNECTIONS_MAX_IDLE_MS = BROKER.declare(
     "connections.max.idle.ms", Type.LONG, 600_000,
     """How long a connection may be silent before it is closed; -1 lets it be.""",
     check=at_least(-1),
+    update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS = BROKER.declare(
     "max.connections", Type.INT, INT_MAX,
     """How many connections a node holds at once.""",
-    check=at_least(0),
+    check=at_least(1),  # 0 would shut out whoever wants to raise it again
+    update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = BROKER.declare(
     "max.connections.per.ip", Type.INT, INT_MAX,
     """How many connections a node holds at once from one address.""",
-    check=at_least(0),
+    check=at_least(1),  # 0 would shut out whoever wants to raise it again
+    update=Update.CLUSTER_WIDE,
 )
 QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
     "queued.max.request.bytes", Type.LONG, 512 << 20,
@@ -189,22 +210,26 @@ FETCH_MAX_BYTES = BROKER.declare(
     "fetch.max.bytes", Type.INT, 55 << 20,
     """The most that one fetch is answered with, whatever the client asks for.""",
     check=at_least(1024),
+    update=Update.CLUSTER_WIDE,
 )
 MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS = BROKER.declare(
     "max.incremental.fetch.session.cache.slots", Type.INT, 1_000,
     """How many incremental fetch sessions a node remembers.""",
     check=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = BROKER.declare(
     "max.request.partition.size.limit", Type.INT, 2_000,
     """How many partitions one DescribeTopicPartitions answer holds; the client asks for the
     rest with the cursor it is given.""",
     check=at_least(1),
+    update=Update.CLUSTER_WIDE,
 )
 PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     "producer.id.expiration.ms", Type.INT, 86_400_000,
     """How long after its last batch a partition forgets an idempotent producer.""",
     check=at_least(1),
+    update=Update.CLUSTER_WIDE,
 )
 
 # Groups of consumers.
@@ -213,37 +238,44 @@ GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.min.session.timeout.ms", Type.INT, 6_000,
     """The shortest session timeout a group's member may ask for.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.max.session.timeout.ms", Type.INT, 1_800_000,
     """The longest session timeout a group's member may ask for.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = BROKER.declare(
     "group.initial.rebalance.delay.ms", Type.INT, 0,
     """How long an empty group waits for more members after its first one.""",
     check=at_least(0),
+    update=Update.CLUSTER_ONLY,
 )
 GROUP_MAX_SIZE = BROKER.declare(
     "group.max.size", Type.INT, INT_MAX,
     """How many members a group may have.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 OFFSET_METADATA_MAX_BYTES = BROKER.declare(
     "offset.metadata.max.bytes", Type.INT, 4_096,
     """The longest text that may be committed together with an offset.""",
     check=at_least(0),
+    update=Update.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_MINUTES = BROKER.declare(
     "offsets.retention.minutes", Type.INT, 10_080,
     """How long committed offsets are kept after their group has become empty, or after their
     commit where nothing of the group but offsets is known.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "offsets.retention.check.interval.ms", Type.LONG, 600_000,
     """How often groups are searched for committed offsets to forget.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
 )
 OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
     "offsets.topic.num.partitions", Type.INT, 1,
@@ -269,16 +301,19 @@ STORAGE_MIN_FREE_BYTES = BROKER.declare(
     """The free space of the disk below which producers get a retriable error; reads go on.
     -1 means 5 % of the disk, but at most 1 GiB.""",
     check=at_least(-1),
+    update=Update.CLUSTER_WIDE,
 )
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = BROKER.declare(
     "log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000,
     """How often the offsets are written down from which logs are checked after a crash.""",
     check=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "log.retention.check.interval.ms", Type.LONG, 300_000,
     """How often the logs are searched for segments to remove.""",
     check=at_least(1),
+    update=Update.CLUSTER_WIDE,
 )
 NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     "num.recovery.threads.per.data.dir", Type.INT, 2,
@@ -294,6 +329,7 @@ BROKER.declare(
     """How long a segment is kept after its newest record, for topics without retention.ms.
     -1 keeps it for ever.  Unset, log.retention.minutes counts.""",
     check=at_least(-1),
+    update=Update.CLUSTER_WIDE,
 )
 BROKER.declare(
     "log.retention.minutes", Type.INT, None,
@@ -310,6 +346,7 @@ BROKER.declare(
     """The age at which a segment is closed although it is not full, for topics without
     segment.ms.  Unset, log.roll.hours counts.""",
     check=at_least(1),
+    update=Update.CLUSTER_WIDE,
 )
 BROKER.declare(
     "log.roll.hours", Type.INT, 168,
@@ -321,6 +358,7 @@ BROKER.declare(
     """The most by which log.roll.ms is shortened, for topics without segment.jitter.ms.
     Unset, log.roll.jitter.hours counts.""",
     check=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 BROKER.declare(
     "log.roll.jitter.hours", Type.INT, 0,
@@ -331,7 +369,8 @@ for key in TOPIC.values():
     for name in key.overrides:
         if name not in BROKER:
             doc = f"For topics without {key.name}.  {key.doc}"
-            BROKER.declare(name, key.type, key.default, doc, check=key.check)
+            update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_WIDE
+            BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
 # Keys of Kafka's that people set, and why they are not needed or not there.
 
@@ -373,6 +412,21 @@ BROKER.leave_out(
 )
 BROKER.leave_out(
     "log.cleaner.", because="compaction comes with a later version; remove the line"
+)
+BROKER.leave_out(
+    "quota.", "connection.creation.", "max.connection.creation.rate",
+    because="quotas come with a later version; remove the line",
+)
+BROKER.leave_out(
+    "connections.max.reauth.ms", because="nobody logs in yet; remove the line"
+)
+BROKER.leave_out(
+    "metric.reporters", "metrics.", "auto.include.jmx.reporter",
+    because="metrics are had from `kafkalite start --metrics`; remove the line",
+)
+BROKER.leave_out(
+    "create.topic.policy.", "alter.config.policy.", "client.quota.",
+    because="the broker loads no classes; remove the line",
 )
 BROKER.leave_out(
     "remote.log.", because="tiered storage comes with a later version; remove the line"

@@ -44,8 +44,21 @@ class Type(enum.IntEnum):
     PASSWORD = 9
 
 
+class Update(enum.Enum):
+    """When a key's value may change, in the words of Kafka's documentation."""
+
+    READ_ONLY = "read-only"
+    """Never: it is in sockets, processes or placement, which are made once."""
+    CLUSTER_WIDE = "cluster-wide"
+    """While the broker runs; a broker's key for all nodes or for one."""
+    CLUSTER_ONLY = "cluster-only"
+    """The same, but a broker's key for all nodes together: what it bounds is theirs in common."""
+
+
 # What comes from a client is looked up and quoted only so far.
 NAME_LENGTH_MAX = 100
+TEXT_LENGTH_MAX = 10_000
+"""How long a value may be that is set while the broker runs."""
 QUOTED_LENGTH_MAX = 60
 
 
@@ -76,7 +89,7 @@ class Key(Generic[T]):
         *,
         check: Check[Any] | None,
         overrides: str | tuple[str, ...],
-        dynamic: bool,
+        update: Update,
     ) -> None:
         self.name = name
         self.type = type
@@ -84,7 +97,12 @@ class Key(Generic[T]):
         self.doc = " ".join(doc.split())
         self.check = check
         self.overrides = (overrides,) if isinstance(overrides, str) else overrides
-        self.dynamic = dynamic
+        self.update = update
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether its value may change while the broker runs."""
+        return self.update is not Update.READ_ONLY
 
     @property
     def sensitive(self) -> bool:
@@ -102,12 +120,13 @@ class Key(Generic[T]):
     def parse(self, text: str) -> T:
         """The typed value of a text, once it has passed the key's check."""
         text = text.strip()
+        shown = "what was given" if self.sensitive else quoted(text)
         try:
             value: T = PARSERS[self.type](text)
         except ValueError as words:
-            raise InvalidConfig(f"{self.name} must be {words}, not {quoted(text)}.") from None
+            raise InvalidConfig(f"{self.name} must be {words}, not {shown}.") from None
         if self.check is not None and not self.check.holds(value):
-            raise InvalidConfig(f"{self.name} must be {self.check.words}, not {quoted(text)}.")
+            raise InvalidConfig(f"{self.name} must be {self.check.words}, not {shown}.")
         return value
 
     def format(self, value: T) -> str:
@@ -125,12 +144,12 @@ class Key(Generic[T]):
 
 
 class Scope(dict[str, Key[Any]]):
-    """The keys that one kind of thing has, by name; dynamic ones may change while it runs."""
+    """The keys that one kind of thing has, by name; `update` holds for those that do not say."""
 
-    def __init__(self, owner: str, dynamic: bool = False) -> None:
+    def __init__(self, owner: str, update: Update = Update.READ_ONLY) -> None:
         super().__init__()
         self.owner = owner
-        self.dynamic = dynamic
+        self.keys_update = update
         self.left_out: dict[str, str] = {}
 
     def declare(
@@ -142,10 +161,14 @@ class Scope(dict[str, Key[Any]]):
         *,
         check: Check[Any] | None = None,
         overrides: str | tuple[str, ...] = (),
+        update: Update | None = None,
     ) -> Key[T]:
         """Enter a key; its default must pass its own check, and its name be new."""
         assert name not in self, f"{name} is declared twice"
-        key = Key(name, type, default, doc, check=check, overrides=overrides, dynamic=self.dynamic)
+        key = Key(
+            name, type, default, doc,
+            check=check, overrides=overrides, update=update or self.keys_update,
+        )  # fmt: skip
         assert default is None or key.parse(key.format(default)) == default, f"{name}: its default"
         self[name] = key
         return key

@@ -1,6 +1,7 @@
 """The values in force, and where each came from.
 
-    topic's own value  over  dynamic broker value  over  config file and flags  over  default
+    topic's own value  over  this node's, all nodes'  over  config file and flags  over  default
+                             └ set while it runs ┘
 
 Settings never change: when a value does, new ones are made.  `settings[SEGMENT_BYTES]` is typed,
 as the key is, and costs one dictionary look-up after the first time.
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kafkalite.config.broker import BROKER
-from kafkalite.config.key import Key
+from kafkalite.config.key import Key, Scope
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import Refusal
 
@@ -33,6 +34,17 @@ class Source(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class Synonym(NamedTuple):
+    """A value some layer holds for a key, as its text under the name it stands there."""
+
+    name: str
+    text: str | None
+    source: Source
 
 
 class Found(NamedTuple):
@@ -51,14 +63,30 @@ class Settings:
         self._values: dict[Key[Any], Any] = {}
 
     @classmethod
-    def broker(cls, static: Mapping[str, str] = {}, dynamic: Mapping[str, str] = {}) -> Settings:
-        """A broker's settings from texts; InvalidConfig names what is unknown or impossible."""
-        return cls(
-            (
-                (Source.DYNAMIC_BROKER, BROKER.parse(dynamic)),
-                (Source.STATIC_BROKER, BROKER.parse(static)),
-            )
-        )
+    def broker(
+        cls,
+        static: Mapping[str, str] = {},
+        default: Mapping[str, str] = {},
+        own: Mapping[str, str] = {},
+    ) -> Settings:
+        """A broker's settings from texts; InvalidConfig names what is unknown or impossible.
+
+        `static` is of the config file and the flags; `default` and `own` were set while it ran,
+        for all nodes and for this one.
+        """
+        return cls(((Source.STATIC_BROKER, BROKER.parse(static)),)).with_dynamic(default, own)
+
+    @classmethod
+    def of(cls, source: Source, scope: Scope, texts: Mapping[str, str]) -> Settings:
+        """The settings of what has nothing above it but its keys' defaults."""
+        return cls(((source, scope.parse(texts)),))
+
+    def with_dynamic(self, default: Mapping[str, str], own: Mapping[str, str]) -> Settings:
+        """The same with these values set while the broker runs, in the place of any before."""
+        layers = dict(self._layers)
+        layers[Source.DYNAMIC_BROKER] = BROKER.parse(own)
+        layers[Source.DYNAMIC_DEFAULT_BROKER] = BROKER.parse(default)
+        return Settings(tuple(sorted(layers.items())))
 
     def for_topic(self, overrides: Mapping[str, str] = {}) -> Settings:
         """The settings of a topic with these texts of its own."""
@@ -86,6 +114,28 @@ class Settings:
                 if name in values:
                     yield Found(name, scaled(values[name], factor), source)
         yield Found(key.name, key.default, Source.DEFAULT)
+
+    def synonyms(self, key: Key[Any]) -> Iterator[Synonym]:
+        """The same as DescribeConfigs tells it: texts in the units of their names."""
+        names = [place.name for place in key.places]
+        for source, values in self._layers:
+            for name in names:
+                if name in values:
+                    yield Synonym(name, spoken(named(key, name), values[name]), source)
+        for name in names if names == [key.name] else names[1:]:
+            default = named(key, name).default
+            if default is not None:
+                yield Synonym(name, spoken(named(key, name), default), Source.DEFAULT)
+
+
+def named(key: Key[Any], name: str) -> Key[Any]:
+    """The key that a synonym of `key` is, or `key` itself."""
+    return key if name == key.name else BROKER[name]
+
+
+def spoken(key: Key[Any], value: Any) -> str | None:
+    """A value as it may be told to somebody: a secret never, nor what is not set."""
+    return None if key.sensitive or value is None else key.format(value)
 
 
 def scaled(value: Any, factor: int) -> Any:

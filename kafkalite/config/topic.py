@@ -12,9 +12,18 @@ Left out: `internal.segment.bytes`; the least size of a segment is 1 MiB, as in 
 
 from __future__ import annotations
 
-from kafkalite.config.key import Check, Only, Scope, Type, at_least, between, one_of
+from kafkalite.config.key import (
+    Check,
+    Only,
+    Scope,
+    Type,
+    Update,
+    at_least,
+    between,
+    one_of,
+)
 
-TOPIC = Scope("topic", dynamic=True)
+TOPIC = Scope("topic", Update.CLUSTER_WIDE)
 
 LONG_MAX = (1 << 63) - 1
 DAY_MS = 24 * 3_600_000
@@ -186,7 +195,9 @@ FLUSH_BYTES = TOPIC.declare(
 WORKER_DEDICATED = TOPIC.declare(
     "worker.dedicated", Type.BOOLEAN, False,
     """Whether each partition of the topic has a worker process of its own, which serves nothing
-    else and goes with the topic.  A cluster without workers serves it like any other.""",
+    else and goes with the topic.  A cluster without workers serves it like any other.  It is
+    decided when the topic is created.""",
+    update=Update.READ_ONLY,  # it says where partitions were placed, and where more of them go
 )
 
 # Replicas.

@@ -5,10 +5,11 @@
 It decides which topics there are, where their partitions lie, what their configs say, and who gets
 which producer ids.  Everything it knows it has from its records.
 
-What it decides about nodes is written down in nodes.py, and where partitions go in placement.py.
+What it decides about nodes is written down in nodes.py, where partitions go in placement.py, and
+what may be set in configs.py.
 
 Left out: more than one replica, and with it leader elections and the Isr; reassignment at a
-client's request; config changes of existing topics.
+client's request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from kafkalite.config.broker import WORKER_DEDICATED_MAX
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination import nodes, topic_names
+from kafkalite.coordination import configs, nodes, topic_names
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
@@ -263,6 +264,15 @@ class Controller:
             room -= len(grown.partitions)
         made = map(node_record, placer.made)
         return Result(answers, [] if validate_only else [*made, *records])
+
+    # -- configs -----------------------------------------------------------------------------
+
+    def alter_configs(
+        self, wanted: Sequence[configs.Alteration], *, validate_only: bool = False
+    ) -> Result[dict[tuple[int, str], None | KafkaError]]:
+        """Alter what is set on resources, each for itself: None, or what speaks against it."""
+        answers, records = configs.alter(self.image, wanted)
+        return Result(answers, [] if validate_only else records)
 
     # -- what speaks against it --------------------------------------------------------------
 

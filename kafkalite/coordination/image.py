@@ -3,15 +3,19 @@
 It changes by one record at a time and in place; nothing is copied, and a lookup costs the same
 among ten thousand partitions as among ten.
 
-Left out: dynamic broker configs, features and ACLs (they come with their APIs).
+What is set on a topic stands with the topic.  What is set on anything else stands in `configs`, by
+the kind and the name of the resource; of brokers, the name "" is for all nodes and "3" for node 3.
+
+Left out: features and ACLs (they come with their APIs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.topic import WORKER_DEDICATED
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import UnknownTopicId, UnknownTopicOrPartition
@@ -23,7 +27,6 @@ from kafkalite.protocol.schemas.internal import (
     REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
-    TOPIC_RESOURCE,
     Record,
 )
 
@@ -95,6 +98,8 @@ class ClusterImage:
         self.deleted: dict[bytes, str] = {}
         """The names of the topics that were deleted since the last snapshot: what is left of one
         may go."""
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        """What is set on resources that are no topics; a resource with nothing set is not here."""
         self._led_count: dict[int, int] = {}
 
     @property
@@ -141,6 +146,12 @@ class ClusterImage:
             raise UnknownTopicId()
         return topic
 
+    def config_of(self, kind: int, name: str) -> Mapping[str, str]:
+        """What is set on a resource; UnknownTopicOrPartition for a topic that is not there."""
+        if kind == Resource.TOPIC:
+            return self.topic(name).config
+        return self.configs.get((kind, name), {})
+
     def replay(self, record: Record) -> None:
         """Take one record in."""
         self._REPLAY[record.kind.key](self, record)
@@ -155,6 +166,8 @@ class ClusterImage:
             yield REMOVE_NODE(node_id=self.next_node_id - 1)
         for topic in self.topics.values():
             yield from topic_records(topic)
+        for (kind, name), config in self.configs.items():
+            yield from config_records(kind, name, config)
 
     def _cluster(self, record: Record) -> None:
         assert self.cluster_id in ("", record.fields["cluster_id"]), "a cluster keeps its id"
@@ -170,6 +183,8 @@ class ClusterImage:
         assert not self.led_count(node_id), "a node that leads partitions is not removed"
         # A snapshot says so of one that it never named, to keep its id from being given again.
         self.nodes.pop(node_id, None)
+        for kind in (Resource.BROKER, Resource.BROKER_LOGGER):
+            self.configs.pop((kind, str(node_id)), None)
         self.next_node_id = max(self.next_node_id, node_id + 1)
 
     def _topic(self, record: Record) -> None:
@@ -201,12 +216,18 @@ class ClusterImage:
 
     def _config(self, record: Record) -> None:
         fields = record.fields
-        assert fields["resource_type"] == TOPIC_RESOURCE
-        config = self.topics[fields["resource_name"]].config
-        if fields["value"] is None:
-            config.pop(fields["name"], None)
+        kind, name = fields["resource_type"], fields["resource_name"]
+        assert kind in SCOPES, "a config is of a kind that has configs"
+        if kind == Resource.TOPIC:
+            config = self.topics[name].config
         else:
+            config = self.configs.setdefault((kind, name), {})
+        if fields["value"] is not None:
             config[fields["name"]] = fields["value"]
+            return
+        config.pop(fields["name"], None)
+        if not config:
+            self.configs.pop((kind, name), None)
 
     def _leads(self, node_id: int, more: int) -> None:
         self._led_count[node_id] = self._led_count.get(node_id, 0) + more
@@ -231,8 +252,7 @@ def topic_records(topic: TopicImage) -> Iterator[Record]:
     """The records that bring a whole topic into an image."""
     yield TOPIC(name=topic.name, topic_id=topic.topic_id)
     yield from partition_records(topic.topic_id, topic.partitions)
-    for name, value in topic.config.items():
-        yield config_record(topic.name, name, value)
+    yield from config_records(Resource.TOPIC, topic.name, topic.config)
 
 
 def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) -> Iterator[Record]:
@@ -248,6 +268,7 @@ def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) ->
         )
 
 
-def config_record(topic_name: str, name: str, value: str | None) -> Record:
-    """The record that sets a topic's config; None takes the setting back."""
-    return CONFIG(resource_type=TOPIC_RESOURCE, resource_name=topic_name, name=name, value=value)
+def config_records(kind: int, name: str, config: Mapping[str, str | None]) -> Iterator[Record]:
+    """The records that set these on a resource; None takes a setting back."""
+    for key, text in config.items():
+        yield CONFIG(resource_type=kind, resource_name=name, name=key, value=text)

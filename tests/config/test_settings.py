@@ -16,10 +16,10 @@ def test_without_any_value_every_key_has_its_default():
 
 def test_a_value_set_at_run_time_wins_over_the_file_and_the_file_over_the_default():
     settings = Settings.broker(
-        static={"num.partitions": "3", "fetch.max.bytes": "2048"}, dynamic={"num.partitions": "4"}
+        static={"num.partitions": "3", "fetch.max.bytes": "2048"}, default={"num.partitions": "4"}
     )
     assert settings[broker.NUM_PARTITIONS] == 4
-    assert settings.source(broker.NUM_PARTITIONS) == Source.DYNAMIC_BROKER
+    assert settings.source(broker.NUM_PARTITIONS) == Source.DYNAMIC_DEFAULT_BROKER
     assert settings[broker.FETCH_MAX_BYTES] == 2048
     assert settings.source(broker.FETCH_MAX_BYTES) == Source.STATIC_BROKER
 

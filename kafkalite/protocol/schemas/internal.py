@@ -13,9 +13,6 @@ from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
 from kafkalite.protocol.types import Array, Bool, Int8, Int32, Int64, String, Struct, Uuid
 
-TOPIC_RESOURCE = 2
-"""The resource type of a topic's config, in the numbers of DescribeConfigs."""
-
 KINDS = RecordKinds("record of the metadata log")
 BY_KEY = KINDS.by_key
 read, write = KINDS.read, KINDS.write

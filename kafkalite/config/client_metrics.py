@@ -1,0 +1,64 @@
+"""The keys of a client-metrics subscription (KIP-714): what clients are asked to tell.
+
+A subscription has a name and needs no owner: it is there as soon as one of its keys is set, and
+gone when none is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kafkalite.config.key import Check, Scope, Type, Update, between, quoted
+from kafkalite.errors import InvalidConfig
+
+CLIENT_METRICS = Scope("client-metrics subscription", Update.CLUSTER_WIDE)
+
+SELECTORS = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+"""What a client may be matched by."""
+
+
+def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
+    """What a client's properties must match in full, by selector; InvalidConfig says why not."""
+    patterns = {}
+    for entry in entries:
+        selector, equals, text = entry.partition("=")
+        selector = selector.strip()
+        if not equals or selector not in SELECTORS:
+            raise InvalidConfig(
+                f"match is made of selector=pattern with a selector of {', '.join(SELECTORS)};"
+                f" {quoted(entry)} is not."
+            )
+        if selector in patterns:
+            raise InvalidConfig(f"match names the selector {selector} twice.")
+        try:
+            patterns[selector] = re.compile(text.strip())
+        except (re.error, OverflowError, RecursionError) as fault:
+            words = f"{quoted(text)} is not a regular expression: {fault}"
+            raise InvalidConfig(f"match: {words}.") from None
+    return patterns
+
+
+METRICS = CLIENT_METRICS.declare(
+    "metrics", Type.LIST, (),
+    """The beginnings of the names of the metrics that clients push; `*` stands for all of them,
+    and an empty list for none.""",
+)
+INTERVAL_MS = CLIENT_METRICS.declare(
+    "interval.ms", Type.INT, 300_000,
+    """How often clients push them.""",
+    check=between(100, 3_600_000),
+)
+MATCH = CLIENT_METRICS.declare(
+    "match", Type.LIST, (),
+    """Which clients are asked: selector=pattern, and all of them must match; an empty list asks
+    every client.""",
+    check=Check("selectors with patterns", lambda entries: parse_match(entries) is not None),
+)

@@ -1,0 +1,55 @@
+"""What can be configured: the kinds of resources, and the keys that each of them has.
+
+A group has none so far, since Kafka's are those of the newer protocols; a logger's key is its name
+and its value the level from which on its lines are written.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from kafkalite.config.broker import BROKER
+from kafkalite.config.client_metrics import CLIENT_METRICS
+from kafkalite.config.key import Scope, Type, Update, one_of
+from kafkalite.config.topic import TOPIC
+
+
+class Resource(enum.IntEnum):
+    """A kind of resource; the numbers are those of the config APIs."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+GROUP = Scope("group", Update.CLUSTER_WIDE)
+GROUP.leave_out(
+    "consumer.", "share.", "streams.",
+    because="the newer group protocols come with a later version, and the classic one has no keys",
+)
+
+LOGGER = Scope("broker's logger", Update.CLUSTER_WIDE)
+LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
+"""Kafka's names of levels, and the numbers they have in Python's logging."""
+
+ROOT_LOGGER = LOGGER.declare(
+    "kafkalite", Type.STRING, "INFO",
+    """The level of the loggers that have none of their own.""",
+    check=one_of(*LEVELS),
+)
+for name in ("broker", "process", "storage", "transport"):
+    LOGGER.declare(
+        f"{ROOT_LOGGER.name}.{name}", Type.STRING, None,
+        f"""The level of what the room {name} writes to the log file.""",
+        check=one_of(*LEVELS),
+    )
+
+SCOPES: dict[Resource, Scope] = {
+    Resource.TOPIC: TOPIC,
+    Resource.BROKER: BROKER,
+    Resource.BROKER_LOGGER: LOGGER,
+    Resource.CLIENT_METRICS: CLIENT_METRICS,
+    Resource.GROUP: GROUP,
+}

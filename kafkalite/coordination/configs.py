@@ -1,0 +1,243 @@
+"""Configs: what may be set on what while the cluster runs, and what an alteration comes to.
+
+    what is set ── the changes ──▶ what shall be set, checked ──▶ the records of the difference
+
+A resource is altered whole or not at all, and each for itself.  AlterConfigs replaces all that is
+set, IncrementalAlterConfigs what it names; a key that is read-only goes through neither, unless it
+stays as it is.  Append and subtract begin with the key's default where nothing is set, as in Kafka.
+
+A fault of a topic's or a group's config is InvalidConfig, of a broker's InvalidRequest: Kafka's
+codes.  A name that is no key is refused for a broker as well, where Kafka takes it for a plug-in's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kafkalite.config.client_metrics import MATCH
+from kafkalite.config.key import TEXT_LENGTH_MAX, Key, Type, Update, quoted
+from kafkalite.config.resources import SCOPES, Resource
+from kafkalite.coordination import topic_names
+from kafkalite.coordination.image import ClusterImage, config_records
+from kafkalite.errors import (
+    BrokerIdNotRegistered,
+    InvalidConfig,
+    InvalidRequest,
+    KafkaError,
+    PolicyViolation,
+    UnknownTopicOrPartition,
+)
+from kafkalite.protocol.schemas.internal import Record
+
+CONFIGURED_MAX = 10_000
+"""How many resources there may be that are made by setting something: groups, subscriptions."""
+
+ALTERED_SIZE_MAX = 4 << 20
+"""How much text one request may set: one batch of records, one message to every node."""
+
+NAME_LENGTH_MAX = 249
+
+
+class Operation(enum.IntEnum):
+    """What a change does to a key; the numbers are those of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """What somebody wants of one key."""
+
+    key: str
+    text: str | None = None
+    operation: int = Operation.SET
+
+
+class Alteration(NamedTuple):
+    """What somebody wants of one resource."""
+
+    kind: int
+    name: str
+    changes: Sequence[Change]
+    replaces: bool = False
+    """Whether what is not named is taken back."""
+
+    @property
+    def resource(self) -> tuple[int, str]:
+        """What it is wanted of."""
+        return self.kind, self.name
+
+
+Config = Mapping[str, str]
+
+
+def alter(
+    image: ClusterImage, wanted: Sequence[Alteration]
+) -> tuple[dict[tuple[int, str], KafkaError | None], list[Record]]:
+    """Alter resources: None for each, or what speaks against it; and the records."""
+    assert len({each.resource for each in wanted}) == len(wanted)
+    answers: dict[tuple[int, str], KafkaError | None] = {}
+    records: list[Record] = []
+    room = ALTERED_SIZE_MAX
+    configured = len(image.configs)
+    for alteration in wanted:
+        try:
+            difference = _difference(image, alteration)
+            size = sum(len(name) + len(text or "") for name, text in difference.items())
+            size += len(difference) * len(alteration.name)
+            if size > room:
+                raise PolicyViolation(f"One request sets at most {ALTERED_SIZE_MAX} bytes in all.")
+            is_new = bool(difference) and not image.config_of(*alteration.resource)
+            if is_new and alteration.kind != Resource.TOPIC and configured >= CONFIGURED_MAX:
+                raise PolicyViolation(f"At most {CONFIGURED_MAX} resources have configs.")
+        except KafkaError as fault:
+            answers[alteration.resource] = fault
+            continue
+        answers[alteration.resource] = None
+        room -= size
+        configured += is_new
+        records += config_records(alteration.kind, alteration.name, difference)
+    return answers, records
+
+
+def check_kind(kind: int) -> Resource:
+    """The kind of resource that has this number; InvalidRequest when there is none."""
+    if kind not in SCOPES:
+        raise InvalidRequest(f"There are no configs of resource type {kind}.")
+    return Resource(kind)
+
+
+def broker_id(name: str) -> int:
+    """The node whose id a resource's name is."""
+    if not (name.isascii() and name.isdigit() and len(name) < 11 and str(int(name)) == name):
+        raise InvalidRequest(f"A broker's resource is named by its id, not by {quoted(name)}.")
+    return int(name)
+
+
+def _difference(image: ClusterImage, alteration: Alteration) -> dict[str, str | None]:
+    """What an alteration changes: texts by key, None for what is taken back."""
+    kind = check_kind(alteration.kind)
+    _check_changes(alteration)
+    _check_name(image, kind, alteration.name)
+    before = image.config_of(kind, alteration.name)
+    after = dict(before)
+    if alteration.replaces:
+        named = {change.key for change in alteration.changes}
+        for name in before.keys() - named:
+            key = SCOPES[kind].get(name)
+            if key is None or key.dynamic:
+                del after[name]
+    for change in alteration.changes:
+        _apply(kind, alteration.name, change, before, after)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: after.get(name) for name in changed}
+
+
+def _check_changes(alteration: Alteration) -> None:
+    counts = Counter(change.key for change in alteration.changes)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise InvalidRequest(f"The key {quoted(twice[0])} is named twice.")
+    for change in alteration.changes:
+        if change.operation not in set(Operation):
+            raise InvalidRequest(f"There is no operation {change.operation}.")
+        if change.text is None and change.operation != Operation.DELETE:
+            raise InvalidRequest(f"The key {quoted(change.key)} has no value.")
+
+
+def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
+    """Whether there is such a resource, or may be one."""
+    if kind is Resource.BROKER and not name:
+        return  # all nodes
+    if kind in (Resource.BROKER, Resource.BROKER_LOGGER):
+        if broker_id(name) not in image.nodes:
+            raise BrokerIdNotRegistered(f"There is no broker {name}.")
+        return
+    if not name:
+        raise InvalidRequest("The resource has no name; only brokers have configs for all of them.")
+    if kind is Resource.TOPIC:
+        topic_names.check(name)
+        if name not in image.topics:
+            raise UnknownTopicOrPartition(f"There is no topic {name}.")
+        if image.topics[name].internal:
+            raise InvalidRequest(
+                f"The internal topic {name} is the broker's own: its configs stay as they are."
+            )
+    elif len(name) > NAME_LENGTH_MAX:
+        raise InvalidRequest(f"A name has at most {NAME_LENGTH_MAX} characters.")
+
+
+def _apply(
+    kind: Resource, resource: str, change: Change, before: Config, after: dict[str, str]
+) -> None:
+    """Do one change to what shall be set, once it has passed every check."""
+    scope, name = SCOPES[kind], change.key
+    if change.operation == Operation.DELETE and name in before and name not in scope:
+        del after[name]  # of a version that knew it
+        return
+    key: Key[Any] | None = None
+    try:
+        key = scope.named(name)
+        if change.operation == Operation.DELETE:
+            after.pop(name, None)
+        else:
+            assert change.text is not None
+            text = change.text
+            if change.operation != Operation.SET:
+                text = _listed(kind, key, change, before.get(name))
+            if len(text) > TEXT_LENGTH_MAX:
+                raise InvalidConfig(f"{name} has at most {TEXT_LENGTH_MAX} characters.")
+            key.parse(text)
+            after[name] = text
+        if not _stays(kind, key, before, after):
+            _check_update(kind, resource, key)
+    except InvalidConfig as fault:
+        if kind is Resource.BROKER or (kind is Resource.CLIENT_METRICS and key is not MATCH):
+            raise InvalidRequest(*fault.args) from None
+        raise
+
+
+def _listed(kind: Resource, key: Key[Any], change: Change, text: str | None) -> str:
+    """The list after an append or a subtraction."""
+    assert change.text is not None
+    if key.type is not Type.LIST:
+        refused = InvalidRequest if kind is Resource.BROKER_LOGGER else InvalidConfig
+        raise refused(f"{key.name} is no list: nothing is appended to it, or subtracted.")
+    entries = list(key.parse(text) if text is not None else key.default or ())
+    for entry in entries_of(change.text):
+        if change.operation == Operation.APPEND and entry not in entries:
+            entries.append(entry)
+        elif change.operation == Operation.SUBTRACT and entry in entries:
+            entries.remove(entry)
+    return ",".join(entries)
+
+
+def entries_of(text: str) -> Iterator[str]:
+    """The entries of a list as a client writes it."""
+    return (entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def _stays(kind: Resource, key: Key[Any], before: Config, after: Config) -> bool:
+    """Whether a key keeps its value; only of a topic it is known here what that is when unset."""
+    if before.get(key.name) == after.get(key.name):
+        return True
+    values = [
+        key.parse(config[key.name]) if key.name in config else key.default
+        for config in (before, after)
+    ]
+    return kind is Resource.TOPIC and not key.overrides and values[0] == values[1]
+
+
+def _check_update(kind: Resource, resource: str, key: Key[Any]) -> None:
+    if key.update is Update.READ_ONLY:
+        when = "when the topic is created" if kind is Resource.TOPIC else "when the broker starts"
+        raise InvalidConfig(f"{key.name} is decided {when}, and cannot change while it is there.")
+    if key.update is Update.CLUSTER_ONLY and resource:
+        raise InvalidConfig(
+            f"{key.name} is one for the whole cluster: set it for all brokers, with an empty name."
+        )
