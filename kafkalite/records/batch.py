@@ -31,6 +31,7 @@ from kafkalite.records.compression import Codec, compress, decompress
 NO_TIMESTAMP = -1
 _TIMESTAMP_MAX = (1 << 63) - 1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_PLACE = 1
 _CRC_POSITION = 17
 _CHECKED_POSITION = 21
 assert _HEADER.size == HEADER_SIZE
@@ -127,9 +128,10 @@ class RecordBatch:
 
     def payload(self, size_max: int | None = None) -> bytes | memoryview:
         """The records' bytes, decompressed to at most `size_max` (see `output_size_max`)."""
-        codec = self.header.codec
         packed = self.view[HEADER_SIZE:]
-        return packed if codec is Codec.NONE else decompress(codec, packed, size_max)
+        if not self.header.attributes & record_batch.CODEC_MASK:
+            return packed
+        return decompress(self.header.codec, packed, size_max)
 
     def records(self, size_max: int | None = None) -> list[Record]:
         """The records, each with its own offset and timestamp."""
@@ -139,7 +141,7 @@ class RecordBatch:
         if isinstance(found, int):
             raise BY_CODE[found](_LYING)
         base = header.base_offset
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if header.attributes & LOG_APPEND_TIME:
             when = header.max_timestamp
             return [Record(base + at, when, k, v, named) for at, _, k, v, named in found]
         first = header.base_timestamp
@@ -172,7 +174,7 @@ def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]
     view = memoryview(record_set)
     position = 0
     while len(view) - position >= HEADER_SIZE:
-        size = BatchHeader(*record_batch.header(view[position:])).size
+        size = record_batch.header(view[position:])[_LENGTH_PLACE] + PREFIX_SIZE
         if size < HEADER_SIZE:
             raise CorruptMessage(f"A batch at position {position} claims to be {size} bytes.")
         if size > len(view) - position:
