@@ -1,0 +1,85 @@
+"""kafka-delete-records.sh: the log starts of partitions moved up, as a JSON file says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from kafkalite.cli.clients import plain
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool
+from kafkalite.errors import Refusal
+
+VERSION = 1
+SHAPE = '{"partitions": [{"topic": "flights", "partition": 0, "offset": 42}], "version": 1}'
+FIELDS = {"topic": str, "partition": int, "offset": int}
+OFFSET_MAX = (1 << 63) - 1
+PARTITION_MAX = (1 << 31) - 1
+FILE_SIZE_MAX = 64 << 20
+
+FLAGS = (
+    *CONNECTION,
+    Flag("offset-json-file", "FILE", "the offset each partition shall begin with, -1 for its end"),
+)
+
+
+def run(asked: Given) -> int | None:
+    """Delete the records below an offset, partition by partition.
+
+    The file says which: {"partitions": [{"topic": …, "partition": …, "offset": …}], "version": 1}
+
+    Examples:
+      kafka-delete-records.sh --bootstrap-server localhost:9092 --offset-json-file flights.json
+    """
+    asked.wants("bootstrap-server", "offset-json-file")
+    places = places_in(asked.one("offset-json-file"))
+    with faults_as_sentences():
+        admin = brokers(asked).reached()
+        print("Executing records delete operation", flush=True)
+        deleted, faults = settled(admin.delete_records(places)) if places else ({}, {})
+    print("Records delete operation completed:")
+    for place in places:
+        named = f"partition: {place.topic}-{place.partition}"
+        if place in faults:
+            print(f"{named}\terror: {plain(faults[place].str())}")
+        else:
+            print(f"{named}\tlow_watermark: {deleted[place].low_watermark}")
+    return 1 if faults else 0
+
+
+def places_in(name: str) -> list[TopicPartition]:
+    """The offsets in a file; anything in it that is not as it should be is a Refusal."""
+    path = Path(name)
+    if path.stat().st_size > FILE_SIZE_MAX:
+        raise Refusal(f"{name} is larger than {FILE_SIZE_MAX >> 20} MiB")
+    try:
+        read = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as fault:
+        raise Refusal(f"{name} is no JSON: {fault}") from None
+    if not isinstance(read, dict) or not isinstance(read.get("partitions"), list):
+        raise Refusal(f"{name} has no list of partitions; it should look like {SHAPE}")
+    if read.get("version", VERSION) != VERSION:
+        raise Refusal(f"{name}: there is version {VERSION} only, not {read['version']!r}")
+    places = [place_of(entry, name) for entry in read["partitions"]]
+    if len(set(places)) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise Refusal(f"{name} names {twice.topic}-{twice.partition} twice")
+    return places
+
+
+def place_of(entry: Any, name: str) -> TopicPartition:
+    def sound(field: str, kind: type) -> bool:
+        return isinstance(entry.get(field), kind) and not isinstance(entry[field], bool)
+
+    if not isinstance(entry, dict) or not all(sound(*field) for field in FIELDS.items()):
+        raise Refusal(f"{name}: {json.dumps(entry)} is no partition; it should look like {SHAPE}")
+    partition, offset = entry["partition"], entry["offset"]
+    if not 0 <= partition <= PARTITION_MAX or not -1 <= offset <= OFFSET_MAX or not entry["topic"]:
+        raise Refusal(f"{name}: {json.dumps(entry)} names nothing that can be")
+    return TopicPartition(entry["topic"], partition, offset)
+
+
+TOOL = Tool(FLAGS, run)

@@ -1,0 +1,128 @@
+"""kafka-get-offsets.sh: the offsets of partitions, one `topic:partition:offset` a line.
+
+Left out: what --time says of tiers (-4, -5, -6), which librdkafka does not ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kafkalite.cli.command import say
+from kafkalite.cli.shell_tools.cluster import (
+    CONNECTION,
+    brokers,
+    faults_as_sentences,
+    internal_topics,
+    settled,
+)
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
+from kafkalite.cli.shell_tools.topic_names import matcher
+from kafkalite.errors import Refusal
+
+LATEST = "latest"
+SPECS: dict[str, Callable[[], Any]] = {
+    LATEST: OffsetSpec.latest,
+    "-1": OffsetSpec.latest,
+    "earliest": OffsetSpec.earliest,
+    "-2": OffsetSpec.earliest,
+    "max-timestamp": OffsetSpec.max_timestamp,
+    "-3": OffsetSpec.max_timestamp,
+}
+OF_TIERS = ("-4", "earliest-local", "-5", "latest-tiered", "-6", "earliest-pending-upload")
+UNKNOWN = -1
+
+Filter = Callable[[str, int], bool]
+
+
+def moment(text: str) -> Any:
+    """The kind of --time."""
+    if text in SPECS:
+        return SPECS[text]()
+    if text in OF_TIERS:
+        raise Refusal(f"--time {text} asks about tiers, which is left out here")
+    try:
+        return OffsetSpec.for_timestamp(max(0, whole(text)))
+    except ValueError:
+        words = ", ".join(word for word in SPECS if word.isalpha() or "m" in word)
+        raise ValueError(f"{words} or milliseconds since 1970") from None
+
+
+FLAGS = (
+    *CONNECTION,
+    Flag("topic", "NAME", "the topic, or a regular expression of names (default: all)"),
+    Flag("partitions", "ID,ID,…", "only these partitions"),
+    Flag("topic-partitions", "RULE,RULE,…", "NAME, NAME:ID, NAME:FROM-TO, NAME:FROM- or NAME:-TO"),
+    Flag("time", "WHEN", "latest, earliest, max-timestamp or milliseconds (latest)", moment),
+    Flag("exclude-internal-topics", words="without internal topics"),
+)
+
+
+def run(asked: Given) -> int | None:
+    """Print the offsets of partitions: their ends, or what --time asks for.
+
+    Examples:
+      kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic flights
+      kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic-partitions 'fl.*:0-3'
+      kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic flights --time earliest
+    """
+    asked.wants("bootstrap-server")
+    asked.excludes("topic-partitions", ["topic", "partitions"])
+    wanted = meant(asked)
+    spec = asked.one("time", SPECS[LATEST]())
+    with faults_as_sentences():
+        admin = brokers(asked).reached()
+        places = partitions(admin, wanted, "exclude-internal-topics" in asked)
+        if not places:
+            raise Refusal("no partition of the cluster is one of those asked for")
+        found, faults = settled(admin.list_offsets(dict.fromkeys(places, spec)))
+    for place in places:
+        if place in faults:
+            say(f"kafkalite: {place.topic}-{place.partition} is passed over: {faults[place].str()}")
+        elif found[place].offset != UNKNOWN:
+            print(f"{place.topic}:{place.partition}:{found[place].offset}")
+    return 1 if faults else 0
+
+
+def meant(asked: Given) -> Filter:
+    """Which partitions the flags mean."""
+    if rules := asked.one("topic-partitions"):
+        filters = [rule(text.strip()) for text in rules.split(",")]
+        return lambda topic, partition: any(one(topic, partition) for one in filters)
+    named = matcher(asked.one("topic", ".*"))
+    ids = asked.one("partitions")
+    try:
+        chosen = {whole(part.strip()) for part in ids.split(",")} if ids else None
+    except ValueError:
+        raise Refusal(f"--partitions wants numbers with commas between, not {ids!r}") from None
+    return lambda topic, id: bool(named(topic)) and (chosen is None or id in chosen)
+
+
+def rule(text: str) -> Filter:
+    """One rule of --topic-partitions; the upper bound of a range is not in it."""
+    parts = re.fullmatch(r"([^:]*)(?::(?:([0-9]+)|([0-9]*)-([0-9]*))?)?", text)
+    if parts is None:
+        raise Refusal(f"--topic-partitions: {text!r} is no rule (try NAME:0-3)")
+    name, one, first, end = parts.groups()
+    named = matcher(name or ".*")
+    low = int(one or first or 0)
+    high = int(one) + 1 if one else int(end) if end else None
+    return lambda topic, id: bool(named(topic)) and low <= id and (high is None or id < high)
+
+
+def partitions(admin: AdminClient, wanted: Filter, no_internal: bool) -> list[TopicPartition]:
+    found = admin.list_topics().topics
+    names = sorted(found.keys() - (internal_topics(admin, found) if no_internal else set()))
+    return [
+        TopicPartition(name, id)
+        for name in names
+        for id in sorted(found[name].partitions)
+        if wanted(name, id)
+    ]
+
+
+TOOL = Tool(FLAGS, run)

@@ -1,0 +1,42 @@
+"""python -m kafkalite.cli.shell_tools.start kafka-topics …: what the scripts run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from kafkalite.cli import guarded
+from kafkalite.cli.command import described
+from kafkalite.cli.shell_tools import TOOLS, flags
+from kafkalite.errors import Refusal
+
+HELP = flags.Flag("help", words="show this page")
+VERSION = flags.Flag("version", words="show kafkalite's version")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one tool, and answer its exit code."""
+    return guarded(lambda: run(argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    name, *words = argv or [""]
+    if name not in TOOLS:
+        raise Refusal(f"{name or 'nothing'} is none of {', '.join(TOOLS)}")
+    tool: flags.Tool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
+    every = (*tool.flags, HELP, VERSION)
+    if not words or any(word in ("--help", "-help", "-h") for word in words):
+        print(flags.page(f"{name}.sh", *described(tool.run.__doc__), every))
+        return 0 if words else 1
+    asked = flags.given(words, every)
+    if "version" in asked:
+        from importlib.metadata import version
+
+        print("kafkalite", version("kafkalite"))
+        return 0
+    return tool.run(asked) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,326 @@
+"""kafka-topics.sh: topics listed, described, made, widened, deleted.
+
+Left out: eligible leader replicas are N/A while a partition has too few replicas in sync, since
+librdkafka does not ask for them; with enough there are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    TopicDescription,
+)
+
+from kafkalite.cli.command import say, warn
+from kafkalite.cli.shell_tools.cluster import (
+    CONNECTION,
+    answered,
+    brokers,
+    faults_as_sentences,
+    internal_topics,
+    settled,
+)
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, key_value, whole
+from kafkalite.cli.shell_tools.topic_names import matcher
+from kafkalite.errors import Refusal
+
+ACTIONS = ("list", "describe", "create", "alter", "delete")
+FILTERS = (
+    "under-replicated-partitions",
+    "unavailable-partitions",
+    "under-min-isr-partitions",
+    "at-min-isr-partitions",
+)
+ONLY_WITH = {
+    "partitions": ("create", "alter"),
+    "replica-assignment": ("create", "alter"),
+    "replication-factor": ("create",),
+    "config": ("create",),
+    "if-exists": ("alter", "delete", "describe"),
+    "if-not-exists": ("create",),
+    "topic-id": ("describe",),
+    "topics-with-overrides": ("describe",),
+    **dict.fromkeys(FILTERS, ("describe",)),
+}
+FLAGS = (
+    *CONNECTION,
+    Flag("list", words="list the topics"),
+    Flag("describe", words="describe topics, their partitions and the configs that were set"),
+    Flag("create", words="make a topic"),
+    Flag("alter", words="give a topic more partitions"),
+    Flag("delete", words="delete topics and their records"),
+    Flag("topic", "NAME", "the topic, or but for --create a regular expression of names"),
+    Flag("topic-id", "ID", "describe the topic with this id"),
+    Flag("partitions", "COUNT", "how many (default: the cluster's)", whole),
+    Flag("replication-factor", "COUNT", "how many (default: the cluster's)", whole),
+    Flag("replica-assignment", "ID:ID,ID:ID,…", "the brokers of each partition, leader first"),
+    Flag("config", "KEY=VALUE", "set a config; may be repeated", key_value, repeated=True),
+    Flag("if-exists", words="a topic that does not exist is no fault"),
+    Flag("if-not-exists", words="a topic that exists is no fault"),
+    Flag("exclude-internal", words="without internal topics"),
+    Flag("topics-with-overrides", words="only topics that have configs of their own"),
+    Flag("under-replicated-partitions", words="only partitions with replicas out of sync"),
+    Flag("unavailable-partitions", words="only partitions without a leader"),
+    Flag("under-min-isr-partitions", words="only partitions below min.insync.replicas"),
+    Flag("at-min-isr-partitions", words="only partitions exactly at min.insync.replicas"),
+    Flag("delete-config", "NAME", refused="went with Kafka 3: use kafka-configs.sh --alter"),
+    Flag(
+        "partition-size-limit-per-response",
+        "COUNT",
+        refused="has no effect here: what is described comes in one answer",
+    ),
+)
+
+
+def run(asked: Given) -> int | None:
+    """List, describe, create, alter or delete topics.
+
+    Examples:
+      kafka-topics.sh --bootstrap-server localhost:9092 --create --topic flights --partitions 6
+      kafka-topics.sh --bootstrap-server localhost:9092 --describe --topic 'fl.*'
+    """
+    asked.wants("bootstrap-server")
+    action = asked.action(*ACTIONS)
+    for name, actions in ONLY_WITH.items():
+        asked.only_with(name, *actions)
+    asked.excludes("replica-assignment", ["replication-factor"])
+    if "create" in asked:
+        asked.excludes("replica-assignment", ["partitions"])
+    if len([name for name in (*FILTERS, "topics-with-overrides") if name in asked]) > 1:
+        raise Refusal(f"give at most one of --{', --'.join(FILTERS)}, --topics-with-overrides")
+    if action in ("create", "alter", "delete"):
+        asked.wants("topic", why=f", the topic to {action}")
+    if action == "alter":
+        asked.wants("partitions", why=", how many there shall be")
+    try:
+        with faults_as_sentences():
+            VERBS[action](brokers(asked).reached(), asked)
+    except Refusal as refusal:
+        # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
+        print(f"Error while executing topic command : {refusal}")
+        warn(str(refusal))
+        return refusal.exit_code
+    return None
+
+
+def names_meant(admin: AdminClient, asked: Given) -> list[str]:
+    names = sorted(admin.list_topics().topics)
+    if pattern := asked.one("topic"):
+        meant = matcher(pattern)
+        names = [name for name in names if meant(name)]
+    if "exclude-internal" in asked and names:
+        internal = internal_topics(admin, names)
+        names = [name for name in names if name not in internal]
+    return names
+
+
+def existing(admin: AdminClient, asked: Given) -> list[str]:
+    """The topics meant; that there is none of those named is a fault."""
+    names = names_meant(admin, asked)
+    if not names and "topic" in asked and "if-exists" not in asked:
+        raise Refusal(f"Topic '{asked.one('topic')}' does not exist as expected")
+    return names
+
+
+def list_topics(admin: AdminClient, asked: Given) -> None:
+    print("\n".join(names_meant(admin, asked)))
+
+
+def create(admin: AdminClient, asked: Given) -> None:
+    name, partitions = asked.one("topic"), asked.one("partitions", -1)
+    if "partitions" in asked and partitions < 1:
+        raise Refusal("The partitions must be greater than 0")
+    if "replication-factor" in asked and not 1 <= asked.one("replication-factor") < 1 << 15:
+        raise Refusal("The replication factor must be between 1 and 32767 inclusive")
+    if "." in name or "_" in name:
+        print(
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore"
+            " ('_') could collide. To avoid issues it is best to use either, but not both."
+        )
+    configs = dict(asked.all("config"))
+    if placed := asked.one("replica-assignment"):
+        placement = assignment(placed)
+        topic = NewTopic(name, len(placement), replica_assignment=placement, config=configs)
+    else:
+        topic = NewTopic(name, partitions, asked.one("replication-factor", -1), config=configs)
+    _, faults = settled(admin.create_topics([topic]))
+    for fault in faults.values():
+        if fault.code() == KafkaError.TOPIC_ALREADY_EXISTS and "if-not-exists" in asked:
+            return
+        raise KafkaException(fault)
+    print(f"Created topic {name}.")
+
+
+def assignment(text: str) -> list[list[int]]:
+    """The brokers of each partition: `0:1,1:0`."""
+    placement = []
+    for part in text.split(","):
+        try:
+            replicas = [whole(broker.strip()) for broker in part.split(":")]
+        except ValueError:
+            raise Refusal(f"--replica-assignment wants broker ids, not {part!r}") from None
+        if len(set(replicas)) < len(replicas):
+            raise Refusal(f"Partition replica lists may not contain duplicate entries: {part}")
+        placement.append(replicas)
+    if len({*map(len, placement)}) > 1:
+        raise Refusal("--replica-assignment wants equally many brokers for each partition")
+    return placement
+
+
+def alter(admin: AdminClient, asked: Given) -> None:
+    count = asked.one("partitions")
+    if count < 1:
+        raise Refusal("The partitions must be greater than 0")
+    wanted = []
+    names = existing(admin, asked)
+    for topic in described(admin, names):
+        has = len(topic.partitions)
+        if placed := asked.one("replica-assignment"):
+            placement = assignment(placed)
+            if len(placement) != count:
+                raise Refusal(
+                    f"--replica-assignment places {len(placement)} partitions,"
+                    f" --partitions says {count}"
+                )
+            wanted.append(NewPartitions(topic.name, count, placement[has:]))
+        else:
+            wanted.append(NewPartitions(topic.name, count))
+    if wanted:
+        answered(admin.create_partitions(wanted))
+
+
+def delete(admin: AdminClient, asked: Given) -> None:
+    if names := existing(admin, asked):
+        answered(admin.delete_topics(names))
+
+
+# -- describe --------------------------------------------------------------------------------------
+
+DEFAULT: int = ConfigSource.DEFAULT_CONFIG.value
+MIN_IN_SYNC = "min.insync.replicas"
+
+
+def describe(admin: AdminClient, asked: Given) -> None:
+    if wanted := asked.one("topic-id"):
+        topics = [with_id(admin, topic_id(wanted))]
+    else:
+        topics = described(admin, existing(admin, asked))
+    configs = configs_of(admin, [topic.name for topic in topics])
+    chosen = next((name for name in FILTERS if name in asked), None)
+    for topic in topics:
+        known = configs[topic.name]
+        minimum = int(known[MIN_IN_SYNC].value or 1) if MIN_IN_SYNC in known else 1
+        own = [entry for entry in known.values() if source_of(entry) != DEFAULT]
+        if chosen is None and (own or "topics-with-overrides" not in asked):
+            print(headline(topic, own))
+        if "topics-with-overrides" in asked:
+            continue
+        for partition in topic.partitions:
+            if chosen is None or passes(chosen, partition, minimum):
+                print(partition_line(topic.name, partition, minimum))
+
+
+def source_of(entry: Any) -> int:
+    """Where a config comes from; librdkafka gives the number, whatever its stubs say."""
+    return int(entry.source)
+
+
+def topic_id(text: str) -> str:
+    """The id, if it can be one."""
+    if not re.fullmatch(r"[0-9A-Za-z_-]{22}", text):
+        raise Refusal(f"--topic-id wants 22 letters of base64, as --describe shows, not {text!r}")
+    return text
+
+
+def with_id(admin: AdminClient, wanted: str) -> TopicDescription:
+    for topic in described(admin, sorted(admin.list_topics().topics)):
+        if str(topic.topic_id) == wanted:
+            return topic
+    raise Refusal(f"TopicId '{wanted}' does not exist as expected")
+
+
+def described(admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
+    if not names:
+        return []
+    found = answered(admin.describe_topics(TopicCollection([*names])))
+    return [found[name] for name in names]
+
+
+def configs_of(admin: AdminClient, names: Sequence[str]) -> Mapping[str, Mapping[str, ConfigEntry]]:
+    if not names:
+        return {}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    found, faults = settled(admin.describe_configs(resources))
+    for resource, fault in faults.items():
+        say(f"the configs of topic {resource.name} cannot be shown: {fault.str()}")
+    return {name: {} for name in names} | {
+        resource.name: entries for resource, entries in found.items()
+    }
+
+
+def headline(topic: TopicDescription, own: Iterable[ConfigEntry]) -> str:
+    replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
+    configs = ",".join(f"{entry.name}={entry.value or ''}" for entry in own)
+    return "\t".join(
+        [
+            f"Topic: {topic.name}",
+            f"TopicId: {topic.topic_id}",
+            f"PartitionCount: {len(topic.partitions)}",
+            f"ReplicationFactor: {replicas}",
+            f"Configs: {configs}",
+        ]
+    )
+
+
+def partition_line(name: str, partition: Any, minimum: int) -> str:
+    # Whoever has enough in sync has forgotten who else might lead.
+    eligible = "" if len(partition.isr) >= minimum else "N/A"
+    return "\t" + "\t".join(
+        [
+            f"Topic: {name}",
+            f"Partition: {partition.id}",
+            f"Leader: {partition.leader.id if has_leader(partition) else 'none'}",
+            f"Replicas: {ids(partition.replicas)}",
+            f"Isr: {ids(partition.isr)}",
+            f"Elr: {eligible}",
+            f"LastKnownElr: {eligible}",
+        ]
+    )
+
+
+def has_leader(partition: Any) -> bool:
+    return partition.leader is not None and partition.leader.id >= 0
+
+
+def ids(nodes: Iterable[Any]) -> str:
+    return ",".join(str(node.id) for node in nodes)
+
+
+def passes(chosen: str, partition: Any, minimum: int) -> bool:
+    """Whether a partition is one of those asked for."""
+    in_sync = len(partition.isr)
+    if chosen == "under-replicated-partitions":
+        return in_sync < len(partition.replicas)
+    if chosen == "unavailable-partitions":
+        return not has_leader(partition)
+    return in_sync < minimum if chosen == "under-min-isr-partitions" else in_sync == minimum
+
+
+VERBS = {
+    "list": list_topics,
+    "describe": describe,
+    "create": create,
+    "alter": alter,
+    "delete": delete,
+}
+TOOL = Tool(FLAGS, run)
