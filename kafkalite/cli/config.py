@@ -1,16 +1,164 @@
-"""What may be set, on a broker and on a topic."""
+"""kafkalite config: what may be set, and what is.
+
+A resource is `topic NAME`, `node ID`, `cluster` (what holds for every node that has no value of its
+own), `group NAME` or `client-metrics NAME`.  Works against any Kafka, but for `keys`, which are
+those of this version.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import json
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
 
-from kafkalite.cli.command import argument, command
+from kafkalite.cli.clients import CONNECTION, Cluster, Connection
+from kafkalite.cli.command import Usage, argument, columns, command, nearest, say
+from kafkalite.cli.resource import (
+    APPEND,
+    KINDS,
+    SET,
+    SUBTRACT,
+    UNSET,
+    Change,
+    Configs,
+    Entry,
+    Resource,
+    listed,
+)
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Key
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import Refusal
+
+HIDDEN = "(hidden)"
+OPERATIONS = {SET: "set", UNSET: "unset", APPEND: "append", SUBTRACT: "subtract"}
+SIGNS = {SET: "=", APPEND: "+=", SUBTRACT: "-="}
+
+KIND = argument("kind", metavar="KIND", choices=list(KINDS), help=", ".join(KINDS))
+JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
+DRY_RUN = argument("--dry-run", action="store_true", help="only see whether it could be done")
+
+
+@command(
+    KIND,
+    argument("words", nargs="*", metavar="NAME KEY", help="the resource, then keys or patterns"),
+    argument("-a", "--all", action="store_true", dest="whole", help="defaults as well"),
+    argument("-v", "--verbose", action="store_true", help="where each value was looked for; docs"),
+    JSON,
+    *CONNECTION,
+    name="get",
+)
+def values(
+    kind: str,
+    words: Sequence[str],
+    whole: bool,
+    verbose: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Show the values in force that are not defaults, or those of the keys that are named.
+
+    Where a value comes from: the topic, node, cluster or group it was set on, the start (config
+    file or flag), or the default.
+
+    Examples:
+      kafkalite config get topic flights
+      kafkalite config get topic flights retention.ms -v
+      kafkalite config get node 0 'log.*' --json
+      kafkalite config get cluster
+    """
+    resource, keys = addressed(kind, words)
+    entries = Configs(Cluster(**connection)).of(resource, documented=verbose)
+    found = chosen(resource, entries, keys, whole)
+    if as_json:
+        described = [entry_fields(entry, verbose) for entry in found]
+        print(json.dumps({"kind": kind, "name": resource.name, "configs": described}))
+    elif verbose:
+        print("\n\n".join("\n".join(entry_page(entry)) for entry in found))
+    else:
+        rows = [[entry.name, shown(entry), entry.source] for entry in found]
+        print(columns(["KEY", "VALUE", "SOURCE"], rows))
+    if not found:
+        hint = " (--all shows them)" if entries else ""
+        say(f"nothing is set on {resource}{hint}")
+
+
+@command(
+    KIND,
+    argument("words", nargs="*", metavar="NAME KEY=VALUE", help="the resource, then what to set"),
+    DRY_RUN,
+    JSON,
+    *CONNECTION,
+    name="set",
+)
+def set_values(
+    kind: str,
+    words: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Set keys, all of them or none; KEY+=VALUE and KEY-=VALUE add to a list and take from it.
+
+    Examples:
+      kafkalite config set topic flights retention.ms=3600000 cleanup.policy+=compact
+      kafkalite config set cluster log.retention.hours=24
+      kafkalite config set node 1 num.network.threads=4 --dry-run
+      kafkalite config set client-metrics slow match=client_id=web.* interval.ms=5000
+    """
+    resource, assignments = addressed(kind, words)
+    if not assignments:
+        raise Usage(f"say what to set on {resource}: KEY=VALUE")
+    changed(resource, list(map(change, assignments)), dry_run, as_json, connection)
+
+
+@command(
+    KIND,
+    argument("words", nargs="*", metavar="NAME KEY", help="the resource, then the keys"),
+    DRY_RUN,
+    JSON,
+    *CONNECTION,
+)
+def unset(
+    kind: str,
+    words: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Take back what was set: the next place where a value stands holds again.
+
+    Examples:
+      kafkalite config unset topic flights retention.ms
+      kafkalite config unset cluster log.retention.hours
+    """
+    resource, keys = addressed(kind, words)
+    if not keys:
+        raise Usage(f"say which keys to unset on {resource}")
+    changed(resource, [Change(key, UNSET) for key in keys], dry_run, as_json, connection)
+
+
+@command(
+    argument("kind", metavar="KIND", nargs="?", choices=list(KINDS), help="only these"),
+    JSON,
+    *CONNECTION,
+    name="list",
+)
+def resources(kind: str | None, as_json: bool, **connection: Unpack[Connection]) -> None:
+    """List what can be named in get and set: topics and nodes, and what else has configs.
+
+    Examples:
+      kafkalite config list
+      kafkalite config list client-metrics
+    """
+    found = listed(Cluster(**connection), kind)
+    if as_json:
+        print(json.dumps([each._asdict() for each in found]))
+    else:
+        print(columns(["KIND", "NAME"], found))
 
 
 @command(
@@ -34,11 +182,96 @@ def keys(pattern: str, as_json: bool) -> None:
     if not found:
         raise Refusal(f"no key is named like {pattern!r} (kafkalite config keys lists all)")
     if as_json:
-        import json
-
         print(json.dumps([described(owner, key) for owner, key in found], indent=2))
     else:
         print("\n\n".join("\n".join(page(owner, key)) for owner, key in found))
+
+
+def addressed(kind: str, words: Sequence[str]) -> tuple[Resource, Sequence[str]]:
+    """The resource that the first words name, and the words after."""
+    if kind == "cluster":
+        return Resource(kind, ""), words
+    if not words:
+        raise Usage(f"name the {kind}, as in: kafkalite config get {kind} NAME")
+    return Resource(kind, words[0]), words[1:]
+
+
+def change(word: str) -> Change:
+    """What KEY=VALUE, KEY+=VALUE or KEY-=VALUE wants."""
+    parts = re.fullmatch(r"([^=]+?)([+-]?)=(.*)", word, flags=re.DOTALL)
+    if not parts:
+        raise Usage(f"{word!r} is not of the form KEY=VALUE")
+    key, sign, value = parts.groups()
+    return Change(key, {"": SET, "+": APPEND, "-": SUBTRACT}[sign], value)
+
+
+def changed(
+    resource: Resource,
+    changes: Sequence[Change],
+    dry_run: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Carry changes out, and say so."""
+    Configs(Cluster(**connection)).change(resource, changes, dry_run)
+    if as_json:
+        said = [
+            {"key": key, "operation": OPERATIONS[operation], "value": value}
+            for key, operation, value in changes
+        ]
+        fields = {"kind": resource.kind, "name": resource.name, "changes": said}
+        print(json.dumps({**fields, "dry_run": dry_run}))
+        return
+    for key, operation, value in changes:
+        what = f"{key} unset" if operation == UNSET else f"{key}{SIGNS[operation]}{value}"
+        print(f"{resource}: {what}{' (not done: --dry-run)' if dry_run else ''}")
+
+
+def chosen(
+    resource: Resource, entries: Sequence[Entry], wanted: Sequence[str], whole: bool
+) -> list[Entry]:
+    """The entries that are asked for; a key that is not there is a Refusal."""
+    if not wanted:
+        return [entry for entry in entries if whole or entry.source != "default"]
+    found = []
+    for word in wanted:
+        matching = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, word)]
+        if not matching:
+            hint = nearest(word, [entry.name for entry in entries])
+            raise Refusal(f"{resource} has no key {word}{hint}")
+        found += matching
+    return sorted(set(found))
+
+
+def shown(entry: Entry) -> str | None:
+    return HIDDEN if entry.sensitive else entry.value
+
+
+def entry_fields(entry: Entry, verbose: bool) -> dict[str, Any]:
+    """An entry as JSON has it."""
+    fields: dict[str, Any] = {
+        "key": entry.name,
+        "value": entry.value,
+        "source": entry.source,
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+        "synonyms": [
+            {"key": each.name, "value": each.value, "source": each.source}
+            for each in entry.synonyms
+        ],
+    }
+    return {**fields, "type": entry.type, "doc": entry.doc} if verbose else fields
+
+
+def entry_page(entry: Entry) -> Iterator[str]:
+    """An entry as a person reads it who wants to know all."""
+    fixed = "; cannot be changed while the broker runs" if entry.read_only else ""
+    yield f"{entry.name} = {shown(entry) or ''}  ({entry.source}{fixed})"
+    for each in entry.synonyms:
+        value = HIDDEN if entry.sensitive else each.value
+        yield f"    {each.source:<8} {each.name} = {value or ''}"
+    if entry.doc:
+        yield textwrap.fill(entry.doc, 96, initial_indent="    ", subsequent_indent="    ")
 
 
 def described(owner: str, key: Key[object]) -> dict[str, object]:

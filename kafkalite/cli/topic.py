@@ -1,6 +1,6 @@
 """kafkalite topic: what topics there are, made and removed.
 
-Works against any Kafka.  Left out: adding partitions and changing configs of a topic.
+Works against any Kafka.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     PartitionMetadata,
@@ -30,7 +31,8 @@ from kafkalite.cli.clients import (
     plain,
     sentences,
 )
-from kafkalite.cli.command import argument, columns, command, key_value
+from kafkalite.cli.command import Usage, argument, columns, command, key_value
+from kafkalite.cli.resource import SET, UNSET, Change, Configs, Resource
 from kafkalite.errors import Refusal
 
 Answer = TypeVar("Answer")
@@ -173,6 +175,84 @@ def delete(
         futures = admin.delete_topics([*names])
     pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
     report("deleted", futures, pardoned, as_json)
+
+
+@command(
+    NAMES,
+    argument("-p", "--partitions", type=int, help="how many there shall be, more than there are"),
+    argument(
+        "-c",
+        "--config",
+        dest="configs",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a topic config; may be repeated",
+    ),
+    argument(
+        "-u",
+        "--unset",
+        dest="unset",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="take a topic config back; may be repeated",
+    ),
+    argument("--dry-run", action="store_true", help="only see whether it could be done"),
+    JSON,
+    *CONNECTION,
+)
+def alter(
+    names: Sequence[str],
+    partitions: int | None,
+    configs: Sequence[tuple[str, str]],
+    unset: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Add partitions to topics, and change their configs.
+
+    A record's key lies in another partition when there are more of them: only new records do.
+
+    Examples:
+      kafkalite topic alter flights -p 12
+      kafkalite topic alter flights audit -c retention.ms=3600000 -u cleanup.policy
+    """
+    changes = [Change(key, SET, value) for key, value in configs]
+    changes += [Change(key, UNSET) for key in unset]
+    if partitions is None and not changes:
+        raise Usage("say what to alter: -p COUNT, -c KEY=VALUE, --unset KEY")
+    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
+    there = Configs(Cluster(**connection))
+    failed: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            if partitions is not None:  # only tried, so that what fails leaves all as it was
+                grow(there.admin, name, partitions, dry_run=True)
+            if changes:
+                there.change(Resource("topic", name), changes, dry_run)
+            if partitions is not None and not dry_run:
+                grow(there.admin, name, partitions, dry_run=False)
+        except Refusal as refusal:
+            failed[name] = str(refusal)
+    if as_json:
+        done = [{"name": name, "altered": name not in failed, "dry_run": dry_run} for name in names]
+        print(json.dumps(done))
+    else:
+        would = "could be altered" if dry_run else "altered"
+        print("".join(f"{name} {would}\n" for name in names if name not in failed), end="")
+    if failed:
+        raise Refusal("; ".join(failed.values()))
+
+
+def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
+    """Add as many partitions as are missing."""
+    with sentences():
+        futures = admin.create_partitions([NewPartitions(name, partitions)], validate_only=dry_run)
+        refuse(settled(futures)[1])
 
 
 def reached(connection: Connection) -> AdminClient:
