@@ -107,6 +107,12 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def resize(self, slots: int) -> None:
+        """Remember at most so many from now on."""
+        self._slots = slots
+        while len(self._sessions) > slots:
+            self._sessions.popitem(last=False)
+
     def enter(
         self,
         session_id: int,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.handlers import Caller
 from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.partition import Partition
 from kafkalite.broker.producer_ids import ProducerIdBlocks
 from kafkalite.broker.remote_controller import RemoteController, State
@@ -40,6 +41,7 @@ from kafkalite.config.broker import (
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
     parse_listener,
 )
+from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
 from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
@@ -49,7 +51,7 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import node_directory
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.transport.reactor import Reactor
+from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -93,7 +95,6 @@ class Node:
         root: Path,
         node_id: int = SUPERVISOR_ID,
     ) -> None:
-        self.settings = settings
         self.clock = clock
         self.reactor = reactor
         self.logs = logs
@@ -106,13 +107,25 @@ class Node:
         assert logs.flusher is not None
         self.flusher: Flusher = logs.flusher
         self.replicas = ReplicaManager(reactor, self.flusher, self.topic_image)
-        self.fetch_sessions = FetchSessions(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
+        self._settings = NodeSettings(settings, node_id, controller.image)
+        slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
+        self.fetch_sessions = FetchSessions(slots)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
         self.dispatcher = Dispatcher(self)
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()
         self._awaited: dict[tuple[bytes, int], Awaited] = {}
         self._looking = False
+        self._tending: Timer | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force at this node now; a change makes new ones."""
+        return self._settings.current
+
+    def on_settings(self, told: Callable[[Settings], object]) -> None:
+        """Call `told(settings)` now, and whenever they have changed."""
+        self._settings.tell(told)
 
     @property
     def image(self) -> ClusterImage:
@@ -147,6 +160,7 @@ class Node:
 
         The controller's image is loaded already; it says what is to be here.
         """
+        self.on_settings(self._take_settings)
         decides = isinstance(self.controller, LocalController)
         self.logs.hand_over_misplaced(self.place_of, sure=decides)
         loaded = self.logs.load(self._topic_settings)
@@ -181,13 +195,24 @@ class Node:
         self.flusher.close()
         self.logs.close()
 
+    def _take_settings(self, settings: Settings) -> None:
+        """Have all that holds a value of the settings take it from these."""
+        self.reactor.reconfigure(reactor_limits(settings))
+        self.logs.reconfigure(settings)
+        self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
+        for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
+            self.reconcile(topic_id)
+        if self._tending is not None:
+            self._tending.cancel()
+            self._tending = self.reactor.call_later(0, self._tend)
+
     def _tend(self) -> None:
         """Retention, rolls, delayed deletes and checkpoints, whenever one is due."""
         next_due_ms = self.logs.tick(self.clock.monotonic_ms())
         for partition in self.replicas:
             if partition.waiting:
                 self.replicas.touched(partition)
-        self.reactor.call_later(next_due_ms, self._tend)
+        self._tending = self.reactor.call_later(next_due_ms, self._tend)
 
     def _flushed(self) -> None:
         for flush in self.flusher.collect():
@@ -225,6 +250,13 @@ class Node:
         return topic_id in self.image.deleted
 
     def _changed(self, records: Sequence[Record], end_offset: int) -> None:
+        set_on = dict.fromkeys(
+            (record.fields["resource_type"], record.fields["resource_name"])
+            for record in records
+            if record.kind is CONFIG
+        )
+        for kind, name in set_on:
+            self._settings.concerned(kind, name, self.image)
         touched = dict.fromkeys(
             topic_id
             for record in records
@@ -428,6 +460,8 @@ class Node:
 
     def _topic_of(self, record: Record) -> bytes | None:
         if record.kind is CONFIG:
+            if record.fields["resource_type"] != Resource.TOPIC:
+                return None
             topic = self.image.topics.get(record.fields["resource_name"])
             return topic.topic_id if topic else None
         topic_id: bytes | None = record.fields.get("topic_id")

@@ -1,4 +1,4 @@
-"""What every node's process does to its own loop: bounds, signals, and a collector that rests."""
+"""What every node's process does to its own loop: signals, and a collector that rests."""
 
 from __future__ import annotations
 
@@ -7,36 +7,13 @@ import os
 import signal
 from collections.abc import Callable
 
-from kafkalite.config.broker import (
-    CONNECTIONS_MAX_IDLE_MS,
-    MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_IP,
-    QUEUED_MAX_REQUEST_BYTES,
-    SOCKET_RECEIVE_BUFFER_BYTES,
-    SOCKET_REQUEST_MAX_BYTES,
-    SOCKET_SEND_BUFFER_BYTES,
-)
-from kafkalite.config.settings import Settings
-from kafkalite.transport.reactor import Limits, Reactor
+from kafkalite.transport.reactor import Reactor
 
 COLLECT_AFTER = 100_000
 """How many objects more than before there must be, for cycles to be searched."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a broker cleanly; a node's process among others hears SIGTERM only."""
-
-
-def limits_of(settings: Settings) -> Limits:
-    """The loop's bounds, from the keys that name them."""
-    return Limits(
-        frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
-        held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],
-        idle_ms_max=settings[CONNECTIONS_MAX_IDLE_MS],
-        connections_max=settings[MAX_CONNECTIONS],
-        connections_per_address_max=settings[MAX_CONNECTIONS_PER_IP],
-        send_buffer_size=settings[SOCKET_SEND_BUFFER_BYTES],
-        receive_buffer_size=settings[SOCKET_RECEIVE_BUFFER_BYTES],
-    )
 
 
 def hear_signals(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kafkalite.broker.assembly import node_alone
 from kafkalite.broker.node import Node
+from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, Listener
 from kafkalite.config.settings import Settings
@@ -28,7 +29,7 @@ from kafkalite.process.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.asking import Question
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
-from kafkalite.process.loop import ENDING, hear_signals, limits_of, rest_collector
+from kafkalite.process.loop import ENDING, hear_signals, rest_collector
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.storage.log_directory import LogDirectory
@@ -56,7 +57,7 @@ class Single:
         self.data = data
         self.address = address
         self.carried = carried
-        self.reactor = Reactor(SystemClock(), limits_of(settings))
+        self.reactor = Reactor(SystemClock(), reactor_limits(settings))
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
         lasts = lasting(settings, address, data)

@@ -22,6 +22,7 @@ from kafkalite.broker.membership import BACKOFF, Membership, Process
 from kafkalite.broker.mover import Mover
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_orders import NodeOrders
+from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -32,7 +33,7 @@ from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.sessions import NodeSessions
 from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
 from kafkalite.process.birth import Birth
-from kafkalite.process.loop import hear_signals, limits_of, rest_collector
+from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.options import default_workers
 from kafkalite.process.run_directory import BUS
 from kafkalite.protocol.schemas import bus, internal
@@ -51,7 +52,7 @@ with an older image may have sent it there, or a full disk kept it there."""
 
 def run(birth: Birth) -> int:
     """Be the supervisor until told to end; the process's exit code."""
-    reactor = Reactor(SystemClock(), limits_of(birth.settings))
+    reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
     hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, SUPERVISOR_ID)

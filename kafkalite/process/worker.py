@@ -13,10 +13,11 @@ import logging
 import signal
 
 from kafkalite.broker.assembly import worker_node
+from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.clock import SystemClock
 from kafkalite.process.birth import Birth
-from kafkalite.process.loop import hear_signals, limits_of, rest_collector
+from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.run_directory import BUS
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
@@ -27,7 +28,7 @@ log = logging.getLogger("kafkalite.process")
 
 def run(birth: Birth) -> int:
     """Be a worker until told to end; the process's exit code."""
-    reactor = Reactor(SystemClock(), limits_of(birth.settings))
+    reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
     hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, birth.node_id)

@@ -114,6 +114,14 @@ class LogManager:
         self._points.believe_once()
         self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Take the node's new settings; each log is given its topic's by whoever owns it."""
+        assert self._space is not None, "the directory is opened first"
+        self._settings = settings
+        self._space.kept_free = self._min_free()
+        self._space.measure()
+        self._upkeep.reconfigure(settings)
+
     def _min_free(self) -> int:
         wanted = self._settings[STORAGE_MIN_FREE_BYTES]
         if wanted >= 0:

@@ -47,21 +47,33 @@ class Upkeep:
         self._logs = logs
         self._points = points
         self._disk = disk
-        self._retention_ms = settings[LOG_RETENTION_CHECK_INTERVAL_MS]
-        self._checkpoint_ms = settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        self._clock = clock
         now_ms = clock.monotonic_ms()
-        self._retention_due_ms = now_ms + self._retention_ms
-        self._checkpoint_due_ms = now_ms + self._checkpoint_ms
+        self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        self._settings = settings
         self._to_retain: deque[Log] = deque()
         self._writing = False
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take new intervals; what is due later than they say is due when they say."""
+        self._settings = settings
+        now_ms = self._clock.monotonic_ms()
+        self._retention_due_ms = min(
+            self._retention_due_ms, now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        )
+        self._checkpoint_due_ms = min(
+            self._checkpoint_due_ms, now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        )
 
     def tick(self, now_ms: int, flusher: Flusher | None) -> int:
         """Do some of what is due; when to come again."""
         if now_ms >= self._retention_due_ms:
-            self._retention_due_ms = now_ms + self._retention_ms
+            self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
             self._to_retain = deque(self._logs.values())
         if now_ms >= self._checkpoint_due_ms:
-            self._checkpoint_due_ms = now_ms + self._checkpoint_ms
+            interval_ms = self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+            self._checkpoint_due_ms = now_ms + interval_ms
             self._checkpoint(flusher)
         self._retain_some()
         due = [self._retention_due_ms, self._checkpoint_due_ms]

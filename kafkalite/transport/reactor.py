@@ -161,6 +161,12 @@ class Reactor:
             connection.close()
         self._loop.close()
 
+    def reconfigure(self, limits: Limits) -> None:
+        """Take new bounds on who is let in and for how long; those on frames stay as they were."""
+        self.limits = limits
+        for door in self._doors:
+            door.somebody_left()  # there may be room now
+
     # What it counts.
 
     @property

@@ -1,0 +1,116 @@
+"""NodeSettings: what is in force at one node, and who is told when that changes.
+
+    config file and flags ─────────────────────────────────┐
+    metadata log: what is set for all nodes, and for this ─┴─▶ Settings ─▶ whoever holds a value
+
+Who reads `node.settings` at each use need not be told.  The levels of the node's loggers are set in
+the same way, by records of the metadata log, and so they outlive a restart, which Kafka's do not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kafkalite.config.broker import (
+    BROKER,
+    CONNECTIONS_MAX_IDLE_MS,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    QUEUED_MAX_REQUEST_BYTES,
+    SOCKET_RECEIVE_BUFFER_BYTES,
+    SOCKET_REQUEST_MAX_BYTES,
+    SOCKET_SEND_BUFFER_BYTES,
+)
+from kafkalite.config.resources import LEVELS, LOGGER, Resource
+from kafkalite.errors import InvalidConfig
+from kafkalite.transport.reactor import Limits
+
+if TYPE_CHECKING:
+    from kafkalite.config.settings import Settings
+    from kafkalite.coordination.image import ClusterImage
+
+log = logging.getLogger("kafkalite.broker")
+
+Told = Callable[["Settings"], object]
+
+
+def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
+    """The settings of a node: what it was started with, under what is set while it runs."""
+    return static.with_dynamic(
+        _known(image.config_of(Resource.BROKER, "")),
+        _known(image.config_of(Resource.BROKER, str(node_id))),
+    )
+
+
+def _known(texts: Mapping[str, str]) -> dict[str, str]:
+    """What this version can honour; another one may have written the rest."""
+    known = {}
+    for name, text in texts.items():
+        try:
+            BROKER.named(name).parse(text)
+        except InvalidConfig as fault:
+            log.warning("what is set of %s is passed over: %s", name, fault)
+        else:
+            known[name] = text
+    return known
+
+
+def reactor_limits(settings: Settings) -> Limits:
+    """The loop's bounds, from the keys that name them."""
+    return Limits(
+        frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
+        held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],
+        idle_ms_max=settings[CONNECTIONS_MAX_IDLE_MS],
+        connections_max=settings[MAX_CONNECTIONS],
+        connections_per_address_max=settings[MAX_CONNECTIONS_PER_IP],
+        send_buffer_size=settings[SOCKET_SEND_BUFFER_BYTES],
+        receive_buffer_size=settings[SOCKET_RECEIVE_BUFFER_BYTES],
+    )
+
+
+class NodeSettings:
+    """The settings of one node; see the module."""
+
+    def __init__(self, static: Settings, node_id: int, image: ClusterImage) -> None:
+        self.current = in_force(static, image, node_id)
+        self._static = static
+        self._node_id = node_id
+        self._told: list[Told] = []
+        levels = image.config_of(Resource.BROKER_LOGGER, str(node_id))
+        if levels:
+            set_levels(levels)
+
+    def tell(self, told: Told) -> None:
+        """Call `told(settings)` now, and whenever they have changed."""
+        self._told.append(told)
+        told(self.current)
+
+    def concerned(self, kind: int, name: str, image: ClusterImage) -> None:
+        """Something was set on a resource, perhaps on this node."""
+        if kind == Resource.BROKER and name in ("", str(self._node_id)):
+            self.current = in_force(self._static, image, self._node_id)
+            for told in self._told:
+                told(self.current)
+        elif kind == Resource.BROKER_LOGGER and name == str(self._node_id):
+            set_levels(image.config_of(kind, name))
+
+
+# -- loggers -------------------------------------------------------------------------------------
+
+
+def set_levels(texts: Mapping[str, str]) -> None:
+    """Have the loggers write from these levels on, and from their default where none is set."""
+    for key in LOGGER.values():
+        word = texts.get(key.name, key.default)
+        logging.getLogger(key.name).setLevel(LEVELS.get(word, logging.NOTSET))
+
+
+def levels() -> dict[str, str]:
+    """The level in force of each logger there is, in Kafka's words."""
+    return {name: _word(logging.getLogger(name).getEffectiveLevel()) for name in LOGGER}
+
+
+def _word(level: int) -> str:
+    return next((word for word, least in LEVELS.items() if level >= least), "TRACE")
