@@ -9,14 +9,19 @@ from collections.abc import Mapping, Sequence
 
 from tests.conformance.driven import Driven
 from tests.conformance.table import (
+    ASSIGNORS,
     ASYNC_COMMITS,
     CODECS,
     COMMAND,
     COMMITS,
     GROUPS,
+    HEADER_TWICE,
     HEADERS,
     LONG_LIVED,
+    LOOKS_ONLY,
     METADATA,
+    NO_RESET,
+    NULL_HEADERS,
     NULLS_AND_EMPTIES,
     STATIC,
     TIMESTAMPS,
@@ -42,7 +47,7 @@ CONSUMER = {"fetch.wait.max.ms": "10"}
 class CommandLine:
     """kcat, or a command that takes its flags."""
 
-    can = frozenset({COMMAND, *CODECS})
+    can = frozenset({COMMAND, *CODECS, HEADER_TWICE, NO_RESET, LOOKS_ONLY})
 
     def __init__(self, name: str, produce: Sequence[str], consume: Sequence[str]) -> None:
         self.name = name
@@ -134,7 +139,7 @@ OURS = CommandLine(
     [sys.executable, "-m", "kafkalite", "produce"],
     [sys.executable, "-m", "kafkalite", "consume"],
 )
-ALL_OF_A_RECORD = {HEADERS, TIMESTAMPS, NULLS_AND_EMPTIES}
+RECORDS = {HEADERS, HEADER_TWICE, TIMESTAMPS, NULLS_AND_EMPTIES, NO_RESET, LONG_LIVED}
 TOPICS = {
     "create_topic",
     "delete_topic",
@@ -165,12 +170,25 @@ def python(name: str, module: str, can: set[str]) -> Driven:
 LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
-    {*CODECS, *ALL_OF_A_RECORD, LONG_LIVED, YOUNGEST, *TOPICS, *CONFIGS}
+    {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
     | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC}
     | {"range", "roundrobin", "cooperative-sticky"}
     | GROUP_ADMIN - {"delete_group_offsets"},
 )
-CLIENTS = [KCAT, OURS, LIBRDKAFKA]
+KAFKA_PYTHON = python(
+    "kafka-python",
+    "kafka_python",
+    {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN}
+    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC, *ASSIGNORS},
+)
+AIOKAFKA = python(
+    "aiokafka",
+    "aio_kafka",
+    {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config"}
+    | {GROUPS, COMMITS, METADATA, STATIC, "range", "roundrobin", "sticky"}
+    | {"list_groups", "describe_group", "group_offsets"},
+)
+CLIENTS = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA]
 
 
 def missing(client: object) -> bool:

@@ -6,7 +6,16 @@ import threading
 
 import pytest
 
-from tests.conformance.table import TIMESTAMPS, Client, Kafka, Refused, Sent, scenario
+from tests.conformance.table import (
+    LOOKS_ONLY,
+    NO_RESET,
+    TIMESTAMPS,
+    Client,
+    Kafka,
+    Refused,
+    Sent,
+    scenario,
+)
 
 TEN = [Sent(b"%d" % i, b"k") for i in range(10)]
 
@@ -34,7 +43,7 @@ def a_count_is_kept_to(client: Client, kafka: Kafka) -> None:
     assert [r.value for r in client.consume(kafka, topic, start=2, count=3)] == [b"2", b"3", b"4"]
 
 
-@scenario()
+@scenario(NO_RESET)
 def an_offset_beyond_the_end_is_refused(client: Client, kafka: Kafka) -> None:
     topic = ten_of(kafka, client)
     with pytest.raises(Refused, match=r"Offset out of range|no offset 11"):
@@ -111,7 +120,7 @@ def reading_goes_on_from_segment_to_segment(client: Client, kafka: Kafka) -> Non
     assert [record.offset for record in client.consume(kafka, topic, start=-3)] == [397, 398, 399]
 
 
-@scenario()
+@scenario(LOOKS_ONLY)
 def an_unknown_topic_is_refused(client: Client, kafka: Kafka) -> None:
     with pytest.raises(Refused, match="Unknown (topic|partition)"):
         client.consume(kafka, kafka.name())

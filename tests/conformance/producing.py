@@ -7,7 +7,10 @@ import time
 import pytest
 
 from tests.conformance.table import (
+    CODECS,
+    HEADER_TWICE,
     HEADERS,
+    NULL_HEADERS,
     NULLS_AND_EMPTIES,
     TIMESTAMPS,
     Client,
@@ -17,7 +20,6 @@ from tests.conformance.table import (
     scenario,
 )
 
-CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 WORDS = [Sent(b"value %d " % i + b"abc" * (i % 50), b"key %d" % (i % 7)) for i in range(200)]
 
 
@@ -48,7 +50,7 @@ def records_sent_under_each_acks_arrive_in_order(client: Client, kafka: Kafka, a
     assert [record.value for record in got] == [record.value for record in WORDS]
 
 
-@scenario()
+@scenario(HEADER_TWICE)
 def headers_come_back_in_order_and_twice_if_sent_twice(client: Client, kafka: Kafka) -> None:
     topic = kafka.topic()
     headers = (("a", b"1"), ("b", b""), ("a", b"2"))
@@ -62,7 +64,7 @@ def each_record_keeps_its_own_headers(client: Client, kafka: Kafka) -> None:
     topic = kafka.topic()
     records = [
         Sent(b"none"),
-        Sent(b"null", headers=[("h", None)]),
+        Sent(b"empty", headers=[("h", b"")]),
         Sent(b"many", headers=[(f"h{i}", b"%d" % i) for i in range(100)]),
         Sent(b"words", headers=[("größe", "weiß".encode()), ("", b"\0\xff")]),
     ]
@@ -70,6 +72,14 @@ def each_record_keeps_its_own_headers(client: Client, kafka: Kafka) -> None:
     assert [got.headers for got in client.consume(kafka, topic)] == [
         r.headers or [] for r in records
     ]
+
+
+@scenario(NULL_HEADERS)
+def a_header_may_be_null(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic()
+    client.produce(kafka, topic, [Sent(b"v", headers=[("h", None)])])
+    (got,) = client.consume(kafka, topic)
+    assert got.headers == [("h", None)]
 
 
 @scenario()
@@ -87,7 +97,9 @@ def a_null_stays_null(client: Client, kafka: Kafka) -> None:
 @scenario(NULLS_AND_EMPTIES)
 def null_and_empty_are_two_things(client: Client, kafka: Kafka) -> None:
     topic = kafka.topic()
-    sent = [Sent(value, key) for value in (None, b"", b"v") for key in (None, b"", b"k")]
+    sent = [Sent(value, key) for value in (b"v", b"", None) for key in (b"k", b"", None)]
+    # Not every client would send a record of nothing at all.
+    sent.pop()
     client.produce(kafka, topic, sent)
     got = client.consume(kafka, topic)
     assert [(record.value, record.key) for record in got] == [(r.value, r.key) for r in sent]
@@ -199,9 +211,8 @@ def the_first_record_makes_the_topic(client: Client, kafka: Kafka) -> None:
 
 @scenario()
 def an_illegal_topic_name_is_refused(client: Client, kafka: Kafka) -> None:
-    # librdkafka hands on what the broker said, or, when that came before the record was handed in,
-    # that it knows no such topic.
-    with pytest.raises(Refused, match="Invalid topic|Local: Unknown topic"):
+    # Clients hand on what the broker said, or that they know no such topic.
+    with pytest.raises(Refused, match="Invalid topic|Unknown topic"):
         client.produce(
             kafka, "not/legal", [Sent(b"v", b"k")], settings={"message.timeout.ms": "9000"}
         )

@@ -18,7 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 HEADERS = "headers of each record"
+HEADER_TWICE = "one header twice, in order"
+NULL_HEADERS = "headers that are null"
 TIMESTAMPS = "timestamps of the sender's choice"
+NO_RESET = "an offset that is not there is a fault, and nothing else is read"
+LOOKS_ONLY = "asking for a topic does not make it"
 NULLS_AND_EMPTIES = "nulls and empty bytes in one run"
 LONG_LIVED = "one producer over a restart"
 COMMAND = "a command line"

@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from tests.conformance.table import (
+    NO_RESET,
     YOUNGEST,
     Client,
     Kafka,
@@ -141,6 +142,13 @@ def records_deleted_are_gone_and_the_others_keep_their_offsets(
     client.ask(kafka, "delete_records", topic=topic, partition=0, before=4)
     assert client.ask(kafka, "offset", topic=topic, partition=0, at="earliest") == 4
     assert [record.offset for record in client.consume(kafka, topic)] == [*range(4, 10)]
+
+
+@scenario("delete_records", NO_RESET)
+def a_record_deleted_cannot_be_asked_for(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic()
+    client.produce(kafka, topic, TEN)
+    client.ask(kafka, "delete_records", topic=topic, partition=0, before=4)
     with pytest.raises(Refused, match="Offset out of range"):
         client.consume(kafka, topic, start=3)
 
