@@ -1,0 +1,592 @@
+"""ClassicGroup: members that share work among themselves, and the coordinator that keeps count.
+
+    Empty ──join──▶ PreparingRebalance ──all have joined, or time is up──▶ CompletingRebalance
+      ▲                  ▲        ▲                                          │          │
+      │                  │        └───────── join, leave, silence ───────────┘  the leader syncs
+      └── last one out ──┤                                                              ▼
+                         └──────────────── join, leave, silence ──────────────────── Stable
+
+A generation is one agreement on who does what.  It begins when the join phase ends: each member is
+told the number, and one of them, the leader, what all said of themselves.  The leader assigns and
+brings the assignment with its SyncGroup; the others wait for theirs.  What members say and are
+assigned is opaque here, but for the topics that a consumer names.
+
+A member stays by heartbeats or commits, and need not while it waits for an answer from here.  A
+static member (one with an instance id) may leave a generation without a word and come back to it
+under another member id, until its session ends.
+
+What is kept is `kept`, the value of the group's last record; it changes in `replay` alone.  All
+else is soft: it changes at once, and after a restart begins with what was kept.  A generation is
+kept with its assignment, so one that was not yet assigned begins again after a restart.
+
+Left out: a record for a group that has been named by its first JoinGroup and has no member yet;
+such a group is gone after a restart, and nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafkalite.coordination.group_members import Member, Members, State
+from kafkalite.coordination.group_turn import (
+    JOIN,
+    NOBODY,
+    SESSION,
+    SYNC,
+    Asker,
+    Due,
+    Turn,
+)
+from kafkalite.errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    KafkaError,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from kafkalite.protocol.schema import Fields
+from kafkalite.protocol.schemas.group_records import NO_TIME, group_record
+
+CONSUMER = "consumer"
+"""The protocol type whose metadata is a subscription."""
+
+MEMBER_ID_REQUIRED_SINCE = 4
+"""The version of JoinGroup whose clients come back with the id they are given."""
+SKIP_ASSIGNMENT_SINCE = 9
+"""The version whose leaders can be told that they are, and have nothing to assign."""
+
+NEW_MEMBER_WAIT_MS = 300_000
+"""How long one who is not a member yet may wait to become one.  It does not know its id, so it
+neither beats nor leaves; a client that tries again leaves such a one behind each time."""
+
+GATHER_MS = 200
+"""How long the first member of an empty group waits for those that are just about to join, where
+no delay is set: together they need one generation, and one after the other a heartbeat for each."""
+
+GENERATION_MAX = (1 << 31) - 1
+
+GROUP_SIZE = 1_500
+PENDING_SIZE = 500
+"""What a group, and an id that was given out, take in memory, about."""
+
+
+class ClassicGroup:
+    """One group; see the module."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.kept: dict[str, Any] | None = None
+        self.state = State.EMPTY
+        self.since_ms = NO_TIME
+        """When it came into its state, by the wall clock."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: Member | None = None
+        self.members = Members()
+        self.pending: set[str] = set()
+        """Ids that were given out, and whose members have not joined with them yet."""
+        self.unsynced: set[str] = set()
+        """Members of this generation that have not asked for their assignment yet."""
+        self.topics: set[str] | None = None
+        """What its consumers subscribe to, as far as it can be told."""
+        self._gathering_ms: int | None = None
+        """While it comes out of being empty: how much longer it may wait for more members."""
+        self._grew = False
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about."""
+        return GROUP_SIZE + self.members.size + PENDING_SIZE * len(self.pending)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is here, or about to be."""
+        return not self.members and not self.pending
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Whether a member reads the topic, or may: it speaks as a consumer, but not clearly."""
+        if self.topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.topics
+
+    # -- joining -----------------------------------------------------------------------------
+
+    def join(
+        self,
+        request: Fields,
+        asker: Asker,
+        new_member_id: str,
+        version: int,
+        turn: Turn,
+        token: Any,
+    ) -> None:
+        """Have a member take part in the next generation, or tell it about this one.
+
+        `new_member_id` is one that nobody had, for whoever has none.  Two versions of the request
+        changed its meaning: KIP-394 and KIP-814.
+        """
+        if not self._accepts(request.member_id, turn.limits.max_size):
+            self._turn_away(request.member_id, turn, token)
+            return
+        protocols = {protocol.name: protocol.metadata for protocol in request.protocols}
+        self._check_protocols(request.protocol_type, protocols)
+        static = request.group_instance_id is not None
+        if request.member_id:
+            if request.member_id in self.pending and not static:
+                self._add(request.member_id, request, asker, turn, token)
+            else:
+                member = self.members.known(request.member_id, request.group_instance_id)
+                self._join_again(member, request, protocols, turn, token)
+        elif static and (known := self.members.by_instance.get(request.group_instance_id)):
+            may_skip = version >= SKIP_ASSIGNMENT_SINCE
+            self._replace(known, new_member_id, request, protocols, may_skip, turn, token)
+        elif version >= MEMBER_ID_REQUIRED_SINCE and not static:
+            self.pending.add(new_member_id)
+            turn.put_off(self._session(new_member_id), request.session_timeout_ms)
+            turn.refuse(token, MemberIdRequired, member_id=new_member_id)
+        else:
+            self._add(new_member_id, request, asker, turn, token)
+
+    def _accepts(self, member_id: str, size_max: int) -> bool:
+        """Whether there is room for it; one that is in is not put out while the group is at work.
+
+        While it prepares, those count who have joined: so a group that is larger than it may be
+        by now loses those who come last.
+        """
+        member = self.members.by_id.get(member_id)
+        if self.state is State.EMPTY:
+            return True
+        if self.state is State.PREPARING:
+            joined = member is not None and member.join_token is not NOBODY
+            return joined or self.members.joined_count < size_max
+        return member is not None or len(self.members) < size_max
+
+    def _turn_away(self, member_id: str, turn: Turn, token: Any) -> None:
+        self._forget_pending(member_id, turn)
+        member = self.members.by_id.get(member_id)
+        if member is not None:
+            self._remove(member, turn)
+        turn.refuse(token, GroupMaxSizeReached, member_id="")
+        if self.state is State.PREPARING:
+            self._complete_if_joined(turn)
+
+    def _check_protocols(self, protocol_type: str, protocols: dict[str, bytes]) -> None:
+        if self.state is State.EMPTY:
+            fits = bool(protocol_type and protocols)
+        else:
+            fits = protocol_type == self.protocol_type and self.members.understand(protocols)
+        if not fits:
+            raise InconsistentGroupProtocol()
+
+    def _add(self, member_id: str, request: Fields, asker: Asker, turn: Turn, token: Any) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            *asker,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols={protocol.name: protocol.metadata for protocol in request.protocols},
+            is_new=True,
+            join_token=token,
+        )
+        self.pending.discard(member_id)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        if self.leader is None:
+            self.leader = member
+        self._grew = True
+        turn.waiting[token] = member
+        turn.put_off(self._session(member_id), NEW_MEMBER_WAIT_MS)
+        self._rebalance(turn)
+
+    def _join_again(
+        self, member: Member, request: Fields, protocols: dict[str, bytes], turn: Turn, token: Any
+    ) -> None:
+        unchanged = [*member.protocols.items()] == [*protocols.items()]
+        leads = member is self.leader
+        # The leader of a stable group joins again to have everything assigned anew.
+        told = self.state is State.COMPLETING or (self.state is State.STABLE and not leads)
+        if unchanged and told:
+            turn.answer(token, self._joined(member))
+            return
+        self._update(member, request, protocols, turn, token)
+        self._rebalance(turn)
+
+    def _update(
+        self, member: Member, request: Fields, protocols: dict[str, bytes], turn: Turn, token: Any
+    ) -> None:
+        self.members.speak(member, protocols)
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        turn.refuse(
+            self.members.wait_to_join(member, token),
+            RebalanceInProgress,
+            member_id=member.member_id,
+        )
+        turn.waiting[token] = member
+
+    def _replace(
+        self,
+        member: Member,
+        member_id: str,
+        request: Fields,
+        protocols: dict[str, bytes],
+        may_skip: bool,
+        turn: Turn,
+        token: Any,
+    ) -> None:
+        """A new process has the instance id of one that may still live: that one is fenced."""
+        old_id = member.member_id
+        self._dismiss(member, FencedInstanceId, old_id, turn)
+        turn.deadlines.drop(self._session(old_id))
+        self.members.rename(member, member_id)
+        member.is_new = False
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(member_id)
+        self._hear(member, turn)
+        self._update(member, request, protocols, turn, token)
+        if self.state is not State.STABLE or self.members.vote() != self.protocol:
+            self._rebalance(turn)
+            return
+        # It goes on with what was assigned to it, and the generation stays.
+        turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
+        answer = self._joined(member)
+        if member is self.leader:
+            # One that cannot be told to leave the assignment alone must not take itself for it.
+            answer |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
+        turn.answer(self.members.wait_to_join(member, NOBODY), answer)
+
+    # -- the join phase ----------------------------------------------------------------------
+
+    def _rebalance(self, turn: Turn) -> None:
+        """Somebody came, went or changed: prepare a generation, or see whether all are there."""
+        if self.state is State.PREPARING:
+            self._complete_if_joined(turn)
+        else:
+            self._prepare(turn)
+
+    def _prepare(self, turn: Turn) -> None:
+        if self.state is State.COMPLETING:
+            for member in self.members:
+                self.members.assign(member, b"")
+                self._answer_sync(member, {"error_code": RebalanceInProgress.code}, turn)
+        self.unsynced.clear()
+        turn.deadlines.drop(self._due(SYNC))
+        was_empty = self.state is State.EMPTY
+        self._enter(State.PREPARING, turn)
+        if was_empty:
+            delay_ms = turn.limits.initial_rebalance_delay_ms
+            self._gathering_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
+            self._grew = False
+            if delay_ms:
+                turn.put_off(self._due(JOIN), delay_ms)
+            elif self.pending:
+                turn.put_off(self._due(JOIN), GATHER_MS)
+            else:
+                self._complete_join(turn)
+        elif self._all_joined:
+            self._complete_join(turn)
+        else:
+            turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
+
+    @property
+    def _all_joined(self) -> bool:
+        return self.members.joined_count == len(self.members) and not self.pending
+
+    def _complete_if_joined(self, turn: Turn) -> None:
+        delayed = self._gathering_ms is not None and turn.limits.initial_rebalance_delay_ms
+        if self._all_joined and not delayed:
+            self._complete_join(turn)
+
+    def expire_join(self, turn: Turn) -> None:
+        """The time in which members were to join is up."""
+        if self.state is not State.PREPARING:
+            return
+        delay_ms = turn.limits.initial_rebalance_delay_ms
+        if self._gathering_ms and self._grew and delay_ms:
+            self._grew = False
+            turn.put_off(self._due(JOIN), min(delay_ms, self._gathering_ms))
+            self._gathering_ms = max(self._gathering_ms - delay_ms, 0)
+        else:
+            self._complete_join(turn)
+
+    def _complete_join(self, turn: Turn) -> None:
+        """The next generation begins with those who have joined, and static members anyhow."""
+        turn.deadlines.drop(self._due(JOIN))
+        for member in self.members:
+            if member.join_token is NOBODY and member.instance_id is None:
+                self._remove(member, turn)
+        joined = next((member for member in self.members if member.join_token is not NOBODY), None)
+        if self.members and joined is None:
+            # Static members alone, and none of them came: their sessions have to end.
+            turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
+            return
+        if self.leader is None or self.leader.join_token is NOBODY:
+            self.leader = joined
+        self._gathering_ms = None
+        self.generation = self.generation + 1 if self.generation < GENERATION_MAX else 1
+        if self.members:
+            self.protocol = self.members.vote()
+            self._enter(State.COMPLETING, turn)
+            self.topics = self._subscribed()
+            for member in self.members:
+                turn.answer(self.members.wait_to_join(member, NOBODY), self._joined(member))
+                member.is_new = False
+                self._hear(member, turn)
+            self.unsynced = set(self.members.by_id)
+            turn.put_off(self._due(SYNC), self.members.rebalance_timeout_ms)
+        else:
+            self.protocol = None
+            self._enter(State.EMPTY, turn)
+            self.topics = self._subscribed()
+            turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
+
+    def _joined(self, member: Member) -> dict[str, Any]:
+        """The answer to a JoinGroup: the generation, and to the leader who is in it."""
+        assert self.leader is not None and self.protocol is not None
+        members = self.members if member is self.leader else ()
+        return {
+            "error_code": 0,
+            "generation_id": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "leader": self.leader.member_id,
+            "skip_assignment": False,
+            "member_id": member.member_id,
+            "members": [
+                {
+                    "member_id": each.member_id,
+                    "group_instance_id": each.instance_id,
+                    "metadata": each.protocols[self.protocol],
+                }
+                for each in members
+            ],
+        }
+
+    # -- the sync phase ----------------------------------------------------------------------
+
+    def sync(self, request: Fields, turn: Turn, token: Any) -> None:
+        """Give a member its assignment, now or when the leader has brought it."""
+        member = self._current(request)
+        for said, known in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol),
+        ):
+            if said is not None and known is not None and said != known:
+                raise InconsistentGroupProtocol()
+        if self.state is State.PREPARING:
+            raise RebalanceInProgress()
+        self.unsynced.discard(member.member_id)
+        if self.state is State.STABLE:
+            if not self.unsynced:
+                turn.deadlines.drop(self._due(SYNC))
+            turn.answer(token, self._synced(member.assignment))
+            return
+        before = self.members.wait_to_sync(member, token)
+        turn.refuse(before, RebalanceInProgress)
+        turn.waiting[token] = member
+        if member is self.leader:
+            self._assign(request, turn)
+
+    def _assign(self, request: Fields, turn: Turn) -> None:
+        """The leader's word: it is kept first, and `replay` makes the group stable by it."""
+        assigned = {each.member_id: each.assignment for each in request.assignments}
+        value = self._value(turn.wall_ms, assigned)
+        turn.records.append(group_record(self.group_id, value))
+        for member in self.members:
+            self._answer_sync(member, self._synced(assigned.get(member.member_id, b"")), turn)
+
+    def _synced(self, assignment: bytes) -> dict[str, Any]:
+        return {
+            "error_code": 0,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": assignment,
+        }
+
+    def _answer_sync(self, member: Member, response: dict[str, Any], turn: Turn) -> None:
+        token = self.members.wait_to_sync(member, NOBODY)
+        if token is not NOBODY:
+            turn.answer(token, response)
+            self._hear(member, turn)
+
+    def expire_sync(self, turn: Turn) -> None:
+        """The time in which members were to sync is up: those who did not are out."""
+        if self.state is State.COMPLETING or (self.state is State.STABLE and self.unsynced):
+            for member in self.members:
+                if member.member_id in self.unsynced:
+                    self._remove(member, turn)
+            self._prepare(turn)
+
+    # -- staying and leaving -----------------------------------------------------------------
+
+    def heartbeat(self, request: Fields, turn: Turn) -> KafkaError | None:
+        """A sign of life; what the member has to know, if anything."""
+        member = self._current(request)
+        self._hear(member, turn)
+        return RebalanceInProgress() if self.state is State.PREPARING else None
+
+    def check_commit(self, request: Fields, turn: Turn) -> None:
+        """Whether a member may commit offsets now; one who may has given a sign of life.
+
+        Without a generation it is an admin, or a consumer that is its own master; those may
+        commit while there are no members.
+        """
+        generation = request.generation_id_or_member_epoch
+        if generation < 0 and self.state is State.EMPTY:
+            return
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            raise UnknownMemberId()
+        member = self.members.known(request.member_id, request.group_instance_id)
+        if generation != self.generation:
+            raise IllegalGeneration()
+        if self.state is State.COMPLETING:
+            # It knows the generation, and not yet what it may read in it.
+            raise RebalanceInProgress()
+        self._hear(member, turn)
+
+    def leave(self, member_id: str, instance_id: str | None, turn: Turn) -> None:
+        """Have a member no more; an admin names a static one by its instance id alone."""
+        if not member_id:
+            if instance_id not in self.members.by_instance:
+                raise UnknownMemberId()
+            self._remove(self.members.by_instance[instance_id], turn)
+        elif member_id in self.pending:
+            self._forget_pending(member_id, turn)
+        else:
+            self._remove(self.members.known(member_id, instance_id), turn)
+
+    def go_on(self, size_before: int, turn: Turn) -> None:
+        """Go on after some may have left, all at once: of `size_before` members."""
+        if self.state is State.PREPARING or len(self.members) < size_before:
+            self._rebalance(turn)
+
+    def expire_session(self, member_id: str, turn: Turn) -> None:
+        """A member was not heard for too long, or did not join with the id it was given."""
+        member = self.members.by_id.get(member_id)
+        if member_id in self.pending:
+            self.pending.remove(member_id)
+            if self.state is State.PREPARING:
+                self._complete_if_joined(turn)
+        elif member is not None and not member.excused:
+            self._remove(member, turn)
+            self._rebalance(turn)
+
+    def _current(self, request: Fields) -> Member:
+        """The member who asks, in the generation that is."""
+        member = self.members.known(request.member_id, request.group_instance_id)
+        if request.generation_id != self.generation:
+            raise IllegalGeneration()
+        return member
+
+    def _remove(self, member: Member, turn: Turn) -> None:
+        self._dismiss(member, UnknownMemberId, "", turn)
+        turn.deadlines.drop(self._session(member.member_id))
+        self.members.remove(member)
+        self.unsynced.discard(member.member_id)
+        if member is self.leader:
+            self.leader = next(iter(self.members), None)
+
+    def _dismiss(self, member: Member, fault: type[KafkaError], member_id: str, turn: Turn) -> None:
+        """Answer a member that waits; nothing it waits for will come."""
+        joining = self.members.wait_to_join(member, NOBODY)
+        turn.refuse(joining, fault, member_id=member_id)
+        turn.refuse(self.members.wait_to_sync(member, NOBODY), fault)
+
+    def _forget_pending(self, member_id: str, turn: Turn) -> None:
+        if member_id in self.pending:
+            self.pending.remove(member_id)
+            turn.deadlines.drop(self._session(member_id))
+
+    def _hear(self, member: Member, turn: Turn) -> None:
+        turn.put_off(self._session(member.member_id), member.session_timeout_ms)
+
+    def _session(self, member_id: str) -> Due:
+        return Due(SESSION, self.group_id, member_id)
+
+    def _due(self, kind: str) -> Due:
+        return Due(kind, self.group_id)
+
+    def _enter(self, state: State, turn: Turn) -> None:
+        self.state = state
+        self.since_ms = turn.wall_ms
+
+    def _subscribed(self) -> set[str] | None:
+        return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else None
+
+    # -- what is kept ------------------------------------------------------------------------
+
+    def _value(self, wall_ms: int, assigned: Mapping[str, bytes] | None = None) -> dict[str, Any]:
+        """The group as a record says it, with what is assigned now or is to be."""
+        return {
+            "protocol_type": self.protocol_type or "",
+            "generation": self.generation,
+            "protocol": self.protocol,
+            "leader": self.leader.member_id if self.leader is not None else None,
+            "current_state_timestamp": wall_ms,
+            "members": self.members.kept(self.protocol, assigned),
+        }
+
+    def replay(self, value: dict[str, Any]) -> bool:
+        """Take a record's value in; whether the group waited for it and is stable now."""
+        self.kept = value
+        awaited = self.state is State.COMPLETING and value["generation"] == self.generation
+        if awaited:
+            for kept in value["members"]:
+                self.members.assign(self.members.by_id[kept["member_id"]], kept["assignment"])
+            self.state = State.STABLE
+            self.since_ms = value["current_state_timestamp"]
+        return awaited
+
+    def restore(self, turn: Turn) -> None:
+        """Begin, after a load, with what was kept: its members have a session's time to come."""
+        if self.kept is None:
+            return
+        kept = self.kept
+        self.generation = max(kept["generation"], 0)
+        self.protocol_type = kept["protocol_type"] or None
+        self.since_ms = kept["current_state_timestamp"]
+        for each in kept["members"]:
+            member = Member.restored(each, kept["protocol"])
+            twin = self.members.by_instance.get(member.instance_id or "")
+            if member.member_id not in self.members and twin is None:
+                self.members.add(member)
+                self._hear(member, turn)
+        if self.members:
+            self.state = State.STABLE
+            self.protocol = kept["protocol"] or ""
+            self.leader = self.members.by_id.get(kept["leader"]) or next(iter(self.members))
+        self.topics = self._subscribed()
+        if len(self.members) > turn.limits.max_size:
+            self._prepare(turn)
+
+    # -- what is seen ------------------------------------------------------------------------
+
+    def described(self) -> dict[str, Any]:
+        """As DescribeGroups shows it."""
+        agreed = self.protocol if self.state is State.STABLE else None
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "group_id": self.group_id,
+            "group_state": str(self.state),
+            "protocol_type": self.protocol_type or "",
+            "protocol_data": agreed or "",
+            "members": [member.described(agreed) for member in self.members],
+        }
+
+    def listed(self) -> dict[str, Any]:
+        """As ListGroups shows it."""
+        return {
+            "group_id": self.group_id,
+            "protocol_type": self.protocol_type or "",
+            "group_state": str(self.state),
+            "group_type": "classic",
+        }

@@ -1,0 +1,148 @@
+"""CommittedOffsets: how far each group has read each partition.
+
+They change in `replay` alone.  An offset stays until it is deleted, its topic is, or it expires
+(KIP-211): offsets.retention.minutes after the group became empty; where no group is known but by
+its commits, after the commit; and of a group at work only for topics it reads no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kafkalite.protocol.schemas.group_records import (
+    NO_TIME,
+    GroupRecord,
+    Offset,
+    OffsetKey,
+    offset_record,
+)
+
+OFFSET_SIZE = 400
+"""What a committed offset takes in memory besides its metadata, about."""
+
+
+class Committed(NamedTuple):
+    """An offset as a client is told of it."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class CommittedOffsets:
+    """The offsets of all groups; see the module."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+        """What they take in memory, about."""
+        self._groups: dict[str, dict[str, dict[int, Offset]]] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def count_of(self, group_id: str) -> int:
+        """How many offsets a group has."""
+        return sum(map(len, self._groups.get(group_id, {}).values()))
+
+    def fetch(
+        self, group_id: str, wanted: Mapping[str, Iterable[int]] | None
+    ) -> dict[str, dict[int, Committed]]:
+        """What there is of what is wanted; of everything when that is None."""
+        topics = self._groups.get(group_id, {})
+        found: dict[str, dict[int, Committed]] = {}
+        for topic in topics if wanted is None else wanted:
+            partitions = topics.get(topic, {})
+            there = {
+                index: Committed(*partitions[index][:3])
+                for index in (partitions if wanted is None else wanted[topic])
+                if index in partitions
+            }
+            if there:
+                found[topic] = there
+        return found
+
+    def has(self, group_id: str, topic: str, partition: int) -> bool:
+        return partition in self._groups.get(group_id, {}).get(topic, {})
+
+    # -- taking away -------------------------------------------------------------------------
+
+    def tombstones(self, group_id: str) -> Iterator[GroupRecord]:
+        """Records that take away all that a group has."""
+        for topic, partitions in self._groups.get(group_id, {}).items():
+            for index in partitions:
+                yield offset_record(OffsetKey(group_id, topic, index), None)
+
+    def topic_tombstones(self, topics: Sequence[str]) -> Iterator[GroupRecord]:
+        """Records that take away what anybody has of these topics."""
+        for group_id, by_topic in self._groups.items():
+            for topic in topics:
+                for index in by_topic.get(topic, ()):
+                    yield offset_record(OffsetKey(group_id, topic, index), None)
+
+    def expired(
+        self,
+        group_id: str,
+        spared: Callable[[str], bool],
+        since_ms: int,
+        retention_ms: int,
+        wall_ms: int,
+    ) -> Iterator[GroupRecord]:
+        """Records that take away what a group has no more.
+
+        `spared` says of a topic that it stays; `since_ms` is from when on the retention counts,
+        or NO_TIME where it does from each commit.
+        """
+        for topic, partitions in self._groups.get(group_id, {}).items():
+            if spared(topic):
+                continue
+            for index, offset in partitions.items():
+                begin_ms = offset.commit_timestamp if since_ms == NO_TIME else since_ms
+                end_ms = begin_ms + retention_ms
+                if offset.expire_timestamp != NO_TIME:
+                    end_ms = offset.expire_timestamp
+                if wall_ms >= end_ms:
+                    yield offset_record(OffsetKey(group_id, topic, index), None)
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def replay(self, key: OffsetKey, offset: Offset | None) -> None:
+        """Take a commit in, or the end of one."""
+        group_id, topic, index = key
+        if offset is None:
+            self._remove(group_id, topic, index)
+            return
+        partitions = self._groups.setdefault(group_id, {}).setdefault(topic, {})
+        before = partitions.get(index)
+        if before is None:
+            self.count += 1
+            self.size += OFFSET_SIZE
+        else:
+            self.size -= len(before.metadata)
+        self.size += len(offset.metadata)
+        partitions[index] = offset
+
+    def _remove(self, group_id: str, topic: str, index: int) -> None:
+        topics = self._groups.get(group_id, {})
+        before = topics.get(topic, {}).pop(index, None)
+        if before is None:
+            return
+        self.count -= 1
+        self.size -= OFFSET_SIZE + len(before.metadata)
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._groups[group_id]
+
+    def records(self) -> Iterator[GroupRecord]:
+        """What makes these offsets again; each as it is when it is asked for."""
+        for group_id in [*self._groups]:
+            for topic in [*self._groups.get(group_id, ())]:
+                for index in [*self._groups.get(group_id, {}).get(topic, ())]:
+                    offset = self._groups.get(group_id, {}).get(topic, {}).get(index)
+                    if offset is not None:
+                        yield offset_record(OffsetKey(group_id, topic, index), offset)

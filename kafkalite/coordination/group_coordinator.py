@@ -1,0 +1,528 @@
+"""GroupCoordinator: the groups of one partition of `__consumer_offsets`, and what they have read.
+
+    a request, or time ──decide──▶ Result(replies, records) ──the host writes──▶ replay
+
+Whoever asks gives a token; a Reply says which token it is for.  A member that has to wait is
+answered by a later decision, each token once.  What speaks against a whole request is raised.
+
+Two kinds of state are kept apart.  What stands in a record (a group's last assignment, an offset)
+changes in `replay` alone.  Who waits, who was heard and how far a rebalance is changes at once, and
+begins anew after a load: `loaded` gives every member that was kept a session's time to come back.
+
+The host replays a decision's records before it asks for the next decision, or has failed to write
+them.  Then those that the decision would have answered are told, by the next one, to look for their
+coordinator again; the group goes on as if they had been slow.
+
+What the groups hold in memory is bounded as a whole: by SIZE_MAX what members say and are
+assigned, by OFFSETS_SIZE_MAX what they commit.
+
+Left out: the newer group protocols; commits in transactions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
+from kafkalite.coordination.committed_offsets import Committed, CommittedOffsets
+from kafkalite.coordination.deadlines import Deadlines
+from kafkalite.coordination.group_members import State
+from kafkalite.coordination.group_turn import (
+    GONE,
+    JOIN,
+    NOBODY,
+    REFUSED,
+    RETENTION,
+    SESSION,
+    SYNC,
+    Asker,
+    Due,
+    GroupLimits,
+    Reply,
+    Turn,
+)
+from kafkalite.coordination.machine import Result
+from kafkalite.errors import (
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidCommitOffsetSize,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    KafkaError,
+    NonEmptyGroup,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    UnknownMemberId,
+)
+from kafkalite.protocol.schema import Fields
+from kafkalite.protocol.schemas.group_records import (
+    NO_EPOCH,
+    NO_ID,
+    NO_TIME,
+    OFFSET_COMMIT,
+    GroupRecord,
+    Offset,
+    OffsetKey,
+    group_record,
+    offset_record,
+)
+
+__all__ = ["Asker", "Commit", "Committed", "Decision", "GroupCoordinator", "GroupLimits", "Reply"]
+
+Decision: TypeAlias = Result[list[Reply]]
+
+SIZE_MAX = 256 << 20
+OFFSETS_SIZE_MAX = 1 << 30
+"""What all groups together may hold in memory, about: beyond it nobody new gets in."""
+
+TICK_COUNT_MAX = 1_000
+"""How many deadlines one tick looks after."""
+SWEEP_COUNT = 1_000
+"""How many groups one tick searches for what has expired."""
+
+UNKNOWN_GROUP_SINCE = 9
+"""The version of OffsetCommit whose clients know that a group can be unknown (KIP-848)."""
+
+
+UNKNOWN_DESCRIBED_SINCE = 6
+"""The version of DescribeGroups that says so of a group that is not there (KIP-1043)."""
+
+TIME_MAX = (1 << 63) - 1
+
+
+class Unwritten(NamedTuple):
+    """What the last decision would have answered, until its records are replayed."""
+
+    asker: Any
+    replies: Sequence[Reply]
+
+
+class Commit(NamedTuple):
+    """An offset that somebody commits."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = None
+    topic_id: bytes = NO_ID
+
+
+class GroupCoordinator:
+    """See the module; `new_member_id` makes an id that nobody had, from words to begin it with."""
+
+    def __init__(self, limits: GroupLimits, new_member_id: Callable[[str], str]) -> None:
+        self.limits = limits
+        self.offsets = CommittedOffsets()
+        self.rebalance_count = 0
+        self.commit_count = 0
+        self._new_member_id = new_member_id
+        self._groups: dict[str, ClassicGroup] = {}
+        self._sizes: dict[str, int] = {}
+        self._size = 0
+        self._deadlines: Deadlines[Due] = Deadlines()
+        self._waiting: dict[Any, Any] = {}
+        self._unwritten: Unwritten | None = None
+        self._refused: list[Reply] = []
+        self._sweep: Iterator[str] | None = None
+
+    # -- membership --------------------------------------------------------------------------
+
+    def join(
+        self,
+        group_id: str,
+        request: Fields,
+        asker: Asker,
+        version: int,
+        token: Any,
+        now_ms: int,
+        wall_ms: int,
+    ) -> Decision:
+        """JoinGroup: become a member, or join the group's next generation."""
+        _check_id(group_id)
+        if version == 0:  # it knows one timeout, which is both
+            request = Fields(request, rebalance_timeout_ms=request.session_timeout_ms)
+        shortest, longest = self.limits.min_session_ms, self.limits.max_session_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            raise InvalidSessionTimeout(
+                f"A session timeout is between {shortest} and {longest} ms here,"
+                f" which {request.session_timeout_ms} is not."
+            )
+        group = self._groups.get(group_id)
+        if group is None:
+            if request.member_id:
+                raise UnknownMemberId()
+            group = ClassicGroup(group_id)
+        self._check_room(sum(len(each.metadata) for each in request.protocols))
+        turn = self._turn(now_ms, wall_ms)
+        beginning = request.group_instance_id or asker.client_id
+        group.join(request, asker, self._new_member_id(beginning), version, turn, token)
+        self._groups[group_id] = group
+        return self._decided(turn, token, group)
+
+    def sync(
+        self, request: Fields, version: int, token: Any, now_ms: int, wall_ms: int
+    ) -> Decision:
+        """SyncGroup: bring the assignment, or wait for it."""
+        group = self._group(request.group_id)
+        self._check_room(sum(len(each.assignment) for each in request.assignments))
+        turn = self._turn(now_ms, wall_ms)
+        group.sync(request, turn, token)
+        return self._decided(turn, token, group)
+
+    def heartbeat(self, request: Fields, token: Any, now_ms: int) -> Decision:
+        """Heartbeat: stay a member, and hear of a rebalance."""
+        group = self._group(request.group_id)
+        turn = self._turn(now_ms, NO_TIME)
+        fault = group.heartbeat(request, turn)
+        turn.answer(token, {"error_code": 0 if fault is None else fault.code})
+        return self._decided(turn, token)
+
+    def leave(
+        self,
+        group_id: str,
+        members: Sequence[tuple[str, str | None, str | None]],
+        token: Any,
+        now_ms: int,
+        wall_ms: int,
+    ) -> Decision:
+        """LeaveGroup: (member id, instance id, reason) of those who go, each for itself."""
+        _check_id(group_id)
+        group = self._groups.get(group_id) or ClassicGroup(group_id)
+        turn = self._turn(now_ms, wall_ms)
+        size_before = len(group.members)
+        answers = []
+        for member_id, instance_id, _ in members:
+            code = 0
+            try:
+                group.leave(member_id, instance_id, turn)
+            except KafkaError as fault:
+                code = fault.code
+            answers.append({
+                "member_id": member_id,
+                "group_instance_id": instance_id,
+                "error_code": code,
+            })  # fmt: skip
+        group.go_on(size_before, turn)
+        turn.answer(token, {"error_code": 0, "members": answers})
+        return self._decided(turn, token, group)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def commit_offsets(
+        self,
+        request: Fields,
+        commits: Sequence[Commit],
+        token: Any,
+        now_ms: int,
+        wall_ms: int,
+        version: int = UNKNOWN_GROUP_SINCE,
+    ) -> Decision:
+        """OffsetCommit: the error code of each (topic, partition), as `codes`."""
+        group_id = request.group_id
+        turn = self._turn(now_ms, wall_ms)
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.check_commit(request, turn)
+        elif request.generation_id_or_member_epoch >= 0:
+            raise GroupIdNotFound() if version >= UNKNOWN_GROUP_SINCE else IllegalGeneration()
+        if self.offsets.size > OFFSETS_SIZE_MAX:
+            raise InvalidCommitOffsetSize(
+                "The committed offsets of all groups hold as much memory as they may;"
+                " delete groups that nobody needs."
+            )
+        expire_ms = NO_TIME
+        if request.retention_time_ms != NO_TIME:
+            expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
+        codes = {}
+        for commit in commits:
+            metadata = commit.metadata or ""
+            place = (commit.topic, commit.partition)
+            if len(metadata) > self.limits.metadata_size_max:
+                codes[place] = OffsetMetadataTooLarge.code
+                continue
+            codes[place] = 0
+            offset = Offset(
+                commit.offset, commit.leader_epoch, metadata, wall_ms, expire_ms, commit.topic_id
+            )
+            turn.records.append(offset_record(OffsetKey(group_id, *place), offset))
+        turn.answer(token, {"codes": codes})
+        return self._decided(turn, token)
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]], token: Any, now_ms: int
+    ) -> Decision:
+        """OffsetDelete: the error code of each (topic, partition), as `codes`."""
+        _check_id(group_id)
+        group = self._known(group_id)
+        if group.members and group.protocol_type != CONSUMER:
+            raise NonEmptyGroup()
+        turn = self._turn(now_ms, NO_TIME)
+        codes = {}
+        for topic, index in partitions:
+            codes[topic, index] = 0
+            if group.subscribes_to(topic):
+                codes[topic, index] = GroupSubscribedToTopic.code
+            elif self.offsets.has(group_id, topic, index):
+                turn.records.append(offset_record(OffsetKey(group_id, topic, index), None))
+        turn.answer(token, {"codes": codes})
+        return self._decided(turn, token)
+
+    def fetch_offsets(
+        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None
+    ) -> dict[str, dict[int, Committed]]:
+        """What a group has committed, by topic and partition; everything when None is wanted."""
+        return self.offsets.fetch(group_id, wanted)
+
+    def forget_topics(self, names: Iterable[str]) -> Decision:
+        """These topics are deleted, and nobody has read them any more.
+
+        The records may be many; each stands for itself, so they may be written in parts.
+        """
+        return Result([], [*self.offsets.topic_tombstones([*names])])
+
+    # -- administration ----------------------------------------------------------------------
+
+    def delete_groups(self, group_ids: Sequence[str], token: Any, now_ms: int) -> Decision:
+        """DeleteGroups: what speaks against each, or None."""
+        turn = self._turn(now_ms, NO_TIME)
+        faults: dict[str, KafkaError | None] = {}
+        for group_id in dict.fromkeys(group_ids):
+            try:
+                _check_id(group_id)
+                group = self._known(group_id)
+                if group.members:
+                    raise NonEmptyGroup()
+            except KafkaError as fault:
+                faults[group_id] = fault.again()
+                continue
+            faults[group_id] = None
+            turn.records += self.offsets.tombstones(group_id)
+            self._bury_group(group, turn)
+        turn.answer(token, faults)
+        return self._decided(turn, token)
+
+    def describe(self, group_id: str, version: int) -> dict[str, Any]:
+        """A group as DescribeGroups shows it; one that is not there is Dead."""
+        try:
+            return self._known(group_id).described()
+        except GroupIdNotFound as fault:
+            unknown = version >= UNKNOWN_DESCRIBED_SINCE
+            return {
+                "error_code": fault.code if unknown else 0,
+                "error_message": str(fault) if unknown else None,
+                "group_id": group_id,
+                "group_state": str(State.DEAD),
+                "protocol_type": "",
+                "protocol_data": "",
+                "members": [],
+            }
+
+    def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The groups as ListGroups shows them, of these states and types or of any."""
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {type_.lower() for type_ in types}
+        return [
+            listed
+            for listed in (group.listed() for group in self._all())
+            if (not states or listed["group_state"].lower() in wanted_states)
+            and (not types or listed["group_type"] in wanted_types)
+        ]
+
+    # -- time --------------------------------------------------------------------------------
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has to come next, if ever."""
+        return self._deadlines.next_ms
+
+    def tick(self, now_ms: int, wall_ms: int) -> Decision:
+        """Do what is due; a part of it when it is much, and `next_due_ms` is then past."""
+        turn = self._turn(now_ms, wall_ms)
+        self._give_up_unwritten()
+        for token, _ in self._refused:
+            turn.refuse(token, NotCoordinator)
+        self._refused = []
+        for _, due in zip(range(TICK_COUNT_MAX), self._deadlines.due(now_ms), strict=False):
+            if due.kind == RETENTION:
+                self._expire_offsets(turn)
+                break  # the rest of a long search is due at once, and not in this tick
+            group = self._groups.get(due.group_id)
+            if group is not None:
+                self._expire(group, due, turn)
+                self._weigh(group, turn)
+        return self._decided(turn, NOBODY)
+
+    def _expire(self, group: ClassicGroup, due: Due, turn: Turn) -> None:
+        if due.kind == SESSION:
+            group.expire_session(due.member_id, turn)
+        elif due.kind == JOIN:
+            group.expire_join(turn)
+        else:
+            assert due.kind == SYNC
+            group.expire_sync(turn)
+
+    def _expire_offsets(self, turn: Turn) -> None:
+        """Search some more groups for what has expired; an empty one without offsets goes."""
+        if self._sweep is None:
+            self._sweep = iter([*{**self._groups, **dict.fromkeys(self.offsets)}])
+        group_ids = [*islice(self._sweep, SWEEP_COUNT)]
+        for group_id in group_ids:
+            group = self._groups.get(group_id) or ClassicGroup(group_id)
+            gone = [*self._expired(group, turn.wall_ms)]
+            turn.records += gone
+            if group.idle and len(gone) == self.offsets.count_of(group_id):
+                self._bury_group(group, turn)
+        if len(group_ids) == SWEEP_COUNT:
+            turn.put_off(Due(RETENTION), 0)
+        else:
+            self._sweep = None
+            turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
+
+    def _expired(self, group: ClassicGroup, wall_ms: int) -> Iterator[GroupRecord]:
+        retention_ms = self.limits.retention_ms
+        since_ms = NO_TIME
+        if group.state is State.EMPTY:
+            since_ms = group.since_ms if group.protocol_type is not None else NO_TIME
+        elif group.state is not State.STABLE or group.topics is None:
+            return
+        yield from self.offsets.expired(
+            group.group_id, group.subscribes_to, since_ms, retention_ms, wall_ms
+        )
+
+    def forget(self, token: Any) -> None:
+        """Whoever waited under this token is gone; the member it spoke for may come back."""
+        member = self._waiting.pop(token, None)
+        if member is not None and member.join_token is token:
+            member.join_token = GONE
+        elif member is not None and member.sync_token is token:
+            member.sync_token = GONE
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def replay(self, record: GroupRecord) -> None:
+        """Take a record in."""
+        if self._unwritten is not None:
+            self._unwritten = None
+            self._deadlines.drop(Due(REFUSED))
+        if record.kind is OFFSET_COMMIT:
+            self.offsets.replay(record.key, record.value)
+            self.commit_count += record.value is not None
+            return
+        group = self._groups.get(record.key)
+        if record.value is None:
+            if group is not None:
+                self._drop(group)
+            return
+        if group is None:
+            group = self._groups[record.key] = ClassicGroup(record.key)
+        self.rebalance_count += group.replay(record.value)
+        self._weigh(group)
+
+    def records(self) -> Iterator[GroupRecord]:
+        """What makes this state again; each record is as it is when it is asked for."""
+        for group_id in [*self._groups]:
+            group = self._groups.get(group_id)
+            if group is not None and group.kept is not None:
+                yield group_record(group_id, group.kept)
+        yield from self.offsets.records()
+
+    def loaded(self, now_ms: int) -> None:
+        """The last record of the log is replayed: begin."""
+        turn = self._turn(now_ms, NO_TIME)
+        for group in self._groups.values():
+            group.restore(turn)
+            self._weigh(group)
+        self.commit_count = 0
+        turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For metrics: groups in each state, and all of them; offsets."""
+        groups = Counter(group.state for group in self._all())
+        states = {str(state): groups[state] for state in State if state is not State.DEAD}
+        return {**states, "groups": sum(states.values()), "offsets": self.offsets.count}
+
+    # -- within ------------------------------------------------------------------------------
+
+    def _turn(self, now_ms: int, wall_ms: int) -> Turn:
+        return Turn(now_ms, wall_ms, self.limits, self._deadlines, self._waiting)
+
+    def _decided(self, turn: Turn, asker: Any, group: ClassicGroup | None = None) -> Decision:
+        if group is not None:
+            self._weigh(group, turn)
+        self._give_up_unwritten()
+        if turn.records:
+            self._unwritten = Unwritten(asker, turn.replies)
+            turn.put_off(Due(REFUSED), 0)
+        return Result(turn.replies, turn.records)
+
+    def _give_up_unwritten(self) -> None:
+        """The last decision was not written: its asker knows, and the others are to be told."""
+        if self._unwritten is not None:
+            asker, replies = self._unwritten
+            self._refused += [reply for reply in replies if reply.token is not asker]
+            self._unwritten = None
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        """The group that a member speaks of."""
+        _check_id(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownMemberId()
+        return group
+
+    def _known(self, group_id: str) -> ClassicGroup:
+        """The group that an admin speaks of; its commits alone may be all there is of it."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if group_id not in self.offsets:
+                raise GroupIdNotFound(f"There is no group {group_id}.")
+            group = ClassicGroup(group_id)
+        return group
+
+    def _all(self) -> Iterator[ClassicGroup]:
+        yield from self._groups.values()
+        for group_id in self.offsets:
+            if group_id not in self._groups:
+                yield ClassicGroup(group_id)
+
+    def _bury_group(self, group: ClassicGroup, turn: Turn) -> None:
+        if group.kept is not None:
+            turn.records.append(group_record(group.group_id, None))
+        else:
+            self._drop(group)
+
+    def _drop(self, group: ClassicGroup) -> None:
+        for member_id in group.pending:
+            self._deadlines.drop(Due(SESSION, group.group_id, member_id))
+        self._groups.pop(group.group_id, None)
+        self._size -= self._sizes.pop(group.group_id, 0)
+
+    def _check_room(self, more: int) -> None:
+        if self._size + more > SIZE_MAX:
+            raise GroupMaxSizeReached(
+                "The groups hold as much memory as they may for what their members say and are"
+                " assigned; have fewer members, or members that say less."
+            )
+
+    def _weigh(self, group: ClassicGroup, turn: Turn | None = None) -> None:
+        """Take a group's size anew, and forget one of which nothing is left."""
+        if self._groups.get(group.group_id) is not group:
+            return
+        if group.idle and group.kept is None and (turn is None or not turn.records):
+            self._drop(group)
+            return
+        size = group.size
+        self._size += size - self._sizes.get(group.group_id, 0)
+        self._sizes[group.group_id] = size
+
+
+def _check_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupId("The id of a group of members is not empty.")
