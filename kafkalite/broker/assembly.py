@@ -10,6 +10,7 @@ from socket import socket
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.metadata_reader import MetadataReader
 from kafkalite.broker.node import Node
+from kafkalite.broker.node_settings import in_force
 from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.config.broker import BROKER_RACK, WORKER_DEDICATED_MAX
 from kafkalite.config.settings import Settings
@@ -59,9 +60,10 @@ def settle(
 ) -> None:
     """Begin with just these nodes: what others led is led by them from now on."""
     controller.ask_at_start(lambda machine: machine.found(cluster_id))
+    now = in_force(settings, controller.image, SUPERVISOR_ID)
     controller.ask_at_start(
         lambda machine: machine.settle_nodes(
-            addresses, settings[BROKER_RACK], dedicated_max=settings[WORKER_DEDICATED_MAX]
+            addresses, now[BROKER_RACK], dedicated_max=now[WORKER_DEDICATED_MAX]
         )
     )
 

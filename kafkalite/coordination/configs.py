@@ -235,8 +235,8 @@ def _stays(kind: Resource, key: Key[Any], before: Config, after: Config) -> bool
 
 def _check_update(kind: Resource, resource: str, key: Key[Any]) -> None:
     if key.update is Update.READ_ONLY:
-        when = "when the topic is created" if kind is Resource.TOPIC else "when the broker starts"
-        raise InvalidConfig(f"{key.name} is decided {when}, and cannot change while it is there.")
+        when = "is created" if kind is Resource.TOPIC else "starts"
+        raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
     if key.update is Update.CLUSTER_ONLY and resource:
         raise InvalidConfig(
             f"{key.name} is one for the whole cluster: set it for all brokers, with an empty name."

@@ -1,0 +1,282 @@
+"""What is set: told, altered, listed.
+
+DescribeConfigs           v1–v4   v3 tells types and documentation
+AlterConfigs              v0–v2   replaces all that is set on a resource
+IncrementalAlterConfigs   v0–v1   sets, deletes, appends to lists and subtracts from them
+ListConfigResources       v0–v1   v0 lists client-metrics subscriptions only
+
+Each resource of a request is answered for itself; what may be set, and what an alteration comes to,
+is the controller's to say (coordination/configs.py).  A node describes itself alone, as in Kafka,
+and clients ask each for its own configs; alterations may be asked of any node.
+
+A node's `listeners`, `advertised.listeners`, `node.id` and `log.dirs` are told as they are, which
+the config file may have left to chance.
+
+Left out: plug-ins' own keys; a key that is not known here is refused, of brokers as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.later import Later
+from kafkalite.broker.node_settings import levels
+from kafkalite.broker.security import (
+    ALTER_CONFIGS,
+    CLUSTER,
+    CLUSTER_NAME,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    TOPIC,
+    Operation,
+)
+from kafkalite.config.broker import ADVERTISED_LISTENERS, LISTENERS, LOG_DIRS, NODE_ID
+from kafkalite.config.key import Key
+from kafkalite.config.resources import SCOPES, Resource
+from kafkalite.config.settings import Settings, Source, Synonym, spoken
+from kafkalite.coordination import topic_names
+from kafkalite.coordination.configs import Alteration, Change, broker_id, check_kind
+from kafkalite.coordination.image import NodeImage
+from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
+from kafkalite.protocol.schemas import configs as schemas
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+
+def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> None:
+    """Whether the caller may do this to what a resource's configs are of."""
+    if kind is Resource.TOPIC:
+        caller.must(operation, TOPIC, name)
+    elif kind is Resource.GROUP:
+        caller.must(operation, GROUP, name)
+    else:
+        caller.must(operation, CLUSTER, CLUSTER_NAME)
+
+
+# -- DescribeConfigs -----------------------------------------------------------------------------
+
+
+class Described(NamedTuple):
+    """One key of a resource, as it is told."""
+
+    key: Key[Any]
+    value: str | None
+    synonyms: list[Synonym]
+    source: Source
+
+
+@serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=At.ANY)
+def describe_configs(node: Node, request: Any, caller: Caller) -> Response:
+    """What is in force on resources, and where it came from."""
+    results = []
+    # A resource that is named more often is answered once: clients know answers by resource.
+    once = {(wanted.resource_type, wanted.resource_name): wanted for wanted in request.resources}
+    for wanted in once.values():
+        who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
+        try:
+            kind = check_kind(wanted.resource_type)
+            _must(caller, DESCRIBE_CONFIGS, kind, wanted.resource_name)
+            described = list(_DESCRIBE[kind](node, caller, wanted.resource_name))
+        except KafkaError as fault:
+            results.append({**who, **fault_fields(fault)})
+            continue
+        names = set(wanted.configuration_keys or ())
+        results.append(
+            {
+                **who,
+                "error_message": None,
+                "configs": [
+                    _entry(entry, request.include_synonyms, request.include_documentation)
+                    for entry in described
+                    if not names or entry.key.name in names
+                ],
+            }
+        )
+    return {"results": results}
+
+
+def _entry(described: Described, synonyms: bool, documentation: bool) -> Response:
+    key = described.key
+    return {
+        "name": key.name,
+        "value": described.value,
+        "read_only": not key.dynamic,
+        "config_source": described.source,
+        "is_sensitive": key.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.text, "source": synonym.source}
+            for synonym in (described.synonyms if synonyms else ())
+        ],
+        "config_type": key.type,
+        "documentation": key.doc if documentation else None,
+    }
+
+
+def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[Described]:
+    for key in keys:
+        synonyms = list(settings.synonyms(key))
+        yield Described(key, spoken(key, settings[key]), synonyms, settings.source(key))
+
+
+def _of_topic(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+    topic_names.check(name)
+    settings = node.settings.for_topic(node.image.topic(name).config)
+    return _in_force(SCOPES[Resource.TOPIC].values(), settings)
+
+
+def _of_broker(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+    keys = SCOPES[Resource.BROKER]
+    if not name:
+        # What is set for all nodes, and nothing else.
+        texts = node.image.config_of(Resource.BROKER, "")
+        known = {key: text for key, text in texts.items() if key in keys}
+        settings = Settings.of(Source.DYNAMIC_DEFAULT_BROKER, keys, known)
+        for key in _in_force([keys[name] for name in known], settings):
+            yield key._replace(synonyms=key.synonyms[:1])
+        return
+    _check_own_id(node, name)
+    facts = _facts(node, caller)
+    for key in _in_force(keys.values(), node.settings):
+        yield key._replace(value=facts.get(key.key, key.value))
+
+
+def _facts(node: Node, caller: Caller) -> Mapping[Key[Any], str]:
+    host, port, *_ = node.listener.getsockname()
+    here = NodeImage(node.node_id, host, port)
+    return {
+        NODE_ID: str(node.node_id),
+        LISTENERS: _url(host, port),
+        ADVERTISED_LISTENERS: _url(*node.advertised(caller, here)),
+        LOG_DIRS: str(node.root),
+    }
+
+
+def _url(host: str, port: int) -> str:
+    return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
+
+
+def _check_own_id(node: Node, name: str) -> None:
+    if broker_id(name) != node.node_id:
+        raise InvalidRequest(f"This is broker {node.node_id}: ask broker {name} for its configs.")
+
+
+def _of_loggers(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+    _check_own_id(node, name)
+    for logger, level in levels().items():
+        yield Described(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
+
+
+def _of_named(kind: Resource, source: Source) -> Callable[[Node, Caller, str], Iterable[Described]]:
+    def described(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+        if not name:
+            raise InvalidRequest("The resource has no name.")
+        settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
+        return _in_force(SCOPES[kind].values(), settings)
+
+    return described
+
+
+_DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = {
+    Resource.TOPIC: _of_topic,
+    Resource.BROKER: _of_broker,
+    Resource.BROKER_LOGGER: _of_loggers,
+    Resource.CLIENT_METRICS: _of_named(Resource.CLIENT_METRICS, Source.CLIENT_METRICS),
+    Resource.GROUP: _of_named(Resource.GROUP, Source.GROUP),
+}
+
+
+# -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------
+
+
+@serves(schemas.ALTER_CONFIGS, versions="0-2", at=At.CONTROLLER)
+def alter_configs(node: Node, request: Any, caller: Caller) -> Later[Response]:
+    """Replace all that is set on resources; with `validate_only`, only say whether it may be."""
+    wanted = []
+    for asked in request.resources:
+        changes = [Change(config.name, config.value) for config in asked.configs]
+        wanted.append(Alteration(asked.resource_type, asked.resource_name, changes, replaces=True))
+    return _altered(node, caller, wanted, request.validate_only)
+
+
+@serves(schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=At.CONTROLLER)
+def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Later[Response]:
+    """Change single keys of resources; with `validate_only`, only say whether they may be."""
+    wanted = []
+    for asked in request.resources:
+        changes = [
+            Change(config.name, config.value, config.config_operation) for config in asked.configs
+        ]
+        wanted.append(Alteration(asked.resource_type, asked.resource_name, changes))
+    return _altered(node, caller, wanted, request.validate_only)
+
+
+def _altered(
+    node: Node, caller: Caller, wanted: list[Alteration], validate_only: bool
+) -> Later[Response]:
+    """Have the controller alter what this caller may, and answer in the order of the request."""
+    faults: dict[tuple[int, str], KafkaError] = {}
+    for resource, count in Counter(alteration.resource for alteration in wanted).items():
+        if count > 1:
+            faults[resource] = InvalidRequest("A resource is named once in a request.")
+    for alteration in wanted:
+        try:
+            _must(caller, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
+            if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
+                raise InvalidRequest("The levels of loggers are altered one by one, incrementally.")
+        except KafkaError as fault:
+            faults.setdefault(alteration.resource, fault)
+    may = [alteration for alteration in wanted if alteration.resource not in faults]
+    answers: Later[Response] = Later()
+
+    def came(
+        decided: dict[tuple[int, str], KafkaError | None] | None, fault: KafkaError | None
+    ) -> None:
+        if decided is None:
+            # Of the whole decision: the disk is full.
+            decided = dict.fromkeys((alteration.resource for alteration in may), fault)
+        came = {**decided, **faults}
+        answers.resolve({"responses": [_answer(each, came[each.resource]) for each in wanted]})
+
+    node.here.carry_out(
+        lambda controller: controller.alter_configs(may, validate_only=validate_only)
+    ).then(came)
+    return answers
+
+
+def _answer(alteration: Alteration, fault: KafkaError | None) -> Response:
+    who = {"resource_type": alteration.kind, "resource_name": alteration.name}
+    return {**who, "error_message": None} if fault is None else {**who, **fault_fields(fault)}
+
+
+# -- ListConfigResources -------------------------------------------------------------------------
+
+
+@serves(schemas.LIST_CONFIG_RESOURCES, versions="0-1", at=At.ANY)
+def list_config_resources(node: Node, request: Any, caller: Caller) -> Response:
+    """The resources there are that have configs, or may have some."""
+    caller.must(DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)
+    kinds = [Resource.CLIENT_METRICS]
+    if caller.version >= 1:
+        unknown = [kind for kind in request.resource_types if kind not in SCOPES]
+        if unknown:
+            raise UnsupportedVersion(f"There are no configs of resource type {unknown[0]}.")
+        kinds = [Resource(kind) for kind in dict.fromkeys(request.resource_types)] or [*Resource]
+    return {
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind}
+            for kind in kinds
+            for name in _names(node, kind)
+        ]
+    }
+
+
+def _names(node: Node, kind: Resource) -> Iterable[str]:
+    if kind is Resource.TOPIC:
+        return list(node.image.topics)
+    if kind in (Resource.BROKER, Resource.BROKER_LOGGER):
+        return [str(known.node_id) for known in node.image.nodes.values() if known.port]
+    return [name for of_kind, name in node.image.configs if of_kind == kind]
