@@ -116,8 +116,8 @@ cdef int read_header(Window* window, int64_t position, Header* header) noexcept 
     header.max_timestamp = load_i64(at + MAX_TIMESTAMP)
     if header.size < HEADER_SIZE or at[MAGIC] != CURRENT_MAGIC or delta < 0:
         return CORRUPT_MESSAGE
-    if header.base_offset < 0 or header.base_offset > INT64_MAX - delta:
-        return CORRUPT_MESSAGE
+    if header.base_offset < 0 or header.base_offset >= INT64_MAX - delta:
+        return CORRUPT_MESSAGE          # there would be no offset after its last one
     header.last_offset = header.base_offset + delta
     if position + header.size > window.end:
         return TORN_
@@ -319,7 +319,7 @@ cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int32_t delta = load_i32(batch + LAST_OFFSET_DELTA)
     cdef int code
-    if base_offset < scan.next_offset or delta < 0:
+    if base_offset < scan.next_offset or delta < 0 or base_offset >= INT64_MAX - delta:
         return CORRUPT_MESSAGE
     if base_offset - scan.segment_base > RELATIVE_OFFSET_MAX - <int64_t> delta:
         return CORRUPT_MESSAGE

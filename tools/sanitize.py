@@ -20,15 +20,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "build" / "sanitized"
-FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
+# Python's own flags make overflow wrap, and what is defined is not reported.
+FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fsanitize=address,undefined"]
 MODULES = ["record_batch", "records"]
 # Memory is bounded by a bound the sanitizer's own bookkeeping breaks.
 TESTS = ["tests/test_twins.py", "tests/records", "tests/fuzz/test_fuzz_records.py",
          "-m", "not oracle", "-k", "not bomb and not imported"]  # fmt: skip
 
 
-def build(modules: Sequence[str]) -> None:
-    """The package's copy, with these modules instrumented."""
+def build(
+    modules: Sequence[str], scratch: Path = SCRATCH, flags: Sequence[str] = FLAGS
+) -> None:
+    """A copy of the package in `scratch`, with these modules instrumented."""
     from Cython.Build import cythonize
     from setuptools import Extension, setup
 
@@ -37,26 +40,26 @@ def build(modules: Sequence[str]) -> None:
 
     os.chdir(ROOT)
     for part in ("kafkalite", "tests", "tools", "benchmarks"):
-        shutil.copytree(part, SCRATCH / part, dirs_exist_ok=True)
-    shutil.copy("pyproject.toml", SCRATCH)
+        shutil.copytree(part, scratch / part, dirs_exist_ok=True)
+    shutil.copy("pyproject.toml", scratch)
     extensions = [
         Extension(
             f"kafkalite._ext.{name}",
             [f"ext/{name}.pyx"],
             include_dirs=["ext"],
-            extra_compile_args=FLAGS,
-            extra_link_args=FLAGS,
+            extra_compile_args=list(flags),
+            extra_link_args=list(flags),
         )
         for name in modules
     ]
     made = cythonize(
         extensions,
         include_path=["ext"],
-        build_dir=str(SCRATCH / "c"),
+        build_dir=str(scratch / "c"),
         compiler_directives=DIRECTIVES,
         quiet=True,
     )
-    places = ["--build-lib", str(SCRATCH), "--build-temp", str(SCRATCH / "o")]
+    places = ["--build-lib", str(scratch), "--build-temp", str(scratch / "o")]
     setup(
         name="sanitized",
         ext_modules=made,

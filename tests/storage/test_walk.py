@@ -107,6 +107,18 @@ def test_a_file_shorter_than_it_was_is_torn_and_a_closed_one_a_storage_error() -
     assert segment_walk.walk_to_end(fd, 0, 100)[0] == segment_walk.STORAGE_ERROR
 
 
+def test_a_batch_with_no_offset_after_its_last_one_is_damage() -> None:
+    last = (1 << 63) - 1
+    for offset, code in ((last, segment_walk.DAMAGED), (last - 1, segment_walk.AT_END)):
+        content = batch(b"v", base_offset=offset)
+        with File(content) as fd:
+            found = segment_walk.walk_to_end(fd, 0, len(content))
+            assert found == walk_twin.walk_to_end(content, 0)
+            assert found[0] == code
+            near = (last - 5, last - 5, 0, 0, -1, last - 5, -1, -1)
+            assert segment_walk.scan(fd, 0, len(content), *near)[0] == code
+
+
 def test_a_batch_larger_than_one_read_is_scanned() -> None:
     content = batch(b"a", base_offset=1000) + batch(os.urandom(3 << 20), base_offset=1001)
     with File(content) as fd:

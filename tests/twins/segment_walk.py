@@ -10,6 +10,7 @@ from tests.twins import record_batch
 HEADER = struct.Struct(">qiibIhiqqqhii")
 WHOLE, DAMAGED, AT_END, TORN, ZEROS, GAP = 0, 2, -1, -2, -3, -4
 KEPT = 0x30  # transactional or control
+OFFSET_MAX = (1 << 63) - 2  # so that there is one after it
 
 
 def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
@@ -20,7 +21,7 @@ def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
         return TORN, 0, -1, -1, -1
     base, length, _, magic, _, _, delta, _, newest, *_ = HEADER.unpack_from(file, position)
     size = length + 12
-    if size < HEADER.size or magic != 2 or delta < 0 or not 0 <= base <= (1 << 63) - 1 - delta:
+    if size < HEADER.size or magic != 2 or delta < 0 or not 0 <= base <= OFFSET_MAX - delta:
         return DAMAGED, size, base, -1, newest
     whole = position + size <= len(file)
     return (WHOLE if whole else TORN), size, base, base + delta, newest
@@ -80,7 +81,8 @@ def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[
         first, _, leader, _, _, bits, delta, _, when, producer, p_epoch, sequence, _ = (
             HEADER.unpack_from(whole)
         )
-        misplaced = first < next_offset or delta < 0 or first + delta - base > (1 << 31) - 1
+        last_max = min(base + (1 << 31) - 1, OFFSET_MAX)
+        misplaced = first < next_offset or delta < 0 or first + delta > last_max
         code = DAMAGED if misplaced else record_batch.check(whole)
         if not code and gapless and first != next_offset:
             code = GAP

@@ -1,0 +1,333 @@
+"""What a fuzzer may do to each compiled decoder: one function each, given bytes nobody has judged.
+
+    plans      codec.read and codec.write under every plan there is
+    frames     the header, Produce and Fetch by hand against their schemas
+    batches    check, judge, header, place, stamp, and the records of batches found whole
+    records    decode, encode, validate and timestamps_outside of a payload
+    segments   the walks over a segment's file, and its recovery
+    indexes    the searches in an index's file and in its tail
+    loop       frames cut out of what a socket brings, however it is torn
+
+A target may refuse its bytes and may not do anything else: not raise, not read or write beside
+them (a sanitizer looks on), not disagree with its twin.  It answers a number that says how its
+bytes fared, so that a fuzzer keeps bytes that fare in a new way: under another plan, say.
+
+The bytes come as a view that ends where they end; `seeds` are good ones to begin with.  libFuzzer
+runs them in decoders.py, and test_corpus.py replays what it found.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite._ext import codec, offset_index, record_batch, records, segment_walk, wire
+from kafkalite.errors import KafkaError
+from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
+from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.records.batch import Record, batches, build
+from kafkalite.records.compression import Codec
+from tests.fuzz.torn_frames import loop, loop_seeds
+from tests.protocol.annotated import bytes_of
+from tests.protocol.values import filled, versions
+from tests.records import golden_segments as golden
+from tests.twins import offset_index as index_twin
+from tests.twins import record_batch as batch_twin
+from tests.twins import records as records_twin
+from tests.twins import segment_walk as walk_twin
+from tests.twins import wire as wire_twin
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+I64 = struct.Struct(">q")
+INT64_MAX = (1 << 63) - 1
+
+
+class Target(NamedTuple):
+    """`share` is how many of all runs it gets, in hundredths: the slow ones fewer."""
+
+    run: Callable[[memoryview], int]
+    seeds: Callable[[], Iterable[bytes]]
+    share: int
+
+
+# Under a plan: where it is from, its key and its version, a byte each; then the message.
+
+REQUEST, RESPONSE, BUS, METADATA_LOG = range(4)
+
+
+def every_message() -> Iterator[tuple[bytes, Message, int]]:
+    for api in BY_KEY.values():
+        for version in versions(api):
+            yield bytes((REQUEST, api.key, version)), api.request, version
+            yield bytes((RESPONSE, api.key, version)), api.response, version
+    for space, kinds in ((BUS, bus.MESSAGES), (METADATA_LOG, internal.KINDS)):
+        for kind in kinds.by_key.values():
+            for version in range(kind.version + 1):
+                yield bytes((space, kind.key, version)), kind.message, version
+
+
+PLANS = {
+    start: (number, message, version)
+    for number, (start, message, version) in enumerate(every_message(), start=1)
+}
+START_SIZE = 3
+
+
+def plans(given: memoryview) -> int:
+    """What was read can be written, and what was written reads the same."""
+    number, message, version = PLANS.get(bytes(given[:START_SIZE]), (0, None, 0))
+    if message is None:
+        return 0
+    plan = message.plan(version)
+    fields = codec.read(plan, given, START_SIZE, message.units_max)
+    if isinstance(fields, int):
+        return 1
+    written = codec.write(plan, fields)
+    # By their bytes and not as values, for some numbers are not equal to themselves.
+    assert codec.write(plan, codec.read(plan, written)) == written
+    return 1 + number
+
+
+def plans_seeds() -> Iterator[bytes]:
+    for start, message, version in every_message():
+        values = filled(message, version, small=True, counts=(1, 2))
+        yield start + message.write(version, values)
+
+
+# A request, from its header on.
+
+
+def frames(given: memoryview) -> int:
+    header = wire.decode_header(given, FLEXIBLE_FROM)
+    if isinstance(header, int):
+        return 0
+    key, version, _, _, position = header
+    if key == PRODUCE.key and PRODUCE.versions[0] <= version <= PRODUCE.versions[1]:
+        found = wire.decode_produce(version, given, position)
+        assert found == wire_twin.decode_produce(version, given, position)
+    elif key == FETCH.key and FETCH.versions[0] <= version <= FETCH.versions[1]:
+        found = wire.decode_fetch(version, given, position)
+        assert found == wire_twin.decode_fetch(version, given, position)
+    else:
+        return 1
+    return 2 + 4 * version + 2 * (key == FETCH.key) + isinstance(found, int)
+
+
+def frames_seeds() -> Iterator[bytes]:
+    for path in sorted((GOLDEN / "frames").glob("*.txt")):
+        yield bytes_of(path.read_text().split("\n\n")[1].splitlines())
+    for api in (PRODUCE, FETCH):
+        for version in versions(api):
+            values = filled(api.request, version, small=True, counts=(1, 2))
+            flexible = api.request_header_flexible(version)
+            head = write_header(api.key, version, 7, "a", flexible)
+            yield head + api.request.write(version, values)
+
+
+# Batches.  The first byte says what else is done to the rest, since nobody guesses a CRC.
+
+AS_GIVEN, SEALED, FITTED = 0, 1, 2
+
+
+def sealed(given: memoryview, how: int) -> memoryview:
+    """A copy, in memory that ends where it ends; if so wished with each batch's CRC made to hold,
+    and with the last batch's length made to fit."""
+    copy = memoryview(array("B", bytes(given)))
+    at = 0
+    while how != AS_GIVEN and len(copy) - at >= record_batch.HEADER_SIZE:
+        (length,) = struct.unpack_from(">i", copy, at + 8)
+        end = at + length + record_batch.PREFIX_SIZE
+        if not at + record_batch.HEADER_SIZE <= end <= len(copy):
+            if how != FITTED:
+                break
+            end = len(copy)
+            struct.pack_into(">i", copy, at + 8, end - at - record_batch.PREFIX_SIZE)
+        struct.pack_into(">I", copy, at + 17, record_batch.crc32c(copy[at + 21 : end]))
+        at = end
+    return copy
+
+
+def whole_batches(given: memoryview) -> int:
+    if not given:
+        return 0
+    copy = sealed(given[1:], given[0] % 3)
+    code, verdict = record_batch.check(copy), record_batch.judge(copy)
+    assert (code, verdict) == (batch_twin.check(bytes(copy)), batch_twin.judge(bytes(copy)))
+    if code == 0:
+        record_batch.place(copy, 1 << 40, 7)
+        assert record_batch.check(copy) == 0
+        record_batch.stamp_append_time(copy, 5)
+        assert record_batch.check(copy) == 0
+    found = 0
+    try:
+        for batch in batches(copy):
+            found += 1
+            if batch.header.codec is Codec.NONE:
+                found += len(batch.records())
+    except KafkaError:
+        return 1 + verdict % 128
+    return 200 + min(found, 9)
+
+
+def some_records(count: int = 3) -> list[Record]:
+    return [
+        Record(timestamp=5 + at, key=b"k" * at or None, value=b"v" * 9, headers=(("h", None),) * at)
+        for at in range(count)
+    ]
+
+
+def golden_segments() -> Iterator[bytes]:
+    for path in sorted((GOLDEN / "segments").glob("*.hex")):
+        yield golden.read(path.stem)
+
+
+def batches_seeds() -> Iterator[bytes]:
+    for segment in golden_segments():
+        yield bytes((AS_GIVEN,)) + segment
+        yield bytes((SEALED,)) + segment
+    yield bytes((FITTED,)) + build(some_records())
+    yield bytes((SEALED,)) + build(some_records(), producer_id=3, producer_epoch=0, base_sequence=0)
+
+
+# A payload: how many records it shall hold, up to which offset, and a first timestamp.
+
+PAYLOAD = struct.Struct(">iqq")
+
+
+def payload_records(given: memoryview) -> int:
+    if len(given) < PAYLOAD.size:
+        return 0
+    count, last, base = PAYLOAD.unpack_from(given)
+    last = None if last < -1 else last
+    payload = given[PAYLOAD.size :]
+    found = records.decode(payload, count, last)
+    assert found == records_twin.decode(bytes(payload), count, last)
+    code = found if isinstance(found, int) else 0
+    assert records.validate(payload, count, last) == code
+    outside = records.timestamps_outside(payload, count, base, -5, 1 << 60, 10)
+    assert isinstance(outside, list) or records.validate(payload, count) == outside
+    if isinstance(found, list):
+        assert records.decode(records.encode(found), count, last) == found
+        return 10 + min(len(found), 9)
+    return 1
+
+
+def records_seeds() -> Iterator[bytes]:
+    for count in (1, 3, 8):
+        payload = build(some_records(count))[record_batch.HEADER_SIZE :]
+        yield PAYLOAD.pack(count, -2, 0) + payload
+        yield PAYLOAD.pack(count, INT64_MAX, -5) + payload
+
+
+# A segment: what is done to its batches, its own offset, the one looked for; then its file.
+
+SEGMENT = struct.Struct(">Bqq")
+SCRATCH = os.memfd_create("fuzz")
+
+
+def filed(content: memoryview | bytes) -> int:
+    os.ftruncate(SCRATCH, 0)
+    os.pwrite(SCRATCH, content, 0)
+    return SCRATCH
+
+
+def size_at(content: bytes, position: int) -> int:
+    return int.from_bytes(content[position + 8 : position + 12], "big") + 12
+
+
+def segments(given: memoryview) -> int:
+    if len(given) < SEGMENT.size:
+        return 0
+    how, base, sought = SEGMENT.unpack_from(given)
+    base &= INT64_MAX
+    gapless, interval = bool(how & 4), how & 120
+    content = sealed(given[SEGMENT.size :], how & 3)
+    file, size, whole = filed(content), len(content), bytes(content)
+    code, position, *_ = segment_walk.find_offset(file, 0, size, sought)
+    assert (code, position) == walk_twin.find_offset(whole, 0, sought)
+    code, position, _ = segment_walk.find_timestamp(file, 0, size, sought, base)
+    assert (code, position) == walk_twin.find_timestamp(whole, 0, sought, base)
+    assert segment_walk.walk_to_end(file, 0, size) == walk_twin.walk_to_end(whole, 0)
+    found = segment_walk.scan(file, 0, size, base, base, interval, 0, -1, base, -1, -1, gapless)
+    assert found == walk_twin.scan(whole, base, interval, gapless)
+    if how & 128:
+        position = segment_walk.next_whole(file, 0, size, base)
+        assert position < 0 or not batch_twin.check(whole[position:][: size_at(whole, position)])
+    return 1000 + 10 * found[0] + min(found[8], 9)
+
+
+def segments_seeds() -> Iterator[bytes]:
+    for segment in golden_segments():
+        for how in (AS_GIVEN | 128, SEALED | 4, FITTED | 136):
+            yield SEGMENT.pack(how, 0, 3) + segment
+            yield SEGMENT.pack(how, 0, 3) + segment + bytes(70)
+    several = b"".join(
+        build(some_records(), base_offset=3 * at, producer_id=at // 8, producer_epoch=0,
+              base_sequence=at, leader_epoch=at)
+        for at in range(12)
+    )  # fmt: skip
+    yield SEGMENT.pack(AS_GIVEN | 8, 0, 20) + several
+    yield SEGMENT.pack(SEALED, INT64_MAX - 5, 20) + build(some_records(), base_offset=INT64_MAX - 3)
+
+
+# An index: how many of its entries stand in the file, and what is looked for; then entries.
+
+INDEX = struct.Struct(">Bq")
+
+
+def indexes(given: memoryview) -> int:
+    if len(given) < INDEX.size:
+        return 0
+    stored, key = INDEX.unpack_from(given)
+    entries = given[INDEX.size :]
+    found = 0
+    for size, sound, sound_twin, floor, floor_twin in (
+        (offset_index.OFFSET_ENTRY_SIZE, offset_index.sound_offsets, index_twin.sound_offsets,
+         offset_index.floor_offset, index_twin.floor_offset),
+        (offset_index.TIME_ENTRY_SIZE, offset_index.sound_times, index_twin.sound_times,
+         offset_index.floor_time, index_twin.floor_time),
+    ):  # fmt: skip
+        believed = bytes(entries[: len(entries) // size * size])
+        count = sound(entries, key)
+        assert count == sound_twin(believed, key)
+        # What does not ascend is searched as well, for a page may rot while it is open.
+        in_file = min(stored, len(believed) // size)
+        file = filed(entries[: in_file * size])
+        floor(file, in_file, entries[in_file * size :], key)
+        floor(file, in_file + 1, b"", key)
+        in_file = min(stored, count)
+        file, tail = filed(believed), believed[in_file * size : count * size]
+        assert floor(file, in_file, tail, key) == floor_twin(file, in_file, tail, key)
+        found = 10 * found + min(count, 9)
+    return 1 + found
+
+
+def indexes_seeds() -> Iterator[bytes]:
+    dice = random.Random(1)
+    for count in (1, 5, 200):
+        offsets = sorted(dice.sample(range(1000), count))
+        yield INDEX.pack(count // 2, 500) + b"".join(
+            struct.pack(">ii", offset, 10 * offset) for offset in offsets
+        )
+        yield INDEX.pack(count, 500) + b"".join(
+            struct.pack(">qi", 3 * offset, offset) for offset in offsets
+        )
+
+
+TARGETS = {
+    "plans": Target(plans, plans_seeds, 30),
+    "frames": Target(frames, frames_seeds, 20),
+    "batches": Target(whole_batches, batches_seeds, 20),
+    "records": Target(payload_records, records_seeds, 20),
+    "segments": Target(segments, segments_seeds, 2),
+    "indexes": Target(indexes, indexes_seeds, 6),
+    "loop": Target(loop, loop_seeds, 2),
+}
