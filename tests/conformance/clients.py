@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tests.conformance.driven import Driven
+from tests.conformance.java_client import java_words
+from tests.conformance.node import kafkajs_words
 from tests.conformance.table import (
     ASSIGNORS,
     ASYNC_COMMITS,
@@ -26,11 +28,13 @@ from tests.conformance.table import (
     STATIC,
     TIMESTAMPS,
     YOUNGEST,
+    Client,
     Kafka,
     Record,
     Refused,
     Sent,
 )
+from tools.apache_kafka import Unavailable
 
 RECORD_END = b"\x1e"
 KEY_END = b"\x1f"
@@ -162,9 +166,8 @@ GROUP_ADMIN = {
 
 
 def python(name: str, module: str, can: set[str]) -> Driven:
-    return Driven(
-        name, [sys.executable, "-m", f"tests.conformance.programs.{module}"], frozenset(can)
-    )
+    words = [sys.executable, "-m", f"tests.conformance.programs.{module}"]
+    return Driven(name, lambda: words, frozenset(can))
 
 
 LIBRDKAFKA = python(
@@ -188,9 +191,31 @@ AIOKAFKA = python(
     | {GROUPS, COMMITS, METADATA, STATIC, "range", "roundrobin", "sticky"}
     | {"list_groups", "describe_group", "group_offsets"},
 )
-CLIENTS = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA]
+JAVA = Driven(
+    "java",
+    java_words,
+    frozenset({*CODECS, *RECORDS, *TOPICS, YOUNGEST, "describe_config", "alter_config"})
+    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC, *ASSIGNORS, *GROUP_ADMIN},
+)
+KAFKAJS = Driven(
+    "kafkajs",
+    kafkajs_words,
+    frozenset(
+        {*CODECS, TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY, LONG_LIVED, *TOPICS}
+        | {"describe_config", "replace_config", GROUPS, COMMITS, METADATA, "roundrobin"}
+        | GROUP_ADMIN - {"delete_group_offsets"}
+    ),
+)
+CLIENTS: list[Client] = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS]
 
 
-def missing(client: object) -> bool:
-    """Whether a client is not on this machine."""
-    return client is KCAT and shutil.which("kcat") is None
+def missing(client: Client) -> str:
+    """Why a client cannot run here; nothing where it can."""
+    if client is KCAT and shutil.which("kcat") is None:
+        return "there is no `kcat` on the path"
+    try:
+        if isinstance(client, Driven):
+            client.words()
+    except Unavailable as unavailable:
+        return str(unavailable)
+    return ""

@@ -78,14 +78,13 @@ Event = dict[str, Any]
 class Program:
     """One running program."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
-            env=environment,
         )
         self.answers: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.heard: Callable[[Event], None] = ignored
@@ -134,19 +133,20 @@ def named(code: int | None, text: str) -> str:
 
 
 class Driven:
-    """A client that is a program; those that have nothing to do are kept for the next order."""
+    """A client that is a program; those that have nothing to do are kept for the next order.
+
+    `words` is the command line, and raises Unavailable where the program cannot be had.
+    """
 
     def __init__(
         self,
         name: str,
-        words: Sequence[str],
+        words: Callable[[], Sequence[str]],
         can: frozenset[str],
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.words = words
         self.can = can
-        self.environment = environment
         self.idle: list[Program] = []
         atexit.register(self.close)
 
@@ -159,7 +159,7 @@ class Driven:
         try:
             return self.idle.pop()
         except IndexError:
-            return Program(self.words, self.environment)
+            return Program(self.words())
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[Program]:
@@ -168,8 +168,7 @@ class Driven:
         try:
             yield program
         except Refused:
-            pass_on = program.process.poll() is None
-            if pass_on:
+            if program.process.poll() is None:
                 self.idle.append(program)
             else:
                 program.kill()

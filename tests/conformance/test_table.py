@@ -53,8 +53,8 @@ def restarted(shape: str) -> Iterator[Kafka]:
 def test_scenario(
     client: Client, scenario: Scenario, shape: str, request: pytest.FixtureRequest
 ) -> None:
-    if missing(client):
-        pytest.skip(f"{client.name} is not on this machine")
+    if why := missing(client):
+        pytest.skip(why)
     scenario.run(client, request.getfixturevalue("restarted" if scenario.restarts else "kafka"))
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.clients import CLIENTS, missing
 from tests.conformance.table import Client, Kafka, Scenario, cases
 from tests.conformance.test_table import SCENARIOS
+from tests.oracle import recording
 from tools.apache_kafka import ApacheKafka, Unavailable
 
 pytestmark = pytest.mark.oracle
@@ -22,7 +23,7 @@ assert SCENARIOS, "importing the test of the table fills it"
 
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"))
+    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), recording.PROPERTIES)
     try:
         kafka.start()
     except Unavailable as missing_part:
@@ -44,6 +45,6 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def test_a_scenario_holds_for_apache_kafka(
     client: Client, scenario: Scenario, apache_kafka: Kafka
 ) -> None:
-    if missing(client):
-        pytest.skip(f"{client.name} is not on this machine")
+    if why := missing(client):
+        pytest.skip(why)
     scenario.run(client, apache_kafka)

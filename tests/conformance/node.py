@@ -1,0 +1,59 @@
+"""Node's programs: what they need is installed beside Python's, out of the tree, once."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.apache_kafka import Unavailable
+
+HERE = Path(__file__).parent / "kafkajs"
+MANIFEST = ("package.json", "package-lock.json")
+INSTALL_S_MAX = 300
+
+
+def kafkajs_words() -> Sequence[str]:
+    """The command that runs the kafkajs program; Unavailable where it cannot be had."""
+    node = executable("node")
+    return [node, str(HERE / "program.js"), str(modules())]
+
+
+def executable(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"kafkajs needs Node, and there is no `{name}` on the path")
+    return found
+
+
+def modules() -> Path:
+    """The directory of what package-lock.json names, installed if it is not there yet."""
+    state = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in MANIFEST))
+    place = Path(sys.prefix) / f"kafkajs-{state.hexdigest()[:12]}"
+    if not place.is_dir():
+        with Path(sys.prefix, "kafkajs.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not place.is_dir():
+                install(place)
+    return place
+
+
+def install(place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+        for name in MANIFEST:
+            shutil.copy(HERE / name, scratch)
+        command = [executable("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        done = subprocess.run(
+            command, cwd=scratch, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False
+        )
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["npm did not say why"])[-1]
+            raise Unavailable(f"npm could not install kafkajs: {reason}")
+        # All or nothing: a directory that stands is complete.
+        Path(scratch).rename(place)
+        Path(scratch).mkdir()
