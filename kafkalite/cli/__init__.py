@@ -28,6 +28,7 @@ MODULES = {
     "produce": "messages",
     "consume": "messages",
     "topic": "topic",
+    "group": "group",
     "node": "node",
     "config": "config",
     "profile": "profiles",

@@ -136,6 +136,13 @@ class Cluster:
     def admin(self) -> AdminClient:
         return AdminClient(self.settings({}))
 
+    def reached(self) -> AdminClient:
+        """The same, once the cluster has answered."""
+        with sentences():
+            admin = self.admin()
+            self.metadata(admin)
+        return admin
+
     def producer(self, settings: dict[str, Any]) -> Producer:
         """Nothing is lost, doubled or reordered by a retry; keys land where Java's land."""
         acks = self.properties.get("acks", self.properties.get("request.required.acks", "all"))

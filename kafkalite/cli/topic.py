@@ -78,7 +78,7 @@ def create(
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    admin = reached(connection)
+    admin = Cluster(**connection).reached()
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
     ]
@@ -141,7 +141,7 @@ def describe(
       kafkalite topic describe flights
       kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
     """
-    admin = reached(connection)
+    admin = Cluster(**connection).reached()
     with sentences():
         found, faults = settled(admin.describe_topics(TopicCollection([*names])))
         topics = [described(admin, topic) for topic in found.values()]
@@ -170,7 +170,7 @@ def delete(
       kafkalite topic delete flights
       kafkalite topic delete flights audit --if-exists
     """
-    admin = reached(connection)
+    admin = Cluster(**connection).reached()
     with sentences():
         futures = admin.delete_topics([*names])
     pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
@@ -253,15 +253,6 @@ def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
     with sentences():
         futures = admin.create_partitions([NewPartitions(name, partitions)], validate_only=dry_run)
         refuse(settled(futures)[1])
-
-
-def reached(connection: Connection) -> AdminClient:
-    """An admin client whose cluster has answered once."""
-    cluster = Cluster(**connection)
-    with sentences():
-        admin = cluster.admin()
-        cluster.metadata(admin)
-    return admin
 
 
 def settled(

@@ -1,0 +1,416 @@
+"""kafkalite group: who reads together, how far they are, and where they go on.
+
+Works against any Kafka.  Left out: groups of other kinds than consumers (Connect's, share groups).
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
+
+from confluent_kafka import ConsumerGroupType, KafkaError, TopicPartition
+from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, Connection, sentences
+from kafkalite.cli.command import Usage, argument, columns, command
+from kafkalite.cli.group_offsets import (
+    STATES,
+    By,
+    Committed,
+    Destination,
+    Groups,
+    Listed,
+    Place,
+    Span,
+    destination,
+    read_offsets,
+    span,
+)
+from kafkalite.cli.topic import refuse, settled
+from kafkalite.errors import Refusal
+
+NAMES = argument("names", nargs="+", metavar="GROUP", help="the groups' names")
+JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
+SPANS = argument(
+    "-t",
+    "--topic",
+    dest="spans",
+    type=span,
+    action="append",
+    default=[],
+    metavar="TOPIC[:PARTITIONS]",
+    help="only this topic, or partitions of it (flights:0,2-5); may be repeated",
+)
+TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
+
+
+@command(
+    argument("pattern", nargs="?", default="", help="only groups whose name contains this"),
+    argument(
+        "--state",
+        dest="states",
+        action="append",
+        choices=list(STATES.values()),
+        metavar="STATE",
+        help=f"only groups in this state; may be repeated ({', '.join(STATES.values())})",
+    ),
+    argument("--type", dest="type", choices=list(TYPES), help="only groups of this protocol"),
+    argument("--names", action="store_true", dest="only_names", help="only the names, one a line"),
+    JSON,
+    *CONNECTION,
+    name="list",
+)
+def list_groups(
+    pattern: str,
+    states: Sequence[str] | None,
+    type: str | None,
+    only_names: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """List the groups with their states and types.
+
+    Examples:
+      kafkalite group list
+      kafkalite group list --state Empty --names | xargs kafkalite group delete
+    """
+    admin = Cluster(**connection).reached()
+    filters: dict[str, Any] = {"request_timeout": ANSWER_TIMEOUT_S}
+    if states:
+        filters["states"] = {state for state, word in STATES.items() if word in states}
+    if type:
+        filters["types"] = {TYPES[type]}
+    with sentences():
+        found = admin.list_consumer_groups(**filters).result()
+    groups = [
+        {
+            "name": group.group_id,
+            "state": STATES[group.state],
+            "type": group.type.name.lower(),
+            "simple": group.is_simple_consumer_group,
+        }
+        for group in sorted(found.valid, key=lambda group: group.group_id)
+        if pattern in group.group_id
+    ]
+    if as_json:
+        print(json.dumps(groups))
+    elif only_names:
+        print("".join(f"{group['name']}\n" for group in groups), end="")
+    else:
+        rows = [[group["name"], group["state"], group["type"]] for group in groups]
+        print(columns(["GROUP", "STATE", "TYPE"], rows))
+    if found.errors:
+        raise Refusal(f"not every node answered: {found.errors[0].args[0].str()}")
+
+
+@command(NAMES, JSON, *CONNECTION)
+def describe(names: Sequence[str], as_json: bool, **connection: Unpack[Connection]) -> None:
+    """Describe groups: state, members, and how far each partition is from its end.
+
+    Examples:
+      kafkalite group describe readers
+      kafkalite group describe readers --json | jq '.[0].lag'
+    """
+    groups = Groups(Cluster(**connection))
+    found, missing = [], []
+    for name in names:
+        group = groups.described(name)
+        if group is None:
+            missing.append(name)
+        else:
+            found.append(described(groups, group))
+    if as_json:
+        print(json.dumps(found))
+    elif found:
+        print("\n\n".join(map(page, found)))
+    if missing:
+        raise Refusal(f"group {', '.join(missing)} does not exist (see: kafkalite group list)")
+
+
+@command(
+    NAMES,
+    SPANS,
+    argument("--if-exists", action="store_true", help="a group that does not exist is no fault"),
+    JSON,
+    *CONNECTION,
+)
+def delete(
+    names: Sequence[str],
+    spans: Sequence[Span],
+    if_exists: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Delete groups that have no members, or what they have committed for a topic.
+
+    Examples:
+      kafkalite group delete readers
+      kafkalite group delete readers -t flights -t audit:0
+    """
+    groups = Groups(Cluster(**connection))
+    if spans:
+        forget(groups, names, spans, as_json)
+        return
+    with sentences():
+        for name in names:
+            groups.described(name)  # wakes its coordinator
+        answers, faults = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
+    pardoned = {
+        name
+        for name, fault in faults.items()
+        if if_exists and fault.code() == KafkaError.GROUP_ID_NOT_FOUND
+    }
+    if as_json:
+        print(json.dumps([{"name": name, "deleted": name in answers} for name in names]))
+    else:
+        for name in names:
+            if name in answers or name in pardoned:
+                print(f"{name} {'deleted' if name in answers else 'did not exist'}")
+    refuse({f"group {name}": fault for name, fault in faults.items() if name not in pardoned})
+
+
+def forget(groups: Groups, names: Sequence[str], spans: Sequence[Span], as_json: bool) -> None:
+    """Delete what groups have committed, and say so."""
+    forgotten = []
+    for name in names:
+        group = groups.must(name)
+        places = []
+        committed = groups.committed(name)
+        for topic, partitions in spans:
+            there = [place for place in committed if place[0] == topic]
+            places += [place for place in there if partitions is None or place[1] in partitions]
+        if not places:
+            raise Refusal(f"group {name} has committed nothing for what was named")
+        groups.forget(group, places)
+        forgotten += [(name, *place, committed[place].offset) for place in places]
+    if as_json:
+        fields = ("group", "topic", "partition", "offset")
+        print(json.dumps([dict(zip(fields, row, strict=True)) for row in forgotten]))
+    else:
+        print(columns(["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], forgotten))
+
+
+@command(
+    NAMES,
+    SPANS,
+    argument("--all-topics", action="store_true", help="all that the group has committed"),
+    argument(
+        "--to",
+        dest="where",
+        type=destination,
+        metavar="WHERE",
+        help="beginning, end, current, OFFSET, -COUNT, @-10m, @2013-01-01T09:30, s@MILLISECONDS",
+    ),
+    argument("--shift-by", type=int, metavar="COUNT", help="so many records on, or back"),
+    argument("--from-file", metavar="FILE", help="lines of topic,partition,offset; - is stdin"),
+    argument("--dry-run", action="store_true", help="only show what would be committed"),
+    argument("--export", action="store_true", help="print it as --from-file and Kafka read it"),
+    JSON,
+    *CONNECTION,
+)
+def reset(
+    names: Sequence[str],
+    spans: Sequence[Span],
+    all_topics: bool,
+    where: Destination | None,
+    shift_by: int | None,
+    from_file: str | None,
+    dry_run: bool,
+    export: bool,
+    as_json: bool,
+    **connection: Unpack[Connection],
+) -> None:
+    """Let groups without members go on from somewhere else.
+
+    An offset that a partition does not hold is brought to the nearest that it does.  A group that
+    does not exist yet is made.
+
+    Examples:
+      kafkalite group reset readers --all-topics --to beginning --dry-run
+      kafkalite group reset readers -t flights --to @-10m
+      kafkalite group reset readers -t flights:0,2-5 --shift-by -100
+      kafkalite group reset readers --all-topics --to current --dry-run --export > offsets.csv
+      kafkalite group reset readers --from-file offsets.csv
+    """
+    if [where, shift_by, from_file].count(None) != 2:
+        raise Usage("say where to, once: --to WHERE, --shift-by COUNT or --from-file FILE")
+    if (bool(spans) + all_topics + (from_file is not None)) != 1:
+        raise Usage("say what to reset, once: -t TOPIC, --all-topics or --from-file FILE")
+    if export and as_json:
+        raise Usage("--export and --json are two forms of the same")
+    if shift_by is not None:
+        where = By(shift_by)
+    listed = offsets_in(from_file, names) if from_file is not None else {}
+    groups = Groups(Cluster(**connection))
+    plans = [
+        plan(groups, name, spans, Listed(listed[name]) if listed else where)
+        for name in dict.fromkeys(names)
+    ]
+    if not dry_run:
+        for each in plans:
+            groups.commit(each.group, each.offsets)
+    else:
+        say("nothing is committed: --dry-run")
+    rows = [row for each in plans for row in each.rows()]
+    if as_json:
+        fields = ("group", "topic", "partition", "old_offset", "new_offset")
+        print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
+    elif export:
+        lines = [[row[0], row[1], row[2], row[4]][len(plans) == 1 :] for row in rows]
+        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
+    else:
+        print(columns(["GROUP", "TOPIC", "PARTITION", "OLD", "NEW"], rows))
+
+
+class Plan(NamedTuple):
+    """Where a group is to go on."""
+
+    group: str
+    committed: Mapping[Place, Committed]
+    offsets: Mapping[Place, int]
+
+    def rows(self) -> Iterator[tuple[str, str, int, int | None, int]]:
+        for place, offset in sorted(self.offsets.items()):
+            old = self.committed.get(place)
+            yield self.group, *place, old.offset if old else None, offset
+
+
+def plan(groups: Groups, name: str, spans: Sequence[Span], where: Destination | None) -> Plan:
+    """Where a group is to go on; a Refusal while it has members."""
+    assert where is not None
+    found = groups.described(name)
+    if found is not None and found.members:
+        count = len(found.members)
+        raise Refusal(
+            f"group {name} is {STATES[found.state]} with {count} member{'' if count == 1 else 's'};"
+            " only a group without members can be reset: stop them first"
+        )
+    committed = groups.committed(name) if found else {}
+    if isinstance(where, Listed):
+        spans = [Span(topic, (partition,)) for topic, partition in where.offsets]
+    places = groups.meant(spans) if spans else list(committed)
+    if not places:
+        raise Refusal(f"group {name} has committed nothing; name topics with -t")
+    offsets = groups.destinations(places, where, committed)
+    return Plan(name, committed, offsets)
+
+
+def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[Place, int]]:
+    """What a file says of these groups."""
+    if file == "-":
+        return read_offsets("stdin", sys.stdin, names)
+    try:
+        with open(file, encoding="utf-8", newline="") as lines:
+            return read_offsets(file, lines, names)
+    except UnicodeDecodeError:
+        raise Refusal(f"{file} is no text in UTF-8") from None
+
+
+def described(groups: Groups, group: ConsumerGroupDescription) -> dict[str, Any]:
+    """All that can be asked about a group, as `--json` prints it."""
+    committed = groups.committed(group.group_id)
+    owners = {
+        (place.topic, place.partition): member
+        for member in group.members
+        for place in member.assignment.topic_partitions
+    }
+    places = sorted({*committed, *owners})
+    ends = groups.bounds(places, OffsetSpec.latest())
+    partitions = []
+    for place in places:
+        held, end, owner = committed.get(place), ends.get(place), owners.get(place)
+        partitions.append(
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed": held.offset if held else None,
+                "end": end,
+                "lag": max(0, end - held.offset) if held and end is not None else None,
+                "metadata": held.metadata if held else None,
+                "member": owner.member_id if owner else None,
+            }
+        )
+    return {
+        "name": group.group_id,
+        "state": STATES[group.state],
+        "type": group.type.name.lower(),
+        "assignor": group.partition_assignor,
+        "coordinator": {
+            "id": group.coordinator.id,
+            "host": group.coordinator.host,
+            "port": group.coordinator.port,
+        },
+        "lag": sum(each["lag"] or 0 for each in partitions),
+        "partitions": partitions,
+        "members": [
+            {
+                "id": member.member_id,
+                "instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": assigned(member.assignment.topic_partitions),
+            }
+            for member in sorted(group.members, key=lambda member: member.member_id)
+        ],
+    }
+
+
+def assigned(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partitions by topic."""
+    topics = defaultdict(list)
+    for place in sorted(places):
+        topics[place.topic].append(place.partition)
+    return dict(topics)
+
+
+def page(group: Mapping[str, Any]) -> str:
+    """A described group for a person."""
+    node = group["coordinator"]
+    assignor = f", {group['assignor']}" if group["assignor"] else ""
+    lines = [
+        f"group {group['name']}",
+        f"state {group['state']} ({group['type']}{assignor})",
+        f"coordinator node {node['id']} at {node['host']}:{node['port']}",
+        f"lag {group['lag']}",
+    ]
+    if group["partitions"]:
+        titles = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]
+        keys = ["topic", "partition", "committed", "end", "lag", "member"]
+        lines += [
+            "",
+            columns(titles, ([each[key] for key in keys] for each in group["partitions"])),
+        ]
+    if group["members"]:
+        titles = ["MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"]
+        rows = [
+            [
+                member["id"],
+                member["client_id"],
+                member["host"],
+                member["instance_id"],
+                spoken(member["partitions"]),
+            ]
+            for member in group["members"]
+        ]
+        lines += ["", columns(titles, rows)]
+    return "\n".join(lines)
+
+
+def spoken(topics: Mapping[str, Sequence[int]]) -> str | None:
+    """Assigned partitions in a word: `flights:0-2,5 audit:0`, as -t takes them."""
+    words = []
+    for topic, partitions in topics.items():
+        runs = [
+            [partition for _, partition in run]
+            for _, run in itertools.groupby(
+                enumerate(partitions), lambda numbered: numbered[1] - numbered[0]
+            )
+        ]
+        parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+        words.append(f"{topic}:{','.join(parts)}")
+    return " ".join(words) or None

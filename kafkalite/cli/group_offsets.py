@@ -1,0 +1,318 @@
+"""How far groups have read: what they have committed, how far that is from the end, moving it.
+
+groups = Groups(cluster)
+groups.committed("readers")                     # {("flights", 0): Committed(offset=5, …), …}
+groups.commit("readers", {("flights", 0): 0})
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from argparse import ArgumentTypeError
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+
+from kafkalite.cli import offset_words
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
+from kafkalite.cli.command import say
+from kafkalite.cli.wire import Wire
+from kafkalite.errors import KafkaError as KafkaFault
+from kafkalite.errors import Refusal, raise_for
+from kafkalite.protocol.schemas.groups import OFFSET_DELETE
+
+Answer = TypeVar("Answer")
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+WAKING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""What is said while a coordinator comes up, which the first group's does when it is asked for."""
+
+STATES: dict[Enum, str] = {
+    ConsumerGroupState.UNKNOWN: "Unknown",
+    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
+    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
+    ConsumerGroupState.STABLE: "Stable",
+    ConsumerGroupState.DEAD: "Dead",
+    ConsumerGroupState.EMPTY: "Empty",
+}
+"""Kafka's own words."""
+
+LINE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+PARTITIONS_MAX = 100_000
+
+
+class Committed(NamedTuple):
+    """What a group has committed for a partition."""
+
+    offset: int
+    leader_epoch: int | None
+    metadata: str | None
+
+
+class Span(NamedTuple):
+    """A topic, and those of its partitions that are meant; None means all."""
+
+    topic: str
+    partitions: tuple[int, ...] | None
+
+
+class Groups:
+    """The groups of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        with sentences():
+            self.admin = cluster.admin()
+            self.topics = {
+                name: sorted(topic.partitions)
+                for name, topic in cluster.metadata(self.admin).topics.items()
+            }
+
+    def described(self, group: str) -> ConsumerGroupDescription | None:
+        """A group's state and members; None where it does not exist."""
+        try:
+            found = awake(lambda: self.admin.describe_consumer_groups([group])[group])
+        except KafkaException as fault:
+            if fault.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise Refusal(f"group {group}: {plain(fault.args[0].str())}") from None
+        return None if found.state is ConsumerGroupState.DEAD else found
+
+    def must(self, group: str) -> ConsumerGroupDescription:
+        """The same of a group that must be there."""
+        found = self.described(group)
+        if found is None:
+            raise Refusal(f"group {group} does not exist (see: kafkalite group list)")
+        return found
+
+    def committed(self, group: str) -> dict[Place, Committed]:
+        """What the group has committed, in order.
+
+        To be asked of a group that has been described: librdkafka's client dies when this is
+        refused for the group as a whole.
+        """
+        asked = [ConsumerGroupTopicPartitions(group)]
+        with sentences():
+            found = awake(lambda: self.admin.list_consumer_group_offsets(asked)[group])
+        return {
+            (each.topic, each.partition): Committed(each.offset, each.leader_epoch, each.metadata)
+            for each in sorted(found.topic_partitions)
+            if each.error is None and each.offset >= 0
+        }
+
+    def bounds(self, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+        """Where partitions begin, or end; those of which nobody knows are left out."""
+        asked = {
+            TopicPartition(topic, partition): spec
+            for topic, partition in places
+            if partition in self.topics.get(topic, ())
+        }
+        found = {}
+        for place, future in (self.admin.list_offsets(asked) if asked else {}).items():
+            try:
+                offset = future.result(ANSWER_TIMEOUT_S).offset
+            except (KafkaException, TimeoutError):
+                continue
+            found[place.topic, place.partition] = offset
+        return found
+
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Let the group go on from these offsets."""
+        partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        asked = [ConsumerGroupTopicPartitions(group, partitions)]
+        with sentences():
+            done = awake(lambda: self.admin.alter_consumer_group_offsets(asked)[group])
+        faults = [each for each in done.topic_partitions if each.error is not None]
+        if faults:
+            words = [
+                f"{each.topic} [{each.partition}]: {plain(each.error.str())}" for each in faults
+            ]
+            raise Refusal(f"group {group}: {'; '.join(words)}")
+
+    def forget(self, group: ConsumerGroupDescription, places: Iterable[Place]) -> None:
+        """Let go of what the group has committed for these partitions."""
+        topics = defaultdict(list)
+        for topic, partition in places:
+            topics[topic].append({"partition_index": partition})
+        request = {
+            "group_id": group.group_id,
+            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        }
+        at = group.coordinator.host, group.coordinator.port
+        answer = Wire(self.cluster).ask(OFFSET_DELETE, request, at)
+        try:
+            raise_for(answer.error_code)
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    raise_for(partition.error_code)
+        except KafkaFault as fault:
+            raise Refusal(f"group {group.group_id}: {fault}") from None
+
+    def meant(self, spans: Iterable[Span]) -> list[Place]:
+        """The partitions that are meant, all of which must be there."""
+        places = []
+        for topic, wanted in spans:
+            there = self.topics.get(topic)
+            if there is None:
+                raise Refusal(f"topic {topic!r} does not exist (see: kafkalite topic list)")
+            for partition in wanted or ():
+                if partition not in there:
+                    raise Refusal(
+                        f"topic {topic!r} has no partition {partition}: it has {len(there)}"
+                    )
+            places += [(topic, partition) for partition in (there if wanted is None else wanted)]
+        return list(dict.fromkeys(places))
+
+    def destinations(
+        self, places: Sequence[Place], where: Destination, committed: Mapping[Place, Committed]
+    ) -> dict[Place, int]:
+        """The offset that `where` means in each partition, as the brokers see it now."""
+        starts = self.bounds(places, OffsetSpec.earliest())
+        ends = self.bounds(places, OffsetSpec.latest())
+        for topic, partition in places:
+            if (topic, partition) not in starts or (topic, partition) not in ends:
+                raise Refusal(f"{topic} [{partition}] does not say what it holds; try again")
+        now_ms = time.time_ns() // 1_000_000
+        match where:
+            case offset_words.At(offset):
+                wanted = dict.fromkeys(places, offset)
+            case offset_words.Last(distance):
+                wanted = {place: max(starts[place], ends[place] - distance) for place in places}
+            case offset_words.Since(offset_words.BEGINNING):
+                wanted = starts
+            case offset_words.Since(offset_words.END):
+                wanted = ends
+            case offset_words.Since(timestamp_ms):
+                wanted = ends | self._since(places, timestamp_ms)
+            case offset_words.Ago(age_ms):
+                wanted = ends | self._since(places, max(0, now_ms - age_ms))
+            case Current():
+                wanted = ends | {place: committed[place].offset for place in committed}
+            case By(distance):
+                wanted = shifted(places, distance, committed)
+            case Listed(offsets):
+                wanted = dict(offsets)
+        return {place: held(place, wanted[place], starts[place], ends[place]) for place in places}
+
+    def _since(self, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
+        """The first records with this timestamp or a later one, where there are any."""
+        found = self.bounds(places, OffsetSpec.for_timestamp(timestamp_ms))
+        return {place: offset for place, offset in found.items() if offset >= 0}
+
+
+class Current(NamedTuple):
+    """Where the group is; the end where it has committed nothing."""
+
+
+class By(NamedTuple):
+    """So many records on from where the group is, or back."""
+
+    distance: int
+
+
+class Listed(NamedTuple):
+    """An offset for each partition."""
+
+    offsets: Mapping[Place, int]
+
+
+Destination = offset_words.Start | Current | By | Listed
+
+
+def shifted(
+    places: Sequence[Place], distance: int, committed: Mapping[Place, Committed]
+) -> dict[Place, int]:
+    for topic, partition in places:
+        if (topic, partition) not in committed:
+            raise Refusal(f"{topic} [{partition}] has nothing committed that could be shifted")
+    return {place: committed[place].offset + distance for place in places}
+
+
+def held(place: Place, offset: int, start: int, end: int) -> int:
+    """The nearest offset that the partition holds; told when that is another one."""
+    nearest = min(max(offset, start), end)
+    if nearest != offset:
+        topic, partition = place
+        say(f"{topic} [{partition}] holds {start} to {end}, not {offset}: {nearest} is taken")
+    return nearest
+
+
+def awake(ask: Callable[[], Future[Answer]]) -> Answer:
+    """A coordinator's answer; asked again for a while when it is just coming up."""
+    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            return ask().result(ANSWER_TIMEOUT_S)
+        except KafkaException as fault:
+            if fault.args[0].code() not in WAKING or time.monotonic() > give_up_at:
+                raise
+        except TimeoutError:
+            raise Refusal(
+                f"the coordinator does not answer within {ANSWER_TIMEOUT_S:.0f} s"
+            ) from None
+        time.sleep(0.05)
+
+
+def span(text: str) -> Span:
+    """An argument type: TOPIC, or TOPIC:0,2-5."""
+    topic, colon, line = text.partition(":")
+    if not colon:
+        return Span(topic, None)
+    if not topic or not LINE.fullmatch(line):
+        raise ArgumentTypeError(f"{text!r} is neither TOPIC nor TOPIC:PARTITIONS, as flights:0,2-5")
+    partitions: list[int] = []
+    for part in line.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if high - low > PARTITIONS_MAX:
+            raise ArgumentTypeError(f"{text!r} has too many partitions")
+        partitions += range(low, high + 1)
+    return Span(topic, tuple(dict.fromkeys(partitions)))
+
+
+def destination(text: str) -> Destination:
+    """An argument type: a place to start, or where the group is."""
+    if text == "current":
+        return Current()
+    try:
+        return offset_words.start(text)
+    except ArgumentTypeError as fault:
+        raise ArgumentTypeError(str(fault).replace("beginning,", "beginning, current,")) from None
+
+
+def read_offsets(
+    name: str, lines: Iterable[str], groups: Sequence[str]
+) -> dict[str, dict[Place, int]]:
+    """What a file of `topic,partition,offset` says, or `group,topic,partition,offset`, by group."""
+    found: dict[str, dict[Place, int]] = {group: {} for group in groups}
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        fields = [groups[0], *row] if len(row) == 3 and len(groups) == 1 else row
+        if len(fields) != 4 or not (fields[2] + fields[3]).isdecimal():
+            columns = "topic,partition,offset"
+            columns = columns if len(groups) == 1 else f"group,{columns}"
+            raise Refusal(f"{name}, line {number}: {','.join(row)!r} is not {columns}")
+        group, topic, partition, offset = fields
+        if group not in found:
+            raise Refusal(f"{name}, line {number}: group {group} was not named")
+        found[group][topic, int(partition)] = int(offset)
+    return found
