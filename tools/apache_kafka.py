@@ -220,13 +220,21 @@ def java_executable() -> str:
 
 def classpath(artifact: tuple[str, str], managed: Sequence[tuple[str, str]] = ()) -> str:
     """The artifact of org.apache.kafka with all it needs at run time, as `java -cp` wants it."""
-    name, version = artifact
-    jars = _cache() / f"{name}-{version}"
+    jars = _jars(artifact)
     if not jars.is_dir():
         with _lock(_cache() / "lock"):
             if not jars.is_dir():
                 _fetch(artifact, managed, jars)
     return f"{jars}/*"
+
+
+def fetched(artifact: tuple[str, str]) -> bool:
+    """Whether `classpath` would find the artifact here, and need not fetch it."""
+    return _jars(artifact).is_dir()
+
+
+def _jars(artifact: tuple[str, str]) -> Path:
+    return _cache() / "-".join(artifact)
 
 
 def _fetch(artifact: tuple[str, str], managed: Sequence[tuple[str, str]], jars: Path) -> None:

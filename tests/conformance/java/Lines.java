@@ -14,6 +14,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
+import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.common.errors.ApiException;
 import org.apache.kafka.common.protocol.Errors;
 
@@ -100,6 +101,9 @@ public final class Lines {
 
     /** The broker's error code, where that is what the fault is about. */
     private static Short code(Throwable fault) {
+        if (fault instanceof OffsetOutOfRangeException) {
+            return Errors.OFFSET_OUT_OF_RANGE.code();
+        }
         short code = Errors.forException(fault).code();
         return fault instanceof ApiException && code != -1 ? code : null;
     }
