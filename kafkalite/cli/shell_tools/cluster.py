@@ -26,6 +26,11 @@ CONNECTION = (BOOTSTRAP, COMMAND_CONFIG)
 class Brokers(Cluster):
     """A cluster that a tool was told of."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is reached without TLS and login, so that cli/wire.py can ask it too."""
+        return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
+
     def reached(self) -> AdminClient:
         """An admin client whose cluster has answered once."""
         admin = self.admin()

@@ -1,0 +1,248 @@
+"""kafka-configs.sh: what is set on topics, brokers, groups, and SCRAM logins of users.
+
+Left out: quotas of users, clients and addresses, and brokers' loggers; --bootstrap-controller,
+since whoever serves clients serves this too.  Over TLS or with a login a synonym may hide another
+of the same name, and the brokers' defaults and client metrics cannot be asked (resource.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kafkalite.cli.resource import SET, UNSET, Change, Configs, Entry, Resource, listed
+from kafkalite.cli.shell_tools import logins
+from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool
+from kafkalite.cli.shell_tools.java_properties import properties_in
+from kafkalite.errors import Refusal
+
+LATER = "is left out: there are no quotas and no loggers to set here"
+
+
+class Kind(NamedTuple):
+    """What may bear configs: its name for people, ours for it, and where its own come from."""
+
+    noun: str
+    kind: str
+    own: str
+
+
+KINDS = {
+    "topics": Kind("topic", "topic", "topic"),
+    "brokers": Kind("broker", "node", "node"),
+    "groups": Kind("group", "group", "group"),
+    "client-metrics": Kind("client-metric", "client-metrics", "client-metrics"),
+    "users": Kind("user", "", ""),
+}
+DEFAULTS = Kind("broker", "cluster", "cluster")
+SHORT = {
+    "topic": "topics",
+    "broker": "brokers",
+    "group": "groups",
+    "client-metrics": "client-metrics",
+    "user": "users",
+}
+"""The flag that names one of a type."""
+
+SOURCES = {
+    "topic": "DYNAMIC_TOPIC_CONFIG",
+    "node": "DYNAMIC_BROKER_CONFIG",
+    "cluster": "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "start": "STATIC_BROKER_CONFIG",
+    "default": "DEFAULT_CONFIG",
+    "client-metrics": "DYNAMIC_CLIENT_METRICS_CONFIG",
+    "group": "DYNAMIC_GROUP_CONFIG",
+}
+
+
+def entity_type(text: str) -> str:
+    """The kind of --entity-type."""
+    if text in ("clients", "ips", "broker-loggers"):
+        raise Refusal(f"--entity-type {text} {LATER}")
+    if text not in KINDS:
+        raise ValueError(f"one of {', '.join(KINDS)}")
+    return text
+
+
+FLAGS = (
+    *CONNECTION,
+    Flag("describe", words="show what is set"),
+    Flag("alter", words="set configs, or take them back"),
+    Flag("topic", "NAME", "of this topic"),
+    Flag("broker", "ID", "of this broker"),
+    Flag("broker-defaults", words="of all brokers that have no own"),
+    Flag("group", "ID", "of this group"),
+    Flag("client-metrics", "NAME", "of this subscription to clients' metrics"),
+    Flag("user", "NAME", "the SCRAM logins of this user"),
+    Flag("entity-type", "TYPE", f"one of {', '.join(KINDS)}", entity_type),
+    Flag("entity-name", "NAME", "of the one of this name (default: all of them)"),
+    Flag("entity-default", words="of all brokers that have no own"),
+    Flag("all", words="with --describe: all configs with where they come from"),
+    Flag("add-config", "KEY=VALUE,…", "set these; KEY=[A,B] is a value with commas"),
+    Flag("add-config-file", "FILE", "set the properties in a file"),
+    Flag("delete-config", "KEY,…", "take these back"),
+    *(Flag(name, "NAME", refused=LATER) for name in ("client", "ip", "broker-logger")),
+    *(Flag(name, refused=LATER) for name in ("client-defaults", "ip-defaults", "user-defaults")),
+    Flag("bootstrap-controller", "HOST:PORT", refused="is left out: use --bootstrap-server"),
+)
+
+
+def run(asked: Given) -> int | None:
+    """Show and change the configs of topics, brokers and groups.
+
+    Examples:
+      kafka-configs.sh --bootstrap-server localhost:9092 --describe --topic flights
+      kafka-configs.sh --bootstrap-server localhost:9092 --alter --topic flights \\
+          --add-config 'retention.ms=3600000,cleanup.policy=[compact,delete]'
+    """
+    asked.wants("bootstrap-server")
+    action = asked.action("describe", "alter")
+    kind, name = meant(asked)
+    asked.only_with("all", "describe")
+    for flag in ("add-config", "add-config-file", "delete-config"):
+        asked.only_with(flag, "alter")
+    asked.excludes("add-config-file", ["add-config"])
+    with faults_as_sentences():
+        if action == "describe":
+            describe(brokers(asked), kind, name, every="all" in asked)
+        else:
+            alter(brokers(asked), kind, name, changes(asked))
+    return None
+
+
+def meant(asked: Given) -> tuple[Kind, str | None]:
+    """The kind of what is asked about, and its name; None is all of them."""
+    types = [kind for flag, kind in SHORT.items() if flag in asked]
+    types += ["brokers"] * ("broker-defaults" in asked)
+    types += [asked.one("entity-type")] * ("entity-type" in asked)
+    if len(types) != 1:
+        flags = ", ".join(f"--{flag}" for flag in SHORT)
+        raise Refusal(f"give exactly one of {flags}, --broker-defaults, --entity-type")
+    names = [asked.one(flag) for flag in (*SHORT, "entity-name") if flag in asked]
+    defaults = [flag for flag in ("broker-defaults", "entity-default") if flag in asked]
+    if len(names) + len(defaults) > 1:
+        raise Refusal("give one name, or ask for the defaults")
+    if names == [""]:
+        raise Refusal("a name is at least one letter")
+    if defaults:
+        if types != ["brokers"]:
+            raise Refusal(f"there are no defaults for {types[0]} here")
+        return DEFAULTS, ""
+    return KINDS[types[0]], names[0] if names else None
+
+
+def changes(asked: Given) -> list[Change]:
+    """What shall be set, and what taken back."""
+    added: dict[str, str] = {}
+    if "add-config-file" in asked:
+        added = dict(properties_in(asked.one("add-config-file")))
+    elif "add-config" in asked:
+        added = dict(pairs(asked.one("add-config")))
+    deleted = [name.strip() for name in asked.one("delete-config", "").split(",") if name.strip()]
+    if not added and not deleted:
+        raise Refusal("--alter wants --add-config, --add-config-file or --delete-config")
+    return [
+        *(Change(key, SET, value) for key, value in added.items()),
+        *(Change(key, UNSET) for key in deleted),
+    ]
+
+
+def pairs(text: str) -> Iterator[tuple[str, str]]:
+    """`a=1,b=[2,3]`: commas separate, but within brackets."""
+    for part in parted(text):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise Refusal(f"--add-config wants KEY=VALUE or KEY=[A,B], not {part!r}")
+        value = value.strip()
+        if value.startswith("[") and value.endswith("]"):
+            value = value[1:-1]
+        yield key.strip(), value
+
+
+def parted(text: str) -> Iterator[str]:
+    part, depth = "", 0
+    for letter in text:
+        if letter == "," and not depth:
+            yield part
+            part = ""
+        else:
+            depth += (letter == "[") - (letter == "]" and depth > 0)
+            part += letter
+    if part.strip():
+        yield part
+
+
+def alter(cluster: Brokers, kind: Kind, name: str | None, wanted: list[Change]) -> None:
+    if name is None:
+        raise Refusal(f"say which {kind.noun} to alter, with --entity-name")
+    if kind is KINDS["users"]:
+        logins.change(cluster.reached(), name, wanted)
+    else:
+        Configs(cluster).change(Resource(kind.kind, name), wanted)
+    default = "default config for brokers in the cluster"
+    print(f"Completed updating {f'config for {kind.noun} {name}' if name else default}.")
+
+
+# -- describe --------------------------------------------------------------------------------------
+
+
+def describe(cluster: Brokers, kind: Kind, name: str | None, every: bool) -> None:
+    if kind is KINDS["users"]:
+        logins.describe(cluster.reached(), name)
+        return
+    configs = Configs(cluster)
+    known = names(cluster, configs, kind)
+    if name is not None and name not in known:
+        print(f"The {kind.noun} '{name}' doesn't exist and doesn't have dynamic config.")
+        return
+    for each in known if name is None else [name]:
+        show(cluster, configs, kind, each, every)
+    if name is None and kind is KINDS["brokers"]:
+        show(cluster, configs, DEFAULTS, "", every)
+
+
+def names(cluster: Brokers, configs: Configs, kind: Kind) -> list[str]:
+    """All there are of a kind."""
+    if kind is DEFAULTS:
+        return [""]
+    if kind is KINDS["topics"]:
+        return sorted(cluster.metadata(configs.admin).topics)
+    if kind is KINDS["brokers"]:
+        return [*map(str, sorted(configs.nodes))]
+    configured = {resource.name for resource in listed(cluster, kind.kind)}
+    if kind is KINDS["groups"]:
+        groups = configs.admin.list_consumer_groups().result().valid
+        configured |= {group.group_id for group in groups}
+    return sorted(configured)
+
+
+def show(cluster: Brokers, configs: Configs, kind: Kind, name: str, every: bool) -> None:
+    if kind is DEFAULTS:
+        print("Default configs for brokers in the cluster are:")
+    else:
+        print(f"{'All' if every else 'Dynamic'} configs for {kind.noun} {name} are:")
+    for entry in configs.of(Resource(kind.kind, name), documented=cluster.plain):
+        print("".join(lines(kind, entry, every)), end="")
+
+
+def lines(kind: Kind, entry: Entry, every: bool) -> Iterable[str]:
+    """The line of an entry, if it is to be shown."""
+    own = any(each.source == kind.own for each in entry.synonyms) or entry.source == kind.own
+    if not own and (not every or kind is DEFAULTS):
+        return
+    known = [
+        f"{SOURCES.get(each.source, 'UNKNOWN')}:{each.name}={text(each.value)}"
+        for each in entry.synonyms
+        if kind is not DEFAULTS or each.source == kind.own
+    ]
+    sensitive = "true" if entry.sensitive else "false"
+    shown = f"sensitive={sensitive} synonyms={{{', '.join(known)}}}"
+    yield f"  {entry.name}={text(entry.value)} {shown}\n"
+
+
+def text(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+TOOL = Tool(FLAGS, run)

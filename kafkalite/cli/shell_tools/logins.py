@@ -1,0 +1,65 @@
+"""The SCRAM logins of users, as kafka-configs.sh shows and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+
+from kafkalite.cli.resource import Change
+from kafkalite.cli.shell_tools.cluster import answered, settled
+from kafkalite.errors import Refusal
+
+MECHANISMS = {
+    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+}
+NAMES = {mechanism: name for name, mechanism in MECHANISMS.items()}
+ITERATIONS = "4096"
+
+
+def describe(admin: AdminClient, user: str | None) -> None:
+    """Show a user's logins, or everybody's."""
+    asked: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
+    found, faults = settled(asked) if user is not None else (asked.result(), {})
+    for fault in faults.values():
+        if fault.code() != KafkaError.RESOURCE_NOT_FOUND:
+            raise Refusal(f"user {user}: {fault.str()}")
+    for name, one in sorted(found.items()):
+        shown = ", ".join(
+            f"{NAMES[known.mechanism]}=iterations={known.iterations}"
+            for known in one.scram_credential_infos
+        )
+        print(f"SCRAM credential configs for user-principal '{name}' are {shown}")
+
+
+def change(admin: AdminClient, user: str, wanted: Sequence[Change]) -> None:
+    """Set logins, or take them back."""
+    alterations: list[UserScramCredentialAlteration] = []
+    for key, _, value in wanted:
+        if key not in MECHANISMS:
+            raise Refusal(f"{key} cannot be set on a user here, only {' and '.join(MECHANISMS)}")
+        if value is None:
+            alterations.append(UserScramCredentialDeletion(user, MECHANISMS[key]))
+        else:
+            alterations.append(login(user, key, value))
+    answered(admin.alter_user_scram_credentials(alterations))
+
+
+def login(user: str, name: str, text: str) -> UserScramCredentialUpsertion:
+    """One login: `iterations=8192,password=secret`."""
+    words = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    iterations, password = words.pop("iterations", ITERATIONS), words.pop("password", "")
+    if words or not password or not (iterations.isascii() and iterations.isdecimal()):
+        raise Refusal(f"{name} wants [iterations=8192,password=…]")
+    known = ScramCredentialInfo(MECHANISMS[name], int(iterations))
+    return UserScramCredentialUpsertion(user, known, password.encode())
