@@ -194,7 +194,8 @@ AIOKAFKA = python(
 JAVA = Driven(
     "java",
     java_words,
-    frozenset({*CODECS, *RECORDS, *TOPICS, YOUNGEST, "describe_config", "alter_config"})
+    frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
+    | {"describe_config", "alter_config"}
     | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC, *ASSIGNORS, *GROUP_ADMIN},
 )
 KAFKAJS = Driven(
@@ -206,7 +207,7 @@ KAFKAJS = Driven(
         | GROUP_ADMIN - {"delete_group_offsets"}
     ),
 )
-CLIENTS: list[Client] = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS]
+CLIENTS: list[Client] = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA]
 
 
 def missing(client: Client) -> str:
