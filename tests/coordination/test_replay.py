@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kafkalite.config.resources import Resource
+from kafkalite.coordination.configs import Alteration, Change
 from kafkalite.coordination.controller import DEFAULT, Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
 from kafkalite.coordination.placement import Move, drain_moves, rebalance_moves
@@ -54,6 +56,19 @@ GROWTHS = st.builds(
     st.integers(-1, 12),
     st.one_of(st.none(), st.lists(st.lists(NODE_IDS, max_size=2), max_size=3)),
 )
+CHANGES = st.builds(
+    Change,
+    st.sampled_from(["retention.ms", "cleanup.policy", "num.partitions", "metrics", "kafkalite"]),
+    st.sampled_from([None, "1", "delete", "a,b", "INFO"]),
+    st.integers(0, 4),
+)
+ALTERATIONS = st.builds(
+    Alteration,
+    st.sampled_from([*Resource, 3]),
+    st.sampled_from(["", "0", "1", "2", "9", "a", "b", "c"]),
+    st.lists(CHANGES, max_size=3),
+    st.booleans(),
+)
 SIZES = st.dictionaries(st.integers(0, 12), st.integers(0, 100))
 DEDICATED_MAX = 6
 
@@ -66,6 +81,7 @@ def state(controller: Controller) -> Any:
         image.next_node_id,
         image.topics,
         image.topics_by_id,
+        image.configs,
         {node_id: image.led_count(node_id) for node_id in range(image.next_node_id)},
         controller.producer_ids.next_id,
         controller._metric_names,
@@ -208,6 +224,31 @@ class ControllerMachine(RuleBasedStateMachine):
             for topic_id in self.image.topics_by_id
             for index, size in sizes.items()
         }
+
+    # -- configs -----------------------------------------------------------------------------
+
+    @rule(
+        wanted=st.lists(ALTERATIONS, max_size=4, unique_by=lambda wanted: wanted.resource),
+        validate_only=st.booleans(),
+    )
+    def alter_configs(self, wanted: list[Alteration], validate_only: bool) -> None:
+        before = {each.resource: self.set_on(*each.resource) for each in wanted}
+        answers = self.do(self.controller.alter_configs(wanted, validate_only=validate_only))
+        assert answers.keys() == before.keys()
+        for resource, fault in answers.items():
+            if fault is not None or validate_only:
+                assert self.set_on(*resource) == before[resource]
+
+    def set_on(self, kind: int, name: str) -> dict[str, str]:
+        if kind == Resource.TOPIC and name not in self.image.topics:
+            return {}
+        return dict(self.image.config_of(kind, name))
+
+    @invariant()
+    def nothing_is_set_on_nodes_that_are_gone(self) -> None:
+        for kind, name in self.image.configs:
+            if kind in (Resource.BROKER, Resource.BROKER_LOGGER) and name:
+                assert int(name) in self.image.nodes
 
     # -- topics ------------------------------------------------------------------------------
 

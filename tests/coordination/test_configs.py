@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.config.resources import SCOPES, Resource
+from kafkalite.coordination import configs
+from kafkalite.coordination.configs import Alteration, Change, Operation
+from kafkalite.coordination.controller import Controller, NewTopic
+from kafkalite.coordination.image import config_records
+from kafkalite.errors import (
+    BrokerIdNotRegistered,
+    InvalidConfig,
+    InvalidRequest,
+    InvalidTopicException,
+    PolicyViolation,
+    UnknownTopicOrPartition,
+)
+from tests.coordination.making import DEDICATED, cluster_of, create, do
+
+TOPIC, BROKER, LOGGER = Resource.TOPIC, Resource.BROKER, Resource.BROKER_LOGGER
+METRICS, GROUP = Resource.CLIENT_METRICS, Resource.GROUP
+SET, DELETE, APPEND, SUBTRACT = Operation
+
+
+def alter(controller, kind, name, *changes, replaces=False, **options):
+    """Alter one resource by (key, text) or (key, text, operation); the fault, if there is one."""
+    wanted = Alteration(kind, name, [Change(*change) for change in changes], replaces)
+    answers = do(controller, controller.alter_configs([wanted], **options))
+    return answers[kind, name]
+
+
+def topic_with(controller: Controller, **config: str) -> str:
+    texts = {name.replace("_", "."): text for name, text in config.items()}
+    create(controller, NewTopic("a", config=texts))
+    return "a"
+
+
+def set_on(controller, kind, name):
+    return dict(controller.image.config_of(kind, name))
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return cluster_of(workers=2)
+
+
+# -- what an alteration comes to -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "text"),
+    [
+        (TOPIC, "a", "retention.ms", "5"),
+        (BROKER, "", "num.partitions", "3"),
+        (BROKER, "", "message.max.bytes", "3000"),
+        (BROKER, "2", "message.max.bytes", "3000"),
+        (LOGGER, "1", "kafkalite.storage", "ERROR"),
+        (METRICS, "s", "interval.ms", "1000"),
+    ],
+)
+def test_what_is_set_stands_until_it_is_deleted(controller, kind, name, key, text):
+    topic_with(controller)
+    assert alter(controller, kind, name, (key, text)) is None
+    assert set_on(controller, kind, name) == {key: text}
+    assert alter(controller, kind, name, (key, None, DELETE)) is None
+    assert set_on(controller, kind, name) == {}
+    assert controller.image.configs == {}
+
+
+def test_only_what_changes_becomes_a_record(controller):
+    topic_with(controller, retention_ms="5", segment_ms="6")
+    wanted = Alteration(TOPIC, "a", [Change("retention.ms", "5"), Change("segment.ms", "7")])
+    result = controller.alter_configs([wanted])
+    assert [record.fields["name"] for record in result.records] == ["segment.ms"]
+
+
+def test_what_is_only_validated_changes_nothing(controller):
+    topic_with(controller)
+    assert alter(controller, TOPIC, "a", ("retention.ms", "5"), validate_only=True) is None
+    assert isinstance(
+        alter(controller, TOPIC, "a", ("retention.ms", "x"), validate_only=True), InvalidConfig
+    )
+    assert set_on(controller, TOPIC, "a") == {}
+
+
+def test_a_replacement_takes_back_what_it_does_not_name(controller):
+    topic_with(controller, retention_ms="5", segment_ms="6")
+    assert alter(controller, TOPIC, "a", ("retention.ms", "7"), replaces=True) is None
+    assert set_on(controller, TOPIC, "a") == {"retention.ms": "7"}
+
+
+def test_a_replacement_leaves_what_is_read_only(controller):
+    create(controller, NewTopic("a", config={**DEDICATED, "retention.ms": "5"}))
+    assert alter(controller, TOPIC, "a", ("segment.ms", "7"), replaces=True) is None
+    assert set_on(controller, TOPIC, "a") == {**DEDICATED, "segment.ms": "7"}
+
+
+def test_a_resource_with_one_bad_change_is_not_altered_at_all_and_the_others_are(controller):
+    topic_with(controller)
+    wanted = [
+        Alteration(TOPIC, "a", [Change("retention.ms", "5"), Change("segment.ms", "soon")]),
+        Alteration(BROKER, "", [Change("num.partitions", "3")]),
+    ]
+    answers = do(controller, controller.alter_configs(wanted))
+    assert isinstance(answers[TOPIC, "a"], InvalidConfig)
+    assert answers[BROKER, ""] is None
+    assert set_on(controller, TOPIC, "a") == {}
+    assert set_on(controller, BROKER, "") == {"num.partitions": "3"}
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "text", "after"),
+    [
+        (None, APPEND, "a,b", "a,b"),
+        ("a", APPEND, "b", "a,b"),
+        ("a,b", APPEND, "b,c", "a,b,c"),
+        ("a", APPEND, "", "a"),
+        ("a,b,c", SUBTRACT, "b", "a,c"),
+        ("a,b", SUBTRACT, "x, b", "a"),
+        ("a", SUBTRACT, "a", ""),
+        (None, SUBTRACT, "a", ""),
+    ],
+)
+def test_a_list_is_appended_to_and_subtracted_from(controller, before, operation, text, after):
+    if before is not None:
+        alter(controller, METRICS, "s", ("metrics", before))
+    assert alter(controller, METRICS, "s", ("metrics", text, operation)) is None
+    assert set_on(controller, METRICS, "s") == {"metrics": after}
+
+
+def test_where_nothing_is_set_a_list_begins_with_its_default(controller):
+    topic_with(controller)
+    assert alter(controller, TOPIC, "a", ("cleanup.policy", "delete", APPEND)) is None
+    assert set_on(controller, TOPIC, "a") == {"cleanup.policy": "delete"}
+    refused = alter(controller, TOPIC, "a", ("cleanup.policy", "delete", SUBTRACT))
+    assert isinstance(refused, InvalidConfig)
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+def test_what_is_no_list_is_not_appended_to(controller, operation):
+    topic_with(controller)
+    fault = alter(controller, TOPIC, "a", ("retention.ms", "5", operation))
+    assert isinstance(fault, InvalidConfig)
+    fault = alter(controller, LOGGER, "0", ("kafkalite", "INFO", operation))
+    assert isinstance(fault, InvalidRequest)
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "fault", "words"),
+    [
+        (TOPIC, "a", ("retention.ms", "soon"), InvalidConfig, "whole number"),
+        (TOPIC, "a", ("segment.bytes", "7"), InvalidConfig, "at least"),
+        (TOPIC, "a", ("retention", "7"), InvalidConfig, "did you mean"),
+        (TOPIC, "a", ("retention", None, DELETE), InvalidConfig, "did you mean"),
+        (TOPIC, "a", ("cleanup.policy", "compact"), InvalidConfig, "log cleaner"),
+        (TOPIC, "a", ("worker.dedicated", "true"), InvalidConfig, "when the topic is created"),
+        (TOPIC, "a", ("retention.ms", None), InvalidRequest, "no value"),
+        (TOPIC, "a", ("retention.ms", None, APPEND), InvalidRequest, "no value"),
+        (TOPIC, "a", ("retention.ms", "7", 4), InvalidRequest, "operation 4"),
+        (TOPIC, "a", ("retention.ms", "7", -1), InvalidRequest, "operation -1"),
+        (TOPIC, "b", ("retention.ms", "7"), UnknownTopicOrPartition, "no topic b"),
+        (TOPIC, "", ("retention.ms", "7"), InvalidRequest, "no name"),
+        (TOPIC, "a/b", ("retention.ms", "7"), InvalidTopicException, ""),
+        (BROKER, "", ("message.max.bytes", "big"), InvalidRequest, "whole number"),
+        (BROKER, "", ("max.bytes", "7"), InvalidRequest, "not a configuration key"),
+        (BROKER, "", ("num.io.threads", "7"), InvalidRequest, "one loop"),
+        (BROKER, "", ("workers", "2"), InvalidRequest, "when the broker starts"),
+        (BROKER, "1", ("workers", "2"), InvalidRequest, "when the broker starts"),
+        (BROKER, "1", ("num.partitions", "2"), InvalidRequest, "the whole cluster"),
+        (BROKER, "3", ("message.max.bytes", "7"), BrokerIdNotRegistered, "no broker 3"),
+        (BROKER, "x", ("message.max.bytes", "7"), InvalidRequest, "'x'"),
+        (BROKER, "-1", ("message.max.bytes", "7"), InvalidRequest, "'-1'"),
+        (BROKER, "01", ("message.max.bytes", "7"), InvalidRequest, "'01'"),
+        (BROKER, "\u0661", ("message.max.bytes", "7"), InvalidRequest, "id"),
+        (BROKER, "9" * 30, ("message.max.bytes", "7"), InvalidRequest, "id"),
+        (LOGGER, "", ("kafkalite", "INFO"), InvalidRequest, "id"),
+        (LOGGER, "9", ("kafkalite", "INFO"), BrokerIdNotRegistered, "no broker 9"),
+        (LOGGER, "0", ("kafkalite", "LOUD"), InvalidConfig, "FATAL, ERROR, WARN"),
+        (LOGGER, "0", ("kafka.server", "INFO"), InvalidConfig, "not a configuration key"),
+        (METRICS, "", ("metrics", "*"), InvalidRequest, "no name"),
+        (METRICS, "s", ("interval.ms", "99"), InvalidRequest, "between 100"),
+        (METRICS, "s", ("interval", "99"), InvalidRequest, "not a configuration key"),
+        (METRICS, "s", ("match", "client_id"), InvalidConfig, "selector=pattern"),
+        (METRICS, "s", ("match", "host=a"), InvalidConfig, "client_software_name"),
+        (METRICS, "s", ("match", "client_id=("), InvalidConfig, "regular expression"),
+        (METRICS, "s", ("match", "client_id=a,client_id=b"), InvalidConfig, "twice"),
+        (METRICS, "s", ("metrics", "x" * 10_001), InvalidRequest, "at most 10000"),
+        (METRICS, "s" * 250, ("metrics", "*"), InvalidRequest, "at most 249"),
+        (GROUP, "", ("x", "1"), InvalidRequest, "no name"),
+        (GROUP, "g", ("consumer.session.timeout.ms", "1"), InvalidConfig, "later version"),
+        (GROUP, "g", ("session.timeout.ms", "1"), InvalidConfig, "not a configuration key"),
+        (3, "x", ("x", "1"), InvalidRequest, "resource type 3"),
+        (0, "", ("x", "1"), InvalidRequest, "resource type 0"),
+    ],
+)
+def test_what_may_not_be_is_refused_with_its_reason(controller, kind, name, change, fault, words):
+    topic_with(controller)
+    raised = alter(controller, kind, name, change)
+    assert type(raised) is fault
+    assert words in str(raised)
+    assert controller.image.configs == {} and not set_on(controller, TOPIC, "a")
+
+
+def test_a_key_that_is_named_twice_is_refused(controller):
+    topic_with(controller)
+    fault = alter(controller, TOPIC, "a", ("retention.ms", "5"), ("retention.ms", None, DELETE))
+    assert isinstance(fault, InvalidRequest)
+
+
+def test_a_key_that_is_read_only_may_stay_as_it_is(controller):
+    create(controller, NewTopic("a", config=DEDICATED), NewTopic("b"))
+    assert alter(controller, TOPIC, "a", ("worker.dedicated", "TRUE")) is None
+    assert alter(controller, TOPIC, "b", ("worker.dedicated", "false")) is None
+    for name, text in (("a", "false"), ("b", "true")):
+        assert isinstance(alter(controller, TOPIC, name, ("worker.dedicated", text)), InvalidConfig)
+    fault = alter(controller, TOPIC, "a", ("worker.dedicated", None, DELETE))
+    assert isinstance(fault, InvalidConfig)
+
+
+def test_the_configs_of_internal_topics_are_the_brokers_own(controller):
+    name = "__consumer_offsets"
+    do(controller, controller.create_internal_topic(name, b"i" * 16, 1, {}))
+    assert isinstance(alter(controller, TOPIC, name, ("retention.ms", "1")), InvalidRequest)
+
+
+def test_a_key_of_another_version_can_be_taken_back_and_nothing_else(controller):
+    for record in config_records(BROKER, "", {"of.tomorrow": "1"}):
+        controller.replay(record)
+    assert isinstance(alter(controller, BROKER, "", ("of.tomorrow", "2")), InvalidRequest)
+    assert alter(controller, BROKER, "", ("of.tomorrow", None, DELETE)) is None
+    assert controller.image.configs == {}
+
+
+def test_resources_that_are_made_by_setting_something_are_bounded(controller, monkeypatch):
+    monkeypatch.setattr(configs, "CONFIGURED_MAX", 2)
+    for name in "ab":
+        assert alter(controller, METRICS, name, ("metrics", "*")) is None
+    assert isinstance(alter(controller, METRICS, "c", ("metrics", "*")), PolicyViolation)
+    assert alter(controller, METRICS, "b", ("metrics", "x")) is None
+    topic_with(controller)
+    assert alter(controller, TOPIC, "a", ("retention.ms", "5")) is None
+
+
+def test_what_one_request_sets_is_bounded(controller, monkeypatch):
+    monkeypatch.setattr(configs, "ALTERED_SIZE_MAX", 100)
+    wanted = [Alteration(METRICS, name, [Change("metrics", "x" * 60)]) for name in "ab"]
+    answers = do(controller, controller.alter_configs(wanted))
+    assert answers[METRICS, "a"] is None
+    assert isinstance(answers[METRICS, "b"], PolicyViolation)
+
+
+# -- what is gone --------------------------------------------------------------------------------
+
+
+def test_with_a_node_goes_what_was_set_on_it(controller):
+    alter(controller, BROKER, "2", ("message.max.bytes", "3000"))
+    alter(controller, LOGGER, "2", ("kafkalite", "ERROR"))
+    do(controller, controller.remove_node(2))
+    assert controller.image.configs == {}
+
+
+def test_with_a_topic_goes_what_was_set_on_it(controller):
+    topic_with(controller)
+    alter(controller, TOPIC, "a", ("retention.ms", "5"))
+    do(controller, controller.delete_topics([controller.image.topics["a"].topic_id]))
+    topic_with(controller)
+    assert set_on(controller, TOPIC, "a") == {}
+
+
+def test_every_kind_of_resource_has_its_keys():
+    assert SCOPES.keys() == set(Resource)
