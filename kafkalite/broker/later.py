@@ -8,6 +8,7 @@ runs its callbacks at that moment; there is no thread and no loop behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kafkalite.errors import KafkaError
@@ -124,5 +125,5 @@ def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
             result.resolve([values[place] for place in range(len(laters))])
 
     for number, later in enumerate(laters):
-        later.then(lambda value, fault, number=number: came(number, value, fault))
+        later.then(partial(came, number))
     return result

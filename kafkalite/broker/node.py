@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.fetch_sessions import FetchSessions
+from kafkalite.broker.groups import Groups
 from kafkalite.broker.handlers import Caller
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
@@ -111,6 +112,7 @@ class Node:
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
+        self.groups = Groups(self)
         self.dispatcher = Dispatcher(self)
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()
@@ -151,7 +153,7 @@ class Node:
             told = parse_listener(listeners[0])
             first = self.image.nodes.get(SUPERVISOR_ID)
             return told.host, told.port + (node.port - first.port if first is not None else 0)
-        return caller.local if node.node_id == self.node_id else (caller.local[0], node.port)
+        return caller.local[0], node.port
 
     # -- opening and closing -----------------------------------------------------------------
 
@@ -177,6 +179,7 @@ class Node:
             self.controller.welcomed = self._welcomed
         else:
             self.logs.set_strays()
+        self.groups.open()
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self._tend()
@@ -264,6 +267,9 @@ class Node:
         )
         for topic_id in touched:
             self.reconcile(topic_id)
+        deleted = [self.image.deleted[topic] for topic in touched if topic in self.image.deleted]
+        if deleted:
+            self.groups.forget_topics(deleted)
         if not self._to_make:
             self._tell()
 

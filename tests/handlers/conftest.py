@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.assembly import node_alone
-from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.protocol.frame import write_header
@@ -62,13 +61,13 @@ class InProcess:
         self.directory = directory
         self.settings = {"durability": "os", **settings}
         self.clock = ManualClock()
-        self.local = ("localhost", 19092)
         self.open()
 
     def open(self) -> None:
         settings = Settings.broker(self.settings)
         self.reactor = Reactor(self.clock)
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.local = ("localhost", self.listener.getsockname()[1])
         self.locked = LogDirectory(self.directory)
         self.locked.lock()
         logs = LogManager(self.directory, settings, self.clock)
@@ -102,7 +101,7 @@ class InProcess:
     def begin(self, frame: bytes) -> Wire:
         """Send a frame; the answer may be still to come."""
         wire = Wire(self.local)
-        came = Dispatcher(self.node).serve(wire, memoryview(frame))  # type: ignore[arg-type]
+        came = self.node.dispatcher.serve(wire, memoryview(frame))  # type: ignore[arg-type]
         if isinstance(came, list):
             wire.send(came)
         return wire

@@ -105,7 +105,7 @@ def test_every_version_of_metadata_tells_the_node_and_the_topic(broker, version)
     topic_id = broker.create("flights", 3)
     answer = metadata(broker, version, ["flights"])
     (node,) = answer.brokers
-    assert (node.node_id, node.host, node.port) == (0, "localhost", 19092)
+    assert (node.node_id, node.host, node.port) == (0, *broker.local)
     (topic,) = answer.topics
     assert (topic.error_code, topic.name) == (0, "flights")
     assert topic.topic_id == (topic_id if version >= 10 else NO_ID)
@@ -129,9 +129,10 @@ def test_all_topics_are_null_and_in_version_0_nothing(broker):
 
 
 def test_a_client_is_told_the_address_it_connected_to(broker):
-    broker.local = ("10.0.0.7", 443)
+    port = broker.local[1]
+    broker.local = ("10.0.0.7", port)
     (node,) = metadata(broker, 12, []).brokers
-    assert (node.host, node.port) == ("10.0.0.7", 443)
+    assert (node.host, node.port) == ("10.0.0.7", port)
 
 
 def test_an_advertised_address_is_told_to_everybody(broker):
@@ -251,7 +252,7 @@ def test_the_cluster_is_described(broker, version):
     assert (answer.error_code, answer.cluster_id) == (0, broker.node.cluster_id)
     assert answer.controller_id == 0
     (node,) = answer.brokers
-    assert (node.broker_id, node.host, node.port) == (0, "localhost", 19092)
+    assert (node.broker_id, node.host, node.port) == (0, *broker.local)
     assert not node.is_fenced
     assert answer.cluster_authorized_operations > 0
 

@@ -1,0 +1,236 @@
+"""Groups: the group coordinators of this node, and what they need of it.
+
+    group id ─ Java's hash ─▶ partition of __consumer_offsets ─ led here? ─▶ GroupHost
+    GroupHost = GroupCoordinator (the machine) + the partition as its journal + a timer
+
+A request is a question to the machine with a token; whoever is to wait is answered by its token,
+maybe by a later request's decision.  So a JoinGroup is a Later that another member's JoinGroup, or
+the timer, resolves.
+
+The topic is made at the first FindCoordinator, as in Kafka, and led by node 0.  When the node
+opens, its coordinators are loaded before anything is served: members that come back in time find
+their generation.
+
+A process that was stopped for a while has heard nobody, which is no member's silence: a timer that
+comes late lets what waits in the sockets be read first.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafkalite.broker.later import Later
+from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.partition_journal import PartitionJournal
+from kafkalite.config.broker import (
+    GROUP_INITIAL_REBALANCE_DELAY_MS,
+    GROUP_MAX_SESSION_TIMEOUT_MS,
+    GROUP_MAX_SIZE,
+    GROUP_MIN_SESSION_TIMEOUT_MS,
+    OFFSET_METADATA_MAX_BYTES,
+    OFFSETS_RETENTION_CHECK_INTERVAL_MS,
+    OFFSETS_RETENTION_MINUTES,
+)
+from kafkalite.coordination.group_coordinator import (
+    Decision,
+    GroupCoordinator,
+    GroupLimits,
+    Reply,
+)
+from kafkalite.coordination.machine import Result
+from kafkalite.coordination.placement import coordinator_partition
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.errors import (
+    CoordinatorNotAvailable,
+    KafkaError,
+    KafkaStorageError,
+    NotCoordinator,
+    NotLeaderOrFollower,
+)
+from kafkalite.protocol.schemas import group_records
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+    from kafkalite.broker.partition import Partition
+    from kafkalite.config.settings import Settings
+    from kafkalite.transport.reactor import Timer
+
+T = TypeVar("T")
+
+Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
+"""`decide(coordinator, token, now_ms, wall_ms)`: a question to the machine."""
+
+AWAY_MS = 500
+"""A timer that comes so much too late says that this process itself was away."""
+AGAIN_MS = 1_000
+"""When what the timer decided could not be written, or may have been decided too early."""
+
+log = logging.getLogger("kafkalite.broker")
+
+
+def limits_of(settings: Settings) -> GroupLimits:
+    """A coordinator's bounds, from the keys that name them."""
+    return GroupLimits(
+        min_session_ms=settings[GROUP_MIN_SESSION_TIMEOUT_MS],
+        max_session_ms=settings[GROUP_MAX_SESSION_TIMEOUT_MS],
+        initial_rebalance_delay_ms=settings[GROUP_INITIAL_REBALANCE_DELAY_MS],
+        max_size=settings[GROUP_MAX_SIZE],
+        metadata_size_max=settings[OFFSET_METADATA_MAX_BYTES],
+        retention_ms=settings[OFFSETS_RETENTION_MINUTES] * 60_000,
+        retention_check_ms=settings[OFFSETS_RETENTION_CHECK_INTERVAL_MS],
+    )
+
+
+def new_member_id(beginning: str) -> str:
+    """An id that no member ever had, beginning as Kafka's do: with the client's own words."""
+    return f"{beginning}-{uuid.uuid4()}"
+
+
+class Groups:
+    """The group coordinators of a node, by partition of __consumer_offsets."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._hosts: dict[int, GroupHost] = {}
+
+    def __iter__(self) -> Iterator[GroupHost]:
+        return iter(self._hosts.values())
+
+    def open(self) -> None:
+        """Load the coordinators of the partitions that are led here."""
+        topic = self._node.image.topics.get(CONSUMER_OFFSETS)
+        for index in topic.partitions if topic is not None else ():
+            if topic is not None and topic.partitions[index].leader == self._node.node_id:
+                try:
+                    self._host(index)
+                except KafkaError as fault:
+                    log.error("the groups of %s-%d are not served: %s", topic.name, index, fault)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take new bounds."""
+        for host in self:
+            host.coordinator.limits = limits_of(settings)
+
+    def host_of(self, group_id: str) -> GroupHost:
+        """The coordinator of a group; NotCoordinator when it is not here."""
+        topic = self._node.image.topics.get(CONSUMER_OFFSETS)
+        if topic is None:
+            raise NotCoordinator()
+        return self._host(coordinator_partition(group_id, len(topic.partitions)))
+
+    def _host(self, index: int) -> GroupHost:
+        host = self._hosts.get(index)
+        if host is None:
+            try:
+                partition = self._node.replicas.leader(CONSUMER_OFFSETS, index)
+            except NotLeaderOrFollower:
+                raise NotCoordinator() from None
+            except KafkaError as fault:
+                raise CoordinatorNotAvailable(str(fault)) from None
+            host = self._hosts[index] = GroupHost(partition, self._node)
+        return host
+
+    def ask(self, group_id: str, decide: Decide) -> Later[Any]:
+        """Let the group's coordinator decide: the response, when it comes."""
+        return self.host_of(group_id).ask(decide)
+
+    def look(self, group_id: str, look: Callable[[GroupCoordinator], T]) -> Later[T]:
+        """What there is to see of a group, once it is committed."""
+        return self.host_of(group_id).look(look)
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """These topics are deleted: nobody has read them any more."""
+        gone = list(names)
+        for host in self:
+            host.ask(lambda coordinator, *_: coordinator.forget_topics(gone))
+
+
+class GroupHost:
+    """One coordinator at work; see the module."""
+
+    def __init__(self, partition: Partition, node: Node) -> None:
+        self._reactor = node.reactor
+        self._timer: Timer | None = None
+        self._due_ms = 0
+        self.coordinator = GroupCoordinator(limits_of(node.settings), new_member_id)
+        self._journal = PartitionJournal(
+            partition, node.replicas, node.flusher, node.reactor,
+            group_records.write, group_records.read,
+        )  # fmt: skip
+        count = self._journal.load(self.coordinator)
+        self.coordinator.loaded(self._now_ms())
+        self._host = MachineHost(self.coordinator, self._journal)
+        if count:
+            log.info("%s: %d records of groups are loaded", partition, count)
+        self._tend()
+
+    def _now_ms(self) -> int:
+        return self._reactor.clock.monotonic_ms()
+
+    def ask(self, decide: Decide) -> Later[Any]:
+        """Let it decide: the response, when it comes."""
+        token: Later[Any] = Later()
+        token.abandoned = lambda: self.coordinator.forget(token)
+        now_ms, wall_ms = self._now_ms(), self._reactor.clock.wall_ms()
+
+        def came(replies: list[Reply] | None, fault: KafkaError | None) -> None:
+            if fault is not None:
+                token.fail(as_seen(fault))
+            else:
+                answer(replies or ())
+
+        self._host.ask(lambda machine: decide(machine, token, now_ms, wall_ms)).then(came)
+        self._tend()
+        return token
+
+    def look(self, look: Callable[[GroupCoordinator], T]) -> Later[T]:
+        """What `look` finds in the machine, once what it rests on is committed."""
+        return self._host.ask(lambda machine: Result(look(machine)))
+
+    # -- time --------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        self._journal.keep_small(self.coordinator)
+        due_ms = self.coordinator.next_due_ms
+        if due_ms is not None and (self._timer is None or due_ms < self._due_ms):
+            self._tick_at(due_ms)
+
+    def _tick_at(self, due_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ms = due_ms
+        self._timer = self._reactor.call_later(due_ms - self._now_ms(), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self._now_ms()
+        if now_ms - self._due_ms >= AWAY_MS:
+            self._tick_at(now_ms + AGAIN_MS)
+            return
+
+        def came(replies: list[Reply] | None, fault: KafkaError | None) -> None:
+            if fault is not None:
+                log.warning("what was due in the groups could not be done: %s", fault)
+                self._tick_at(self._now_ms() + AGAIN_MS)
+            else:
+                answer(replies or ())
+
+        wall_ms = self._reactor.clock.wall_ms()
+        self._host.ask(lambda machine: machine.tick(now_ms, wall_ms)).then(came)
+        self._tend()
+
+
+def answer(replies: Iterable[Reply]) -> None:
+    """Give each response to whoever waits for it."""
+    for token, response in replies:
+        if token is not None and not token.settled:
+            token.resolve(response)
+
+
+def as_seen(fault: KafkaError) -> KafkaError:
+    """How a client of a coordinator hears that its log cannot be written: it is to look for the
+    coordinator again, and so to retry."""
+    return NotCoordinator(str(fault)) if isinstance(fault, KafkaStorageError) else fault

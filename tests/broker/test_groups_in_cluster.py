@@ -1,0 +1,129 @@
+"""Groups among several nodes: all of them know the coordinator, one is it, and it may die."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.protocol.schemas.groups import (
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+
+NOT_COORDINATOR = errors.NotCoordinator.code
+SESSION_MS = 30_000
+
+
+def coordinator(cluster, at):
+    answer = cluster.ask(at, FIND_COORDINATOR, 3, key="g", key_type=0)
+    assert answer.error_code == 0
+    return answer.node_id, answer.port
+
+
+def join(cluster, member_id=""):
+    asked = {
+        "group_id": "g", "session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS,
+        "member_id": member_id, "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }  # fmt: skip
+    return cluster.ask(0, JOIN_GROUP, 3, **asked)
+
+
+def member(cluster):
+    """The only member of a stable group."""
+    joined = join(cluster)
+    assignments = [{"member_id": joined.member_id, "assignment": b"all"}]
+    synced = cluster.ask(
+        0, SYNC_GROUP, 3, group_id="g", generation_id=joined.generation_id,
+        member_id=joined.member_id, assignments=assignments,
+    )  # fmt: skip
+    assert synced.error_code == 0
+    return joined
+
+
+def beat(cluster, joined, at=0):
+    fields = {"generation_id": joined.generation_id, "member_id": joined.member_id}
+    return cluster.ask(at, HEARTBEAT, 3, group_id="g", **fields).error_code
+
+
+def commit(cluster, offset, joined=None, at=0):
+    part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": None}
+    answer = cluster.ask(
+        at, OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": [part]}],
+        generation_id_or_member_epoch=joined.generation_id if joined else -1,
+        member_id=joined.member_id if joined else "",
+    )  # fmt: skip
+    return answer.topics[0].partitions[0].error_code
+
+
+def committed(cluster, at=0):
+    answer = cluster.ask(at, OFFSET_FETCH, 5, group_id="g", topics=None)
+    if answer.error_code:
+        return -answer.error_code
+    return {topic.name: topic.partitions[0].committed_offset for topic in answer.topics}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_every_node_says_that_node_0_coordinates(cluster, at):
+    port = cluster.listeners[0].getsockname()[1]
+    assert coordinator(cluster, at) == (0, port)
+    assert cluster.leader("__consumer_offsets") == 0
+    assert join(cluster).error_code == 0
+
+
+def test_a_worker_coordinates_nothing(cluster):
+    coordinator(cluster, 1)
+    cluster.create("t")
+    joined = member(cluster)
+    assert beat(cluster, joined, at=1) == NOT_COORDINATOR
+    assert commit(cluster, 1, at=2) == NOT_COORDINATOR
+    assert committed(cluster, at=1) == -NOT_COORDINATOR
+    assert cluster.ask(1, LIST_GROUPS, 4).groups == []
+    assert [group.group_id for group in cluster.ask(0, LIST_GROUPS, 4).groups] == ["g"]
+
+
+def test_a_new_supervisor_knows_members_generations_and_offsets(cluster):
+    coordinator(cluster, 1)
+    cluster.create("t")
+    joined = member(cluster)
+    assert commit(cluster, 7, joined) == 0
+    cluster.kill(0)
+    cluster.until(lambda: 0 in cluster.running)
+    assert beat(cluster, joined) == 0
+    assert commit(cluster, 8, joined) == 0
+    assert committed(cluster) == {"t": 8}
+
+
+def test_a_topic_that_was_deleted_at_a_worker_leaves_no_offsets(cluster):
+    coordinator(cluster, 1)
+    cluster.create("t")
+    assert commit(cluster, 7) == 0
+    cluster.delete("t", at=2)
+    cluster.until(lambda: committed(cluster) == {})
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("killed", [False, True])
+def test_groups_stay_when_the_number_of_workers_changes(cluster, workers, killed):
+    coordinator(cluster, 1)
+    cluster.create("t")
+    joined = member(cluster)
+    assert commit(cluster, 7, joined) == 0
+    cluster.restart(workers, killed=killed)
+    cluster.until(lambda: 0 in cluster.running)
+    assert committed(cluster) == {"t": 7}
+    assert beat(cluster, joined) == 0
+
+
+def test_partitions_of_groups_stay_where_they_are_when_others_move(cluster):
+    coordinator(cluster, 1)
+    cluster.create("t", 4)
+    cluster.order("drain", 1)
+    cluster.order("rebalance")
+    assert cluster.leader("__consumer_offsets") == 0
+    assert committed(cluster) == {}

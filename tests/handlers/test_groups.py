@@ -1,0 +1,510 @@
+"""What is the handlers' own: shapes by version, topics, rights, restarts.  The groups' rules are in
+tests/coordination."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.groups import AGAIN_MS
+from kafkalite.broker.security import DELETE, DESCRIBE, READ
+from kafkalite.errors import KafkaStorageError
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.groups import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
+
+SESSION_MS = 10_000
+
+
+def find(broker, version=3, key="g", key_type=0):
+    if version >= 4:
+        return broker.ask(FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key])
+    return broker.ask(FIND_COORDINATOR, version, key=key, key_type=key_type)
+
+
+@pytest.fixture
+def groups(broker):
+    """A node that has been asked for a coordinator, and has a topic to read."""
+    find(broker)
+    broker.topic_id = broker.create("t", 2)
+    return broker
+
+
+def joining(**fields):
+    return {
+        "group_id": "g",
+        "session_timeout_ms": SESSION_MS,
+        "rebalance_timeout_ms": SESSION_MS,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"m"}],
+        **fields,
+    }
+
+
+def join(broker, version=9, **fields):
+    """Join, with the id that is given first where the version wants that."""
+    answer = broker.ask(JOIN_GROUP, version, **joining(**fields))
+    if answer.error_code == errors.MemberIdRequired.code:
+        answer = broker.ask(JOIN_GROUP, version, **joining(**fields, member_id=answer.member_id))
+    return answer
+
+
+def member(broker, **fields):
+    """A group of one, in whose only member's words it is stable."""
+    joined = join(broker, **fields)
+    assert joined.error_code == 0
+    synced = broker.ask(
+        SYNC_GROUP, 5, group_id="g", generation_id=joined.generation_id,
+        member_id=joined.member_id, protocol_type="consumer", protocol_name="range",
+        assignments=[{"member_id": joined.member_id, "assignment": b"a"}],
+    )  # fmt: skip
+    assert (synced.error_code, synced.assignment) == (0, b"a")
+    return joined
+
+
+def pass_time(broker, ms):
+    """Let the time pass while the broker runs."""
+    for _ in range(ms // 100):
+        broker.clock.advance(100)
+        broker.reactor.tick(0)
+
+
+def beat(broker, joined):
+    return broker.ask(
+        HEARTBEAT, 4, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
+    ).error_code
+
+
+def commit(broker, version=9, offset=5, index=0, joined=None, **fields):
+    part = {"partition_index": index, "committed_offset": offset, "committed_metadata": "why"}
+    if version >= 6:
+        part["committed_leader_epoch"] = 3
+    topic = {"partitions": [part]}
+    topic |= {"topic_id": broker.topic_id} if version >= 10 else {"name": "t"}
+    topic |= fields.pop("topic", {})
+    answer = broker.ask(
+        OFFSET_COMMIT, version, group_id="g", topics=[topic],
+        generation_id_or_member_epoch=joined.generation_id if joined else -1,
+        member_id=joined.member_id if joined else "", **fields,
+    )  # fmt: skip
+    return answer.topics[0].partitions[0].error_code
+
+
+def fetch(broker, version=8, topics=(("t", [0]),)):
+    """(offset, leader epoch, metadata, error) of each partition, by topic and number."""
+    if version >= 10:
+        wanted = [{"topic_id": name, "partition_indexes": parts} for name, parts in topics or ()]
+    else:
+        wanted = [{"name": name, "partition_indexes": parts} for name, parts in topics or ()]
+    asked = None if topics is None else wanted
+    if version >= 8:
+        answer = broker.ask(
+            OFFSET_FETCH, version, groups=[{"group_id": "g", "topics": asked}]
+        ).groups[0]
+    else:
+        answer = broker.ask(OFFSET_FETCH, version, group_id="g", topics=asked)
+    assert getattr(answer, "error_code", 0) == 0
+    return {
+        (topic.topic_id if version >= 10 else topic.name, part.partition_index): (
+            part.committed_offset,
+            part.committed_leader_epoch,
+            part.metadata,
+            part.error_code,
+        )
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+# -- FindCoordinator -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_the_coordinator_is_this_node_at_the_address_the_client_came_by(broker, version):
+    answer = find(broker, version)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert found.error_code == 0
+    assert (found.node_id, found.host, found.port) == (0, *broker.local)
+
+
+def test_the_first_question_makes_the_topic_and_no_other_does(broker):
+    assert "__consumer_offsets" not in broker.node.image.topics
+    find(broker)
+    topic = broker.node.image.topic("__consumer_offsets")
+    assert len(topic.partitions) == 1 and topic.config["retention.ms"] == "-1"
+    find(broker, 4, "another")
+    assert broker.node.image.topic("__consumer_offsets").topic_id == topic.topic_id
+    (answer,) = broker.ask(METADATA, 12, topics=[{"name": topic.name}]).topics
+    assert answer.is_internal and answer.partitions[0].leader_id == 0
+
+
+def test_the_topic_has_as_many_partitions_as_is_set(tmp_path):
+    node = InProcess(tmp_path / "data", **{"offsets.topic.num.partitions": "7"})
+    find(node)
+    node.topic_id = node.create("t")
+    for number in range(20):
+        topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": number}]}
+        topic["partitions"][0]["committed_metadata"] = None
+        assert node.ask(OFFSET_COMMIT, 5, group_id=f"g{number}", topics=[topic])
+    listed = node.ask(LIST_GROUPS, 4).groups
+    assert sorted(group.group_id for group in listed) == sorted(f"g{n}" for n in range(20))
+    assert sum(1 for _ in node.node.groups) > 1
+    node.restart()
+    assert len(node.ask(LIST_GROUPS, 4).groups) == 20
+    node.close()
+
+
+@pytest.mark.parametrize("key_type", [1, 2, 7])
+def test_what_has_no_coordinator_here_is_told_so(broker, key_type):
+    assert find(broker, 3, key_type=key_type).error_code != 0
+    (found,) = find(broker, 6, key_type=key_type).coordinators
+    assert found.error_code != 0 and found.node_id == -1
+    assert "__consumer_offsets" not in broker.node.image.topics
+
+
+def test_a_topic_that_cannot_be_made_leaves_the_coordinator_for_later(broker, monkeypatch):
+    def full(*_, **__):
+        raise KafkaStorageError("no room")
+
+    monkeypatch.setattr(type(broker.node.here.log), "append", full)
+    assert find(broker, 2).error_code == errors.CoordinatorNotAvailable.code
+
+
+def test_who_may_not_describe_a_group_is_not_told_its_coordinator(broker):
+    broker.node.authorizer = Denying(DESCRIBE, names="g")
+    answer = broker.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "other"])
+    codes = [found.error_code for found in answer.coordinators]
+    assert codes == [errors.GroupAuthorizationFailed.code, 0]
+
+
+def test_nobody_makes_widens_or_deletes_the_topic_of_groups(groups):
+    name = "__consumer_offsets"
+    topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
+    (made,) = groups.ask(CREATE_TOPICS, 5, topics=[topic]).topics
+    (grown,) = groups.ask(CREATE_PARTITIONS, 3, topics=[{"name": name, "count": 9}]).results
+    (gone,) = groups.ask(DELETE_TOPICS, 5, topic_names=[name]).responses
+    assert {made.error_code, grown.error_code, gone.error_code} == {errors.InvalidRequest.code}
+    assert len(groups.node.image.topic(name).partitions) == 1
+
+
+# -- membership ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_whoever_joins_alone_leads_in_every_version(groups, version):
+    fields = joining()
+    if version == 0:
+        del fields["rebalance_timeout_ms"]
+    answer = groups.ask(JOIN_GROUP, version, **fields)
+    if version >= 4:
+        assert answer.error_code == errors.MemberIdRequired.code
+        answer = groups.ask(JOIN_GROUP, version, **{**fields, "member_id": answer.member_id})
+    assert (answer.error_code, answer.generation_id) == (0, 1)
+    assert answer.leader == answer.member_id and answer.protocol_name == "range"
+    assert [each.metadata for each in answer.members] == [b"m"]
+
+
+def test_a_member_id_begins_with_the_clients_own_id(groups):
+    assert join(groups).member_id.startswith("a test-")
+
+
+def test_a_join_waits_for_the_others_and_the_others_hear_of_it(groups):
+    first = member(groups)
+    wire = groups.send(JOIN_GROUP, 3, **joining())
+    assert wire.sent is None
+    assert beat(groups, first) == errors.RebalanceInProgress.code
+    again = groups.send(JOIN_GROUP, 9, **joining(member_id=first.member_id))
+    groups.until(lambda: wire.sent is not None and again.sent is not None)
+    second, first = groups.answer(wire, JOIN_GROUP, 3), groups.answer(again, JOIN_GROUP, 9)
+    assert second.generation_id == first.generation_id == 2
+    assert len(first.members) == 2 and second.members == []
+
+
+def test_a_member_that_is_silent_is_out_when_its_session_has_ended(groups):
+    joined = member(groups)
+    pass_time(groups, SESSION_MS - 100)
+    assert beat(groups, joined) == 0
+    pass_time(groups, SESSION_MS - 100)
+    (group,) = groups.ask(DESCRIBE_GROUPS, 5, groups=["g"]).groups
+    assert group.group_state == "Stable"
+    pass_time(groups, 200)
+    assert beat(groups, joined) == errors.UnknownMemberId.code
+
+
+def test_a_broker_that_was_stopped_itself_blames_nobody(groups):
+    joined = member(groups)
+    groups.clock.advance(10 * SESSION_MS)
+    groups.reactor.tick(0)
+    assert beat(groups, joined) == 0
+    groups.clock.advance(AGAIN_MS)
+    groups.reactor.tick(0)
+    assert beat(groups, joined) == 0
+
+
+def test_a_restart_keeps_the_generation_for_members_that_come_back(groups):
+    joined = member(groups)
+    assert commit(groups, joined=joined) == 0
+    groups.restart()
+    assert beat(groups, joined) == 0
+    assert fetch(groups)["t", 0] == (5, 3, "why", 0)
+
+
+def test_a_kill_keeps_it_as_well(groups):
+    joined = member(groups)
+    assert commit(groups, joined=joined) == 0
+    copy = groups.killed()
+    assert beat(copy, joined) == 0
+    assert fetch(copy)["t", 0] == (5, 3, "why", 0)
+    copy.close()
+
+
+def test_after_a_restart_a_member_that_stays_away_is_out(groups):
+    joined = member(groups)
+    groups.restart()
+    pass_time(groups, SESSION_MS + 100)
+    assert beat(groups, joined) == errors.UnknownMemberId.code
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_leaving_is_answered_in_the_words_of_each_version(groups, version):
+    joined = member(groups)
+    asked = {"group_id": "g"}
+    if version < 3:
+        wrong, right = {"member_id": "nobody"}, {"member_id": joined.member_id}
+    else:
+        wrong, right = (
+            {"members": [{"member_id": "nobody"}]},
+            {"members": [{"member_id": joined.member_id}]},
+        )
+    refused = groups.ask(LEAVE_GROUP, version, **asked, **wrong)
+    if version < 3:
+        assert refused.error_code == errors.UnknownMemberId.code
+    else:
+        assert refused.error_code == 0
+        assert [each.error_code for each in refused.members] == [errors.UnknownMemberId.code]
+    assert groups.ask(LEAVE_GROUP, version, **asked, **right).error_code == 0
+    assert beat(groups, joined) == errors.UnknownMemberId.code
+
+
+def test_without_a_topic_of_groups_nobody_coordinates_here(broker):
+    code = errors.NotCoordinator.code
+    assert broker.ask(JOIN_GROUP, 9, **joining()).error_code == code
+    assert broker.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m").error_code == code
+    assert broker.ask(OFFSET_FETCH, 7, group_id="g", topics=None).error_code == code
+    (group,) = broker.ask(DESCRIBE_GROUPS, 6, groups=["g"]).groups
+    assert group.error_code == code
+    (deleted,) = broker.ask(DELETE_GROUPS, 2, groups_names=["g"]).results
+    assert deleted.error_code == code
+    assert broker.ask(LIST_GROUPS, 5).groups == []
+
+
+def test_who_may_not_read_a_group_may_not_join_it(groups):
+    groups.node.authorizer = Denying(READ, names="g")
+    code = errors.GroupAuthorizationFailed.code
+    assert groups.ask(JOIN_GROUP, 9, **joining()).error_code == code
+    assert commit(groups) == code
+
+
+def test_a_disk_without_room_sends_members_to_look_for_the_coordinator_again(groups, monkeypatch):
+    joined = join(groups)
+    partition = groups.node.replicas.leader("__consumer_offsets", 0)
+
+    def full(*_, **__):
+        raise KafkaStorageError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(partition.log), "append", full)
+        synced = groups.ask(
+            SYNC_GROUP, 4, group_id="g", generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[{"member_id": joined.member_id, "assignment": b"a"}],
+        )  # fmt: skip
+        assert synced.error_code == errors.NotCoordinator.code
+    joined = member(groups, member_id=joined.member_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(partition.log), "append", full)
+        assert commit(groups, joined=joined) == errors.NotCoordinator.code
+    assert fetch(groups)["t", 0][0] == -1
+    assert commit(groups, joined=joined) == 0
+
+
+# -- offsets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_what_is_committed_in_any_version_is_fetched_in_any(groups, version):
+    assert commit(groups, version) == 0
+    epoch = 3 if version >= 6 else -1
+    for asked in range(1, 10):
+        there = fetch(groups, asked)["t", 0]
+        assert there == (5, epoch if asked >= 5 else -1, "why", 0)
+    topic_id = groups.topic_id
+    assert fetch(groups, 10, [(topic_id, [0])])[topic_id, 0] == (5, epoch, "why", 0)
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_where_nobody_has_read_the_offset_is_minus_one_and_no_error(groups, version):
+    found = fetch(groups, version, [("t", [0, 9]), ("nowhere", [0])])
+    assert set(found.values()) == {(-1, -1, "", 0)} and len(found) == 3
+
+
+def test_all_offsets_are_those_there_are(groups):
+    commit(groups, index=0)
+    commit(groups, index=1, offset=8)
+    assert {place: at[0] for place, at in fetch(groups, 8, None).items()} == {
+        ("t", 0): 5,
+        ("t", 1): 8,
+    }
+    assert {place: at[0] for place, at in fetch(groups, 10, None).items()} == {
+        (groups.topic_id, 0): 5,
+        (groups.topic_id, 1): 8,
+    }
+
+
+def test_topics_and_partitions_that_are_not_there_are_refused_each_for_itself(groups):
+    assert commit(groups, topic={"name": "nowhere"}) == errors.UnknownTopicOrPartition.code
+    assert commit(groups, index=2) == errors.UnknownTopicOrPartition.code
+    unknown = {"topic_id": bytes(15) + b"x"}
+    assert commit(groups, 10, topic=unknown) == errors.UnknownTopicId.code
+    assert fetch(groups, 10, [(bytes(15) + b"x", [0])])[bytes(15) + b"x", 0][3] == (
+        errors.UnknownTopicId.code
+    )
+    parts = [
+        {"partition_index": index, "committed_offset": 1, "committed_metadata": None}
+        for index in (0, 7)
+    ]
+    answer = groups.ask(OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}])
+    codes = [part.error_code for part in answer.topics[0].partitions]
+    assert codes == [0, errors.UnknownTopicOrPartition.code]
+    assert fetch(groups)["t", 0] == (1, -1, "", 0)
+
+
+def test_metadata_that_is_too_long_is_refused_and_the_rest_committed(groups):
+    parts = [
+        {"partition_index": index, "committed_offset": 1, "committed_metadata": "x" * size}
+        for index, size in ((0, 4096), (1, 4097))
+    ]
+    answer = groups.ask(OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}])
+    codes = [part.error_code for part in answer.topics[0].partitions]
+    assert codes == [0, errors.OffsetMetadataTooLarge.code]
+
+
+def test_a_topic_that_may_not_be_read_may_not_be_committed_and_is_not_seen(groups):
+    commit(groups)
+    code = errors.TopicAuthorizationFailed.code
+    groups.node.authorizer = Denying(READ, DESCRIBE, names="t")
+    assert commit(groups) == code
+    assert fetch(groups)["t", 0] == (-1, -1, "", code)
+    assert fetch(groups, 8, None) == {}
+
+
+def test_an_error_of_the_whole_has_its_place_in_each_version(broker):
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    code = errors.NotCoordinator.code
+    old = broker.ask(OFFSET_FETCH, 1, group_id="g", topics=topics)
+    assert old.topics[0].partitions[0].error_code == code
+    newer = broker.ask(OFFSET_FETCH, 5, group_id="g", topics=topics)
+    assert (newer.error_code, newer.topics) == (code, [])
+    newest = broker.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+    assert newest.groups[0].error_code == code
+
+
+def test_a_deleted_topics_offsets_are_gone(groups):
+    commit(groups)
+    groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
+    assert fetch(groups, 8, None) == {}
+    groups.create("t", 2)
+    assert fetch(groups)["t", 0][0] == -1
+    groups.restart()
+    assert fetch(groups)["t", 0][0] == -1
+
+
+def test_offsets_are_forgotten_on_demand(groups):
+    commit(groups)
+    topics = [
+        {"name": "t", "partitions": [{"partition_index": 0}]},
+        {"name": "nowhere", "partitions": [{"partition_index": 0}]},
+    ]
+    answer = groups.ask(OFFSET_DELETE, 0, group_id="g", topics=topics)
+    codes = [topic.partitions[0].error_code for topic in answer.topics]
+    assert (answer.error_code, codes) == (0, [0, errors.UnknownTopicOrPartition.code])
+    assert fetch(groups)["t", 0][0] == -1
+    missing = groups.ask(OFFSET_DELETE, 0, group_id="nobody", topics=topics)
+    assert (missing.error_code, missing.topics) == (errors.GroupIdNotFound.code, [])
+
+
+# -- seeing and deleting groups ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_is_described_with_its_members(groups, version):
+    joined = member(groups, version=9, group_instance_id="static")
+    (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["g"]).groups
+    assert (group.error_code, group.group_state) == (0, "Stable")
+    assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+    (there,) = group.members
+    assert (there.member_id, there.client_id) == (joined.member_id, "a test")
+    assert (there.client_host, there.member_metadata) == ("/127.0.0.1", b"m")
+    assert there.member_assignment == b"a"
+    if version >= 4:
+        assert there.group_instance_id == "static"
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_that_is_not_there_is_dead_and_from_version_6_on_not_found(groups, version):
+    (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["nobody"]).groups
+    assert group.group_state == "Dead"
+    assert group.error_code == (errors.GroupIdNotFound.code if version == 6 else 0)
+
+
+def test_groups_are_listed_by_state_and_type(groups):
+    commit(groups)
+    member(groups)
+    topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+    topic["partitions"][0]["committed_metadata"] = ""
+    groups.ask(OFFSET_COMMIT, 5, group_id="alone", topics=[topic])
+
+    def listed(version=5, **filters):
+        return {g.group_id for g in groups.ask(LIST_GROUPS, version, **filters).groups}
+
+    assert listed() == {"g", "alone"} == listed(0)
+    assert listed(states_filter=["Stable"]) == {"g"}
+    assert listed(states_filter=["Empty"]) == {"alone"}
+    assert listed(types_filter=["classic"]) == {"g", "alone"}
+    assert listed(types_filter=["consumer"]) == set()
+    groups.node.authorizer = Denying(DESCRIBE, names="g|kafka-cluster")
+    assert listed() == {"alone"}
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_only_a_group_without_members_is_deleted(groups, version):
+    joined = member(groups)
+    names = ["g", "nobody"]
+    codes = {
+        result.group_id: result.error_code
+        for result in groups.ask(DELETE_GROUPS, version, groups_names=names).results
+    }
+    assert codes == {"g": errors.NonEmptyGroup.code, "nobody": errors.GroupIdNotFound.code}
+    groups.ask(LEAVE_GROUP, 3, group_id="g", members=[{"member_id": joined.member_id}])
+    groups.node.authorizer = Denying(DELETE, names="g")
+    (refused,) = groups.ask(DELETE_GROUPS, version, groups_names=["g"]).results
+    assert refused.error_code == errors.GroupAuthorizationFailed.code
+    groups.node.authorizer = Denying()
+    (deleted,) = groups.ask(DELETE_GROUPS, version, groups_names=["g"]).results
+    assert deleted.error_code == 0
+    assert groups.ask(LIST_GROUPS, 5).groups == []
