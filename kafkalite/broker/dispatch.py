@@ -19,6 +19,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     Caller,
     Handler,
     cluster,
+    configs,
     fault_fields,
     fetch,
     groups,
