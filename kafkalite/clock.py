@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Milliseconds since some moment; never goes back."""
         ...
 
+    def monotonic_ns(self) -> int:
+        """The same in nanoseconds, to measure how long something takes."""
+        ...
+
 
 class SystemClock:
     """The machine's own time."""
@@ -30,6 +34,8 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    monotonic_ns = staticmethod(time.monotonic_ns)  # each request asks it twice
 
 
 class ManualClock:
@@ -44,6 +50,9 @@ class ManualClock:
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ms * 1_000_000
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

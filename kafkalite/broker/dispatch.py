@@ -11,8 +11,10 @@ exception is ApiVersions, whose unknown versions are answered in version 0 (KIP-
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kafkalite.broker.counts import RequestCounts
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
     SERVED,
     At,
@@ -60,9 +62,17 @@ class Dispatcher:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._now_ns = node.clock.monotonic_ns
+        self._counts: dict[int, RequestCounts] = {}
+
+    @property
+    def counts(self) -> Mapping[int, RequestCounts]:
+        """What is counted of each API that was asked for, by its key."""
+        return self._counts
 
     def serve(self, connection: Requester, frame: memoryview) -> Chunks | Answer | None:
         """Answer one request; see Reactor for what the result means."""
+        began_ns = self._now_ns()
         try:
             header = read_header(frame)
         except InvalidRequest as fault:
@@ -72,6 +82,10 @@ class Dispatcher:
             raise Disconnect(f"API key {header.api_key} is not served")
         if not handler.low <= header.version <= handler.high:
             return self._unknown_version(handler, header)
+        counts = self._counts.get(header.api_key)
+        if counts is None:
+            counts = self._counts[header.api_key] = RequestCounts(handler.api)
+        counts.requests[header.version] += 1
         caller = Caller(
             self._node.authorizer,
             version=header.version,
@@ -87,23 +101,62 @@ class Dispatcher:
             ) from None
         if handler.at is At.CONTROLLER and isinstance(self._node.controller, RemoteController):
             came = self._node.controller.forward(frame, connection.peer, connection.local)
-            return _expect(connection, handler, header, came.map(lambda answer: [answer]))
+            forwarded = came.map(lambda answer: [answer])
+            return self._expect(connection, handler, header, forwarded, began_ns)
         try:
             response = handler.answer(self._node, request, caller)
         except KafkaError as fault:
             response = _refusal(handler, fault)
         if isinstance(response, Later):
-            encoded = response.map(lambda response: _encode(handler, header, response))
-            return _expect(connection, handler, header, encoded)
-        if response is None:
-            return None
-        return _encode(handler, header, response)
+            encoded = response.map(lambda response: self._encode(handler, header, response))
+            return self._expect(connection, handler, header, encoded, began_ns)
+        chunks = None if response is None else self._encode(handler, header, response)
+        counts.times.add(self._now_ns() - began_ns)
+        return chunks
 
     def _unknown_version(self, handler: Handler, header: RequestHeader) -> Chunks:
         if handler.api is not API_VERSIONS:
             raise Disconnect(f"{handler.api.name} v{header.version} is not served")
         body = API_VERSIONS.response.write(0, cluster.api_versions_unsupported(self._node))
         return [response_header(header.correlation_id, flexible=False), body]
+
+    def _encode(
+        self, handler: Handler, header: RequestHeader, response: dict[str, Any]
+    ) -> Chunks:
+        version = header.version
+        if handler.codec is not None:
+            if response.get("any_fault"):
+                self._counts[handler.api.key].failed_entries(response)
+            return handler.codec.encode(version, header.correlation_id, response)
+        self._counts[handler.api.key].failed(response)
+        flexible = handler.api.response_header_flexible(version)
+        body = handler.api.response.write(version, response)
+        return [response_header(header.correlation_id, flexible=flexible), body]
+
+    def _expect(
+        self,
+        connection: Requester,
+        handler: Handler,
+        header: RequestHeader,
+        later: Later[Chunks],
+        began_ns: int,
+    ) -> Answer:
+        answer: Answer = connection.expect()
+        answer.abandoned = later.abandon
+
+        def send(chunks: Chunks | None, fault: KafkaError | None) -> None:
+            if fault is not None:
+                try:
+                    chunks = self._encode(handler, header, _refusal(handler, fault))
+                except Disconnect:
+                    connection.close()
+                    return
+            assert chunks is not None
+            self._counts[handler.api.key].times.add(self._now_ns() - began_ns)
+            answer.send(chunks)
+
+        later.then(send)
+        return answer
 
 
 def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
@@ -114,35 +167,6 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
     if isinstance(request, int):
         raise_for(request)
     return request
-
-
-def _encode(handler: Handler, header: RequestHeader, response: dict[str, Any]) -> Chunks:
-    version = header.version
-    if handler.codec is not None:
-        return handler.codec.encode(version, header.correlation_id, response)
-    flexible = handler.api.response_header_flexible(version)
-    body = handler.api.response.write(version, response)
-    return [response_header(header.correlation_id, flexible=flexible), body]
-
-
-def _expect(
-    connection: Requester, handler: Handler, header: RequestHeader, later: Later[Chunks]
-) -> Answer:
-    answer: Answer = connection.expect()
-    answer.abandoned = later.abandon
-
-    def send(chunks: Chunks | None, fault: KafkaError | None) -> None:
-        if fault is not None:
-            try:
-                chunks = _encode(handler, header, _refusal(handler, fault))
-            except Disconnect:
-                connection.close()
-                return
-        assert chunks is not None
-        answer.send(chunks)
-
-    later.then(send)
-    return answer
 
 
 def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:

@@ -107,7 +107,9 @@ class Node:
         self.authorizer = Authorizer()
         assert logs.flusher is not None
         self.flusher: Flusher = logs.flusher
-        self.replicas = ReplicaManager(reactor, self.flusher, self.topic_image)
+        self.replicas = ReplicaManager(
+            reactor, self.flusher, self.topic_image, clock.monotonic_ns
+        )
         self._settings = NodeSettings(settings, node_id, controller.image)
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots)

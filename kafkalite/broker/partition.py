@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafkalite.broker.counts import Traffic
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 
@@ -31,10 +32,13 @@ class Partition:
     """One partition led by this node."""
 
     __slots__ = ("fault", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
-                 "leader_epoch", "log", "topic", "topic_id", "waiting")  # fmt: skip
+                 "leader_epoch", "log", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
 
-    def __init__(self, log: Log, leader_epoch: int, settings: Settings) -> None:
+    def __init__(
+        self, log: Log, leader_epoch: int, settings: Settings, traffic: Traffic | None = None
+    ) -> None:
         self.log = log
+        self.traffic = traffic or Traffic()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
@@ -72,6 +76,9 @@ class Partition:
         appended = self.log.append(batch, self.leader_epoch, from_client=from_client)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
+        traffic = self.traffic
+        traffic.messages_in += appended.last_offset - appended.base_offset + 1
+        traffic.bytes_in += len(batch)
         return appended
 
     def advance(self) -> bool:

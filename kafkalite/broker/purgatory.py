@@ -74,6 +74,7 @@ class DelayedProduce(Delayed):
         for entry in self.open_entries:
             if not entry.closed():
                 entry.fail(RequestTimedOut())
+                self.response["any_fault"] = True
         return self.response
 
 

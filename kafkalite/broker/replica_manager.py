@@ -9,9 +9,11 @@ must be flushed, high watermarks move, and what waited in purgatory is looked at
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kafkalite.broker.counts import Traffic
 from kafkalite.broker.partition import READ_COMMITTED, Partition
 from kafkalite.broker.purgatory import Purgatory, Timers
 from kafkalite.config.settings import Settings, Source
@@ -30,6 +32,7 @@ from kafkalite.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from kafkalite.metrics import Histogram
 
 if TYPE_CHECKING:
     from kafkalite.coordination.image import TopicImage
@@ -81,6 +84,8 @@ class Fetched(NamedTuple):
     topics: list[Any]
     size: int
     any_fault: bool
+    sizes: list[tuple[Traffic, int]]
+    """Whose bytes these are: counted when they go out, since a fetch that waits is read anew."""
 
 
 class FlushRule(NamedTuple):
@@ -113,7 +118,11 @@ class ReplicaManager:
     """The partitions of a node; see the module."""
 
     def __init__(
-        self, timers: Timers, flusher: Flusher, topic_image: Callable[[Topic], TopicImage | None]
+        self,
+        timers: Timers,
+        flusher: Flusher,
+        topic_image: Callable[[Topic], TopicImage | None],
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.purgatory = Purgatory(timers)
         self._topic_image = topic_image
@@ -124,6 +133,13 @@ class ReplicaManager:
         self._dirty: dict[Partition, None] = {}
         self._flush_rules: dict[Partition, FlushRule | None] = {}
         self._retiring: dict[Partition, Callable[[], object]] = {}
+        self.flush_times = Histogram()
+        """From a flush's beginning until it was collected."""
+        self._now_ns = now_ns
+        self.traffic: dict[str, Traffic] = {}
+        """What was counted of each topic that is led here."""
+        self.past_traffic = Traffic()
+        """The same of topics that are led here no more, and of those that never were."""
 
     def __iter__(self) -> Iterator[Partition]:
         for topic, partitions in self._topics.items():
@@ -134,7 +150,8 @@ class ReplicaManager:
 
     def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
         """Lead the partition whose log this is."""
-        partition = Partition(log, leader_epoch, settings)
+        traffic = self.traffic.setdefault(log.topic, Traffic())
+        partition = Partition(log, leader_epoch, settings, traffic)
         for topic in (partition.topic, partition.topic_id):
             self._topics.setdefault(topic, {})[partition.index] = partition
             self._offline.pop((topic, partition.index), None)
@@ -158,6 +175,8 @@ class ReplicaManager:
             del self._topics[topic][partition.index]
             if not self._topics[topic]:
                 del self._topics[topic]
+        if partition.topic not in self._topics:
+            self.past_traffic.add(self.traffic.pop(partition.topic))
 
     def _forget(self, partition: Partition, fault: KafkaError) -> None:
         self._dirty.pop(partition, None)
@@ -174,12 +193,25 @@ class ReplicaManager:
                 self._forget(partition, NotLeaderOrFollower())
                 then()
 
+    def traffic_of(self, topic: Topic) -> Traffic:
+        """Where to count what befalls a topic, known here or not."""
+        if isinstance(topic, bytes):
+            image = self._topic_image(topic)
+            topic = image.name if image is not None else ""
+        return self.traffic.get(topic, self.past_traffic)
+
     def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
         """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
         this is news."""
         news = (topic, index) not in self._offline
         self._offline[topic, index] = self._offline[topic_id, index] = (topic_id, fault)
         return news
+
+    @property
+    def offline_count(self) -> int:
+        """How many partitions of this node cannot be served."""
+        absent = sum(isinstance(topic, str) for topic, _ in self._offline)
+        return absent + sum(partition.log.fault is not None for partition in self)
 
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether a partition of this node cannot be served: its log is not there, or damaged."""
@@ -231,6 +263,7 @@ class ReplicaManager:
         limits always gets on (KIP-74).
         """
         topics: list[Any] = []
+        sizes: list[tuple[Traffic, int]] = []
         found = 0
         any_fault = False
         aborted = () if isolation_level == READ_COMMITTED else None
@@ -257,6 +290,7 @@ class ReplicaManager:
                 continue
             if records is not None:
                 found += records.size
+                sizes.append((partition.traffic, records.size))
             any_fault = any_fault or diverging is not None
             entries.append(
                 (
@@ -272,7 +306,7 @@ class ReplicaManager:
                     diverging,
                 )
             )
-        return Fetched(topics, found, any_fault)
+        return Fetched(topics, found, any_fault, sizes)
 
     # -- the end of the tick -----------------------------------------------------------------
 
@@ -299,8 +333,9 @@ class ReplicaManager:
         if self._retiring:
             self._retire()
 
-    def flushed(self, partition: Partition, flush: Flush) -> None:
+    def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
         """A flush came back whole."""
+        self.flush_times.add(self._now_ns() - began_ns)
         partition.flushing = False
         partition.log.flush_end(flush)
         if partition.fault is not None:
@@ -325,7 +360,8 @@ class ReplicaManager:
             return
         if flush is not None:
             partition.flushing = True
-            flush.done = lambda flush: self.flushed(partition, flush)
+            began_ns = self._now_ns()
+            flush.done = lambda flush: self.flushed(partition, flush, began_ns)
             flushes.append(flush)
 
     def _flush_again(self, partition: Partition) -> None:

@@ -21,6 +21,7 @@ from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.membership import BACKOFF, Membership, Process
 from kafkalite.broker.mover import Mover
 from kafkalite.broker.node import Node
+from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_orders import NodeOrders
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
@@ -66,6 +67,7 @@ def run(birth: Birth) -> int:
     evacuate(birth.data, there, node.place_of, is_deleted=node.is_deleted)
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
+    keep_page(node, birth.run_directory)
     rest_collector()
     log.info("supervising nodes %s", [*controller.image.nodes])
     reactor.run()

@@ -13,6 +13,7 @@ import logging
 import signal
 
 from kafkalite.broker.assembly import worker_node
+from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.clock import SystemClock
@@ -45,6 +46,7 @@ def run(birth: Birth) -> int:
         controller.reached,
     )
     controller.connect(bus.send)
+    keep_page(node, birth.run_directory)
     rest_collector()
     log.info("serving %d partitions", sum(1 for _ in node.replicas))
     reactor.run()

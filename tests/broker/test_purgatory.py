@@ -63,7 +63,7 @@ class Item:
 
 class Replicas:
     def fetch(self, items, size_max, isolation_level):
-        return Fetched([item.bytes for item in items], sum(item.bytes for item in items), False)
+        return Fetched([item.bytes for item in items], sum(item.bytes for item in items), False, [])
 
 
 def heard(later):

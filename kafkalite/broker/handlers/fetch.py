@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
+from kafkalite.broker.counts import EXPECTED
 from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.purgatory import DelayedFetch
@@ -60,7 +61,7 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
             session_id, session_epoch, topics, forgotten, by_id=caller.version >= TOPIC_IDS_SINCE
         )
     except KafkaError as fault:
-        return {"error_code": fault.code}
+        return {"error_code": fault.code, "any_fault": True}
     everything = session is None or session_epoch <= 0
     items = _items(
         node, caller, topics if everything or session is None else session.topics(), replica_id
@@ -70,9 +71,13 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     min_bytes = min(min_bytes, max_bytes)
 
     def respond(fetched: Fetched) -> dict[str, Any]:
+        for traffic, size in fetched.sizes:
+            traffic.bytes_out += size
         response = _respond(session, fetched, everything)
         if fetched.any_fault:
+            response["any_fault"] = True
             _name_leaders(node, caller, response)
+            _count_failures(node, response["topics"])
         return response
 
     fetched = node.replicas.fetch(items, max_bytes, isolation_level)
@@ -96,6 +101,7 @@ def _items(
             partition, fault = None, None
             try:
                 partition = leader(topic, index)
+                partition.traffic.fetches += 1
                 if replica_id >= 0:
                     raise NotLeaderOrFollower()
                 if not caller.may(READ, TOPIC, partition.topic):
@@ -116,6 +122,13 @@ def _respond(session: FetchSession | None, fetched: Fetched, everything: bool) -
         "session_id": session.session_id,
         "topics": session.news(fetched.topics, everything),
     }
+
+
+def _count_failures(node: Node, topics: Any) -> None:
+    for topic, entries in topics:
+        traffic = node.replicas.traffic_of(topic)
+        codes = [entry[ERROR_CODE] for entry in entries]
+        traffic.failed_fetches += sum(code != 0 and code not in EXPECTED for code in codes)
 
 
 def _name_leaders(node: Node, caller: Caller, response: dict[str, Any]) -> None:

@@ -68,8 +68,12 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                 if not batch:
                     raise InvalidRecord("a produce request holds exactly one batch a partition")
                 appended = partition.append(batch)
+                partition.traffic.produces += 1
             except KafkaError as fault:
                 any_fault = True
+                traffic = node.replicas.traffic_of(topic)
+                traffic.produces += 1
+                traffic.refused_batch(fault.code, len(batch or b""))
                 leader = None
                 if fault.code == NotLeaderOrFollower.code:
                     leader = leader_of(node, topic, index)
@@ -98,7 +102,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
             # The client hears of a fault only by losing the connection: as Kafka does.
             raise Disconnect("a produce with acks=0 failed")
         return None
-    response: dict[str, Any] = {"topics": answers}
+    response: dict[str, Any] = {"topics": answers, "any_fault": any_fault}
     if leaders:
         response["node_endpoints"] = endpoints(node, caller, leaders)
     if open_entries:

@@ -1,0 +1,284 @@
+"""What a node tells of itself, under the names that Kafka's operators know.
+
+    each second, or each five while nobody asks it anything:  counters ─▶ families ─▶ the page
+
+The names are those that the JMX exporter for Prometheus gives to Kafka's beans by the rules of its
+`example_configs/kafka-2_0_0.yml`: `kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec`
+is kafka_server_brokertopicmetrics_messagesin_total.  Where those rules give none (connections,
+idle time) it is the name of Strimzi's rules; what Kafka does not have begins with `kafkalite_`.
+The exporter adds which broker it is.
+
+Nothing is gathered that costs a request anything: what a request must count itself it counts in
+`counts.py`, all else is looked up here.  Where there is so much of it that this takes long, it is
+looked up seldomer.
+
+Left out: what a partition with one replica cannot have (lag, shrinking, elections); the parts of
+a request's time, since no request waits in a queue here; requests without error among the errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.counts import Traffic
+from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.purgatory import Delayed, DelayedFetch, DelayedProduce
+from kafkalite.errors import BY_CODE
+from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Page, page_path
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+log = logging.getLogger("kafkalite.broker")
+
+PERIOD_MS = 1_000
+IDLE_PERIODS = 5
+COST = 200
+"""The page is written no more often than makes it this part of the process's time."""
+
+TOPIC_COUNTERS = {
+    "messages_in": ("messagesin", "Records that were produced."),
+    "bytes_in": ("bytesin", "Bytes that were produced."),
+    "bytes_out": ("bytesout", "Bytes that consumers fetched."),
+    "bytes_rejected": ("bytesrejected", "Bytes of batches that were too large."),
+    "produces": ("totalproducerequests", "Batches that were sent, each partition's by itself."),
+    "failed_produces": ("failedproducerequests", "Those of them that were refused."),
+    "fetches": ("totalfetchrequests", "Fetches, each partition's by itself."),
+    "failed_fetches": ("failedfetchrequests", "Those of them that were refused."),
+}
+PARTITION_GAUGES: dict[str, tuple[str, Callable[[Any], int]]] = {
+    "size": ("The bytes of a partition's segments.", lambda log: log.size),
+    "logstartoffset": ("Where a partition's log begins.", lambda log: log.log_start_offset),
+    "logendoffset": ("The offset its next record gets.", lambda log: log.end_offset),
+    "numlogsegments": ("How many segments it has.", lambda log: len(log.segments)),
+}
+LOOP_COUNTERS = {
+    "ticks": "Rounds of the loop.",
+    "frames": "Requests that came whole.",
+    "bytes_in": "Bytes that came in.",
+    "bytes_out": "Bytes that went out.",
+    "faults": "Requests whose serving failed by a fault of the broker's.",
+    "turned_away": "Connections that were not let in.",
+}
+
+
+class NodeMetrics:
+    """Keeps a node's page; see the module."""
+
+    def __init__(self, node: Node, run_directory: Path) -> None:
+        self.node = node
+        self.page = Page(page_path(run_directory, node.node_id), node.node_id)
+        self.began_s = time.time()
+        self._frames = -1
+        self._periods = 0
+        self._busy: tuple[float, float] = (time.monotonic(), time.thread_time())
+        self._idle = 1.0
+        self.look()
+
+    def look(self) -> None:
+        """Write the page, if there may be news, and look again later."""
+        began_ns = self.node.clock.monotonic_ns()
+        frames = self.node.reactor.counters["frames"]
+        self._periods += 1
+        if frames != self._frames or self._periods >= IDLE_PERIODS:
+            self._frames, self._periods = frames, 0
+            self._look_idle()
+            try:
+                self.page.write(self.families(), self.node.clock.monotonic_ms())
+            except OSError as fault:
+                log.warning("%s cannot be written: %s", self.page.path, fault.strerror)
+        took_ms = (self.node.clock.monotonic_ns() - began_ns) // 1_000_000
+        self.node.reactor.call_later(max(PERIOD_MS, COST * took_ms), self.look)
+
+    def close(self) -> None:
+        """The node ends."""
+        self.page.close()
+
+    def _look_idle(self) -> None:
+        """How much of the time since it was last looked the loop's thread did not run."""
+        then, ran = self._busy
+        now, runs = time.monotonic(), time.thread_time()
+        if now - then >= PERIOD_MS / 2_000:
+            self._busy = now, runs
+            self._idle = min(1.0, max(0.0, 1 - (runs - ran) / (now - then)))
+
+    def families(self) -> Iterator[Family]:
+        """All there is to tell, the least missed last."""
+        yield from self._requests()
+        yield from self._traffic()
+        yield from self._replicas()
+        yield from self._controller()
+        yield from self._loop()
+        yield from self._groups()
+        yield from self._logs()
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def _requests(self) -> Iterator[Family]:
+        counted = sorted(self.node.dispatcher.counts.items())
+        yield Family(
+            "kafka_network_requestmetrics_requests_total", COUNTER, "Requests.",
+            [
+                ({"request": counts.api.name, "version": str(version)}, count)
+                for _, counts in counted
+                for version, count in counts.requests.items()
+            ],
+        )  # fmt: skip
+        yield Family(
+            "kafka_network_requestmetrics_errors_total", COUNTER, "Error codes in answers.",
+            [
+                ({"request": counts.api.name, "error": error_name(code)}, count)
+                for _, counts in counted
+                for code, count in counts.errors.items()
+            ],
+        )  # fmt: skip
+        yield Family(
+            "kafka_network_requestmetrics_totaltimems", HISTOGRAM,
+            "From a request until its answer may be sent; a fetch may wait for what it fetches.",
+            [({"request": counts.api.name}, counts.times.told()) for _, counts in counted],
+        )  # fmt: skip
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def _traffic(self) -> Iterator[Family]:
+        replicas = self.node.replicas
+        whole = Traffic()
+        whole.add(replicas.past_traffic)
+        for traffic in replicas.traffic.values():
+            whole.add(traffic)
+        for field, (name, sentence) in TOPIC_COUNTERS.items():
+            samples: list[tuple[dict[str, str], int]] = [({}, getattr(whole, field))]
+            samples += [({"topic": t}, getattr(c, field)) for t, c in replicas.traffic.items()]
+            name = f"kafka_server_brokertopicmetrics_{name}_total"
+            yield Family(name, COUNTER, sentence, samples)
+
+    # -- partitions --------------------------------------------------------------------------
+
+    def _replicas(self) -> Iterator[Family]:
+        replicas = self.node.replicas
+        led = list(replicas)
+        waiting: dict[Delayed, None] = {}
+        for partition in led:
+            waiting.update(partition.waiting)
+        kinds = Counter(type(delayed) for delayed in waiting)
+        for name, sentence, value in (
+            ("partitioncount", "Partitions that are here.", len(led)),
+            ("leadercount", "Partitions that are led here.", len(led)),
+            ("offlinereplicacount", "Partitions that cannot be served.", replicas.offline_count),
+            ("underreplicatedpartitions", "None: each has one replica.", 0),
+            ("underminisrpartitioncount", "None: each has one replica.", 0),
+            (
+                "produceridcount", "Idempotent producers that are remembered.",
+                sum(len(partition.log.producers) for partition in led),
+            ),
+        ):  # fmt: skip
+            yield one(f"kafka_server_replicamanager_{name}", GAUGE, sentence, value)
+        yield Family(
+            "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
+            "Requests that wait: a produce for its flush, a fetch for records.",
+            [
+                ({"delayedOperation": "Produce"}, kinds[DelayedProduce]),
+                ({"delayedOperation": "Fetch"}, kinds[DelayedFetch]),
+            ],
+        )  # fmt: skip
+        yield Family(
+            "kafka_log_logflushstats_logflushrateandtimems", HISTOGRAM, "Flushes of partitions.",
+            [({}, replicas.flush_times.told())],
+        )  # fmt: skip
+
+    def _logs(self) -> Iterator[Family]:
+        led = list(self.node.replicas)
+        labels = [{"topic": p.topic, "partition": str(p.index)} for p in led]
+        for name, (sentence, value) in PARTITION_GAUGES.items():
+            samples = [
+                (label, value(partition.log))
+                for label, partition in zip(labels, led, strict=True)
+            ]
+            yield Family(f"kafka_log_log_{name}", GAUGE, sentence, samples)
+
+    # -- the cluster -------------------------------------------------------------------------
+
+    def _controller(self) -> Iterator[Family]:
+        decides = isinstance(self.node.controller, LocalController)
+        numbers = [("activecontrollercount", "1 where the controller is.", int(decides))]
+        if decides:
+            image = self.node.image
+            partitions = [p for topic in image.topics.values() for p in topic.partitions.values()]
+            reached = {node.node_id for node in image.nodes.values() if node.port}
+            leaderless = sum(partition.leader not in reached for partition in partitions)
+            numbers += [
+                ("activebrokercount", "Nodes that clients are told of.", len(reached)),
+                ("globaltopiccount", "Topics.", len(image.topics)),
+                ("globalpartitioncount", "Partitions.", len(partitions)),
+                ("offlinepartitionscount", "Partitions whose leader cannot be reached, or cannot"
+                 " serve them and is this node.", leaderless + self.node.replicas.offline_count),
+            ]  # fmt: skip
+        for name, sentence, value in numbers:
+            yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, sentence, value)
+
+    def _groups(self) -> Iterator[Family]:
+        """The group coordinators' counts; empty where none is."""
+        return iter(())
+
+    # -- the process -------------------------------------------------------------------------
+
+    def _loop(self) -> Iterator[Family]:
+        counters = self.node.reactor.counters
+        yield Family(
+            "kafka_server_socket_server_metrics_connection_count", GAUGE, "Open connections.",
+            [({"listener": "PLAINTEXT"}, counters["connections"])],
+        )  # fmt: skip
+        yield Family(
+            "kafka_server_socket_server_metrics_connection_creation_total", COUNTER,
+            "Connections that were let in.", [({"listener": "PLAINTEXT"}, counters["accepted"])],
+        )  # fmt: skip
+        sentence = "The share of the time in which the node's one loop had nothing to do."
+        for name in (
+            "kafka_network_socketserver_networkprocessoravgidlepercent",
+            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+        ):
+            yield one(name, GAUGE, sentence, round(self._idle, 4))
+        for name, sentence in LOOP_COUNTERS.items():
+            yield one(f"kafkalite_loop_{name}_total", COUNTER, sentence, counters[name])
+        held = "Bytes of requests that have begun to come."
+        yield one("kafkalite_loop_held_bytes", GAUGE, held, counters["bytes_held"])
+        total, usable = self.node.logs.disk_size()
+        yield one("kafkalite_disk_total_bytes", GAUGE, "The size of the logs' disk.", total)
+        yield one("kafkalite_disk_usable_bytes", GAUGE, "What is free of it.", usable)
+        yield one(
+            "process_cpu_seconds_total", COUNTER, "Processor time.", round(time.process_time(), 3)
+        )
+        yield one("process_start_time_seconds", GAUGE, "When it began.", round(self.began_s, 3))
+        yield one("process_resident_memory_bytes", GAUGE, "Its memory.", resident_size())
+
+
+def one(name: str, kind: str, sentence: str, value: float) -> Family:
+    """A family of one value."""
+    return Family(name, kind, sentence, [({}, value)])
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error."""
+    fault = BY_CODE.get(code)
+    return fault.name if fault is not None else str(code)
+
+
+def resident_size() -> int:
+    """The memory of this process."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
+    """Keep a node's page in the run directory; without one it serves all the same."""
+    try:
+        return NodeMetrics(node, run_directory)
+    except OSError as fault:
+        log.warning("no metrics: %s: %s", fault.filename or run_directory, fault.strerror)
+        return None

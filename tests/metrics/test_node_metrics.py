@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker import node_metrics
+from kafkalite.broker.counts import RequestCounts, Traffic
+from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.security import Operation
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS, DESCRIBE_LOG_DIRS
+from kafkalite.records.batch import Record, build
+from tests.handlers.denying import Denying
+
+TOPIC = "kafka_server_brokertopicmetrics_{}_total"
+ERRORS = "kafka_network_requestmetrics_errors_total"
+REQUESTS = "kafka_network_requestmetrics_requests_total"
+BATCH = build([Record(timestamp=1, value=b"v") for _ in range(3)])
+
+
+def produce(broker, *asked, version=9, acks=1):
+    """Produce batches: (topic, partition, batch)."""
+    topics = [
+        {"name": name, "partition_data": [{"index": index, "records": batch}]}
+        for name, index, batch in asked
+    ]
+    return broker.send(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topics)
+
+
+def fetch(broker, *asked, min_bytes=0, max_wait_ms=0):
+    """Fetch: (topic, partition, offset)."""
+    topics = [
+        {
+            "topic": name,
+            "partitions": [
+                {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+            ],
+        }
+        for name, index, offset in asked
+    ]
+    return broker.send(
+        FETCH, 11, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics
+    )
+
+
+def test_what_was_produced_and_fetched_is_counted_by_topic_and_in_all(metered):
+    broker = metered.broker
+    broker.create("a")
+    broker.create("b")
+    produce(broker, ("a", 0, BATCH), ("b", 0, BATCH))
+    produce(broker, ("a", 0, BATCH))
+    fetch(broker, ("a", 0, 0))
+    fetch(broker, ("a", 0, 6))
+    told = metered.told
+    counted = {
+        name: (told(TOPIC.format(name), topic="a"), told(TOPIC.format(name), topic="b"),
+               told(TOPIC.format(name)))
+        for name in ("messagesin", "bytesin", "bytesout", "totalproducerequests",
+                     "totalfetchrequests", "failedproducerequests", "failedfetchrequests")
+    }  # fmt: skip
+    size = len(BATCH)
+    assert counted == {
+        "messagesin": (6, 3, 9),
+        "bytesin": (2 * size, size, 3 * size),
+        "bytesout": (2 * size, 0, 2 * size),
+        "totalproducerequests": (2, 1, 3),
+        "totalfetchrequests": (2, 0, 2),
+        "failedproducerequests": (0, 0, 0),
+        "failedfetchrequests": (0, 0, 0),
+    }
+    assert told(REQUESTS, request="Produce", version="9") == 2
+    assert told(REQUESTS, request="Fetch", version="11") == 2
+
+
+def test_a_fetch_that_waited_counts_its_bytes_once(metered):
+    broker = metered.broker
+    broker.create("a")
+    produce(broker, ("a", 0, BATCH))
+    size = len(BATCH)
+    waiting = fetch(broker, ("a", 0, 0), min_bytes=size + 1, max_wait_ms=30_000)
+    assert waiting.sent is None
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    assert metered.told(name, delayedOperation="Fetch") == 1
+    produce(broker, ("a", 0, BATCH))
+    broker.until(lambda: waiting.sent is not None)
+    told = metered.told
+    assert told(TOPIC.format("bytesout"), topic="a") == 2 * size
+    assert told(name, delayedOperation="Fetch") == told(name, delayedOperation="Produce") == 0
+
+
+def test_errors_are_counted_by_request_and_code_wherever_in_an_answer_they_stand(metered):
+    broker = metered.broker
+    broker.create("a")
+    produce(broker, ("gone", 0, BATCH), ("a", 0, BATCH[:-1] + b"?"))
+    fetch(broker, ("a", 0, 99), ("gone", 0, 0))
+    broker.ask(METADATA, 12, topics=[{"name": "gone"}], allow_auto_topic_creation=False)
+    asked = [{"partition_index": index, "timestamp": -1} for index in (0, 7)]
+    broker.ask(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": asked}])
+    broker.ask(DELETE_TOPICS, 6, topics=[{"name": "gone"}, {"name": "gone2"}])
+    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[])
+    told = metered.told
+    unknown, corrupt = "UNKNOWN_TOPIC_OR_PARTITION", "CORRUPT_MESSAGE"
+    assert told(ERRORS, request="Produce", error=unknown) == 1
+    assert told(ERRORS, request="Produce", error=corrupt) == 1
+    assert told(ERRORS, request="Fetch", error=unknown) == 1
+    assert told(ERRORS, request="Fetch", error="OFFSET_OUT_OF_RANGE") == 1
+    assert told(ERRORS, request="Metadata", error=unknown) == 1
+    assert told(ERRORS, request="ListOffsets", error=unknown) == 1
+    assert told(ERRORS, request="DeleteTopics", error=unknown) == 2
+    assert told(ERRORS, request="DescribeLogDirs", error="CLUSTER_AUTHORIZATION_FAILED") == 1
+    assert told(ERRORS, request="CreateTopics", error=unknown) is None
+
+
+def test_every_answer_of_the_schema_that_has_an_error_code_has_a_path_to_it():
+    paths = {api: set(RequestCounts(api).paths) for api in (METADATA, LIST_OFFSETS)}
+    assert paths[METADATA] == {(), ("topics",), ("topics", "partitions")}
+    assert paths[LIST_OFFSETS] == {("topics", "partitions")}
+    for handler in SERVED.values():
+        if handler.codec is None:
+            assert RequestCounts(handler.api).paths, handler.api
+
+
+def test_a_batch_that_is_too_large_counts_as_rejected_bytes_and_a_bad_time_as_a_failure(metered):
+    broker = metered.broker
+    broker.create("a", max_message_bytes="100")
+    broker.create("b", message_timestamp_after_max_ms="1")
+    produce(broker, ("a", 0, build([Record(value=bytes(200))])))
+    late = build([Record(timestamp=broker.clock.wall_ms() + 60_000, value=b"v")])
+    produce(broker, ("b", 0, late))
+    told = metered.told
+    assert told(TOPIC.format("bytesrejected"), topic="a") > 200
+    assert told(TOPIC.format("failedproducerequests"), topic="a") == 0
+    assert told(TOPIC.format("failedproducerequests"), topic="b") == 1
+    assert told(TOPIC.format("messagesin")) == 0
+
+
+def test_what_a_topic_counted_stays_in_the_whole_when_it_is_deleted(metered):
+    broker = metered.broker
+    broker.create("a", 2)
+    produce(broker, ("a", 0, BATCH))
+    produce(broker, ("a", 1, BATCH))
+    broker.ask(DELETE_TOPICS, 6, topics=[{"name": "a"}])
+    broker.create("a")
+    produce(broker, ("a", 0, BATCH))
+    told = metered.told
+    assert told(TOPIC.format("messagesin"), topic="a") == 3
+    assert told(TOPIC.format("messagesin")) == 9
+
+
+def test_requests_for_topics_that_are_not_there_make_no_new_labels(metered):
+    broker = metered.broker
+    for n in range(5):
+        produce(broker, (f"gone{n}", 0, BATCH))
+        fetch(broker, (f"gone{n}", 0, 0))
+    told = metered.told
+    assert not [key for key in told.values if any("gone" in str(part) for part in key)]
+    assert told(TOPIC.format("totalproducerequests")) == 5
+
+
+def test_partitions_logs_and_the_cluster_are_told(metered):
+    broker = metered.broker
+    broker.create("a", 2)
+    produce(broker, ("a", 1, BATCH))
+    told = metered.told
+    assert told("kafka_server_replicamanager_partitioncount") == 2
+    assert told("kafka_server_replicamanager_leadercount") == 2
+    assert told("kafka_server_replicamanager_offlinereplicacount") == 0
+    assert told("kafka_log_log_logendoffset", topic="a", partition="1") == 3
+    assert told("kafka_log_log_logstartoffset", topic="a", partition="1") == 0
+    assert told("kafka_log_log_size", topic="a", partition="1") == len(BATCH)
+    assert told("kafka_log_log_numlogsegments", topic="a", partition="0") == 1
+    assert told("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert told("kafka_controller_kafkacontroller_globaltopiccount") == 1
+    assert told("kafka_controller_kafkacontroller_globalpartitioncount") == 2
+    assert told("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+    assert 0 <= told("kafka_network_socketserver_networkprocessoravgidlepercent") <= 1
+    assert told("process_resident_memory_bytes") > 1 << 20
+    assert told("kafkalite_disk_total_bytes") > told("kafkalite_disk_usable_bytes") > 0
+
+
+def test_a_partition_that_cannot_be_served_is_offline(metered):
+    broker = metered.broker
+    topic_id = broker.create("a", 2)
+    broker.node.replicas.leader("a", 0).log.fault = "damaged"
+    broker.node.replicas.remove(broker.node.replicas.leader("a", 1))
+    broker.node.replicas.take_offline("a", topic_id, 1, errors.KafkaStorageError())
+    told = metered.told
+    assert told("kafka_server_replicamanager_offlinereplicacount") == 2
+    assert told("kafka_controller_kafkacontroller_offlinepartitionscount") == 2
+
+
+def test_flushes_are_counted_with_their_times(metered):
+    broker = metered.broker
+    broker.create("a", durability="fsync")
+    wire_ = produce(broker, ("a", 0, BATCH), acks=-1)
+    broker.until(lambda: wire_.sent is not None)
+    total, *counts = metered.told("kafka_log_logflushstats_logflushrateandtimems")
+    assert sum(counts) == 1
+
+
+def test_how_long_a_request_took_is_counted_when_it_is_answered(metered):
+    broker = metered.broker
+    broker.create("a")
+    waiting = fetch(broker, ("a", 0, 0), min_bytes=1, max_wait_ms=30_000)
+    name = "kafka_network_requestmetrics_totaltimems"
+    assert sum(metered.told(name, request="Fetch")[1:]) == 0
+    broker.clock.advance(30_000)
+    broker.until(lambda: waiting.sent is not None)
+    total_ns, *counts = metered.told(name, request="Fetch")
+    assert sum(counts) == 1
+    assert total_ns >= 30_000_000_000
+
+
+def test_traffic_adds_up():
+    one, other = Traffic(), Traffic()
+    for number, name in enumerate(Traffic.__slots__):
+        setattr(one, name, number)
+        setattr(other, name, 100)
+    one.add(other)
+    assert [getattr(one, name) for name in Traffic.__slots__] == list(range(100, 108))
+
+
+def test_a_page_that_cannot_be_made_keeps_nobody_from_serving(metered, tmp_path, caplog):
+    assert node_metrics.keep_page(metered.broker.node, tmp_path / "gone") is None
+
+
+@pytest.mark.parametrize("code", [0, 3, 9999, -1])
+def test_every_error_code_has_a_name(code):
+    assert node_metrics.error_name(code)

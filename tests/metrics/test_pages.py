@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkalite import metrics
+from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Histogram, Page
+
+FAMILIES = [
+    Family("a_total", COUNTER, "So many.", [({"topic": "t"}, 3), ({}, 4)]),
+    Family("b", GAUGE, "So much.", [({}, 0.5)]),
+]
+
+
+@pytest.fixture
+def page(tmp_path):
+    made = Page(metrics.page_path(tmp_path, 3), 3)
+    yield made
+    made.close()
+
+
+def sealed(said) -> bytes:
+    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+    header = metrics.HEADER.pack(metrics.MAGIC, len(body), xxhash.xxh3_64_intdigest(body))
+    return header + body
+
+
+def whole(**changed):
+    return {"node": 3, "pid": 1, "at_ms": 5, "families": [], **changed}
+
+
+def test_what_was_written_is_read(page, tmp_path):
+    page.write(FAMILIES, at_ms=70)
+    (read,) = metrics.read_pages(tmp_path, now_ms=75)
+    assert (read.node_id, read.pid, read.at_ms) == (3, os.getpid(), 70)
+    assert read.families == FAMILIES
+
+
+def test_a_page_says_what_was_written_last_however_long_it_was_before(page, tmp_path):
+    page.write([Family("a", GAUGE, "", [({"n": str(n)}, n) for n in range(1000)])], at_ms=1)
+    page.write(FAMILIES, at_ms=2)
+    (read,) = metrics.read_pages(tmp_path, now_ms=2)
+    assert read.families == FAMILIES
+
+
+def test_a_page_that_nobody_keeps_is_believed_no_more_after_a_while(page, tmp_path):
+    page.write(FAMILIES, at_ms=1_000)
+    assert metrics.read_pages(tmp_path, now_ms=1_000 + metrics.FRESH_MS)
+    assert not metrics.read_pages(tmp_path, now_ms=1_001 + metrics.FRESH_MS)
+
+
+def test_a_new_owner_begins_a_page_of_its_own_and_the_old_ones_is_gone(page, tmp_path):
+    page.write(FAMILIES, at_ms=1)
+    new = Page(page.path, 3)
+    assert not metrics.read_pages(tmp_path, now_ms=1)
+    page.write(FAMILIES, at_ms=2)  # it does not know yet that it was replaced
+    new.write(FAMILIES[:1], at_ms=2)
+    (read,) = metrics.read_pages(tmp_path, now_ms=2)
+    assert read.families == FAMILIES[:1]
+    new.close()
+
+
+def test_families_that_do_not_fit_are_left_out_the_last_first(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "SIZE_MAX", 2_000)
+    large = Family("c", GAUGE, "x" * 2_000, [({}, 1)])
+    page.write([*FAMILIES, large], at_ms=1)
+    (read,) = metrics.read_pages(tmp_path, now_ms=1)
+    assert read.families == FAMILIES
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_page_are_none(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "node-3.metrics"
+    path.write_bytes(content)
+    assert metrics.read_page(path) is None
+    path.write_bytes(sealed(content))
+    assert metrics.read_page(path) is None
+
+
+@given(at=st.integers(0, 300), flip=st.integers(1, 255))
+def test_a_page_with_a_byte_changed_is_none(tmp_path_factory, at, flip):
+    path = tmp_path_factory.getbasetemp() / "node-4.metrics"
+    content = bytearray(sealed(whole(families=FAMILIES)))
+    path.write_bytes(content)
+    assert metrics.read_page(path) is not None
+    content[at % len(content)] ^= flip
+    path.write_bytes(content)
+    assert metrics.read_page(path) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        7,
+        whole(node="3"),
+        whole(at_ms=None),
+        whole(pid=float("inf")),
+        whole(families={}),
+        whole(families=[1]),
+        whole(families=[["a", "counter", ""]]),
+        whole(families=[["a b", "counter", "", []]]),
+        whole(families=[[7, "counter", "", []]]),
+        whole(families=[["a", "summary", "", []]]),
+        whole(families=[["a", "counter", None, []]]),
+        whole(families=[["a", "counter", "", [[{}, "1"]]]]),
+        whole(families=[["a", "counter", "", [[{}, float("nan")]]]]),
+        whole(families=[["a", "counter", "", [[{}, True]]]]),
+        whole(families=[["a", "counter", "", [[{}, 1 << 70]]]]),
+        whole(families=[["a", "counter", "", [[{"l": 1}, 1]]]]),
+        whole(families=[["a", "counter", "", [[{'a"b': "x"}, 1]]]]),
+        whole(families=[["a", "counter", "", [[[], 1]]]]),
+        whole(families=[["a", "histogram", "", [[{}, 1]]]]),
+        whole(families=[["a", "histogram", "", [[{}, [1]]]]]),
+        whole(families=[["a", "histogram", "", [[{}, [-1] * (metrics.BUCKET_COUNT + 1)]]]]),
+        whole(families=[["a", "counter", "", []]] * (metrics.FAMILIES_MAX + 1)),
+        b"[" * 100_000,
+    ],
+    ids=lambda said: str(said)[:60],
+)
+def test_a_page_that_says_what_none_says_is_none(tmp_path, said):
+    path = tmp_path / "node-3.metrics"
+    path.write_bytes(sealed(said))
+    assert metrics.read_page(path) is None
+    assert not metrics.read_pages(tmp_path, now_ms=5)
+
+
+def test_too_many_samples_are_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "SAMPLES_MAX", 3)
+    path = tmp_path / "node-3.metrics"
+    path.write_bytes(sealed(whole(families=FAMILIES)))
+    assert metrics.read_page(path) is not None
+    path.write_bytes(sealed(whole(families=[*FAMILIES, FAMILIES[1]])))
+    assert metrics.read_page(path) is None
+
+
+def test_what_is_no_file_in_its_place_keeps_nobody(tmp_path):
+    os.mkfifo(tmp_path / "node-1.metrics")
+    (tmp_path / "node-2.metrics").mkdir()
+    (tmp_path / "node-3.metrics").symlink_to("/dev/zero")
+    path = tmp_path / "node-4.metrics"
+    path.write_bytes(sealed(whole()))  # another node's
+    assert metrics.read_pages(tmp_path, now_ms=5) == []
+    assert metrics.read_pages(tmp_path / "gone", now_ms=5) == []
+
+
+@given(st.lists(st.integers(0, (1 << 63) - 1)))
+def test_each_time_is_counted_in_the_bucket_that_its_bounds_say(times):
+    histogram = Histogram()
+    for ns in times:
+        histogram.add(ns)
+    total, *counts = histogram.told()
+    assert (total, sum(counts)) == (sum(times), len(times))
+    bounds_ns = [round(bound * 1e9) for bound in metrics.bucket_bounds_s()]
+    for index, bound in enumerate(bounds_ns):
+        assert sum(counts[: index + 1]) == sum(ns < bound for ns in times)
+
+
+def test_a_histogram_is_read_as_it_was_told(page, tmp_path):
+    histogram = Histogram()
+    histogram.add(5_000)
+    family = Family("t", HISTOGRAM, "", [({}, histogram.told())])
+    page.write([family], at_ms=1)
+    (read,) = metrics.read_pages(tmp_path, now_ms=1)
+    assert read.families == [family]
