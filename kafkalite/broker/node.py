@@ -182,6 +182,7 @@ class Node:
         else:
             self.logs.set_strays()
         self.groups.open()
+        self.on_settings(self.groups.reconfigure)
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self._tend()

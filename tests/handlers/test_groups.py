@@ -10,6 +10,7 @@ from kafkalite.broker.groups import AGAIN_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -318,6 +319,19 @@ def test_who_may_not_read_a_group_may_not_join_it(groups):
     code = errors.GroupAuthorizationFailed.code
     assert groups.ask(JOIN_GROUP, 9, **joining()).error_code == code
     assert commit(groups) == code
+
+
+def test_a_bound_that_is_changed_counts_for_the_next(groups):
+    fields = {"group.min.session.timeout.ms": str(SESSION_MS + 1)}
+    configs = [{"name": name, "config_operation": 0, "value": fields[name]} for name in fields]
+    (altered,) = groups.ask(
+        INCREMENTAL_ALTER_CONFIGS, 1,
+        resources=[{"resource_type": 4, "resource_name": "", "configs": configs}],
+    ).responses  # fmt: skip
+    assert altered.error_code == 0, altered.error_message
+    assert join(groups).error_code == errors.InvalidSessionTimeout.code
+    groups.restart()
+    assert join(groups).error_code == errors.InvalidSessionTimeout.code
 
 
 def test_a_disk_without_room_sends_members_to_look_for_the_coordinator_again(groups, monkeypatch):
