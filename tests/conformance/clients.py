@@ -202,7 +202,7 @@ KAFKAJS = Driven(
     "kafkajs",
     kafkajs_words,
     frozenset(
-        {*CODECS, TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY, LONG_LIVED, *TOPICS}
+        {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY, LONG_LIVED, *TOPICS}
         | {"describe_config", "replace_config", GROUPS, COMMITS, METADATA, "roundrobin"}
         | GROUP_ADMIN - {"delete_group_offsets"}
     ),

@@ -9,22 +9,17 @@ const readline = require("readline");
 
 const installed = createRequire(process.argv[2] + "/");
 const kafkajs = installed("kafkajs");
-const lz4 = installed("lz4js");
 const zstd = installed("@bokuweb/zstd-wasm");
 
 const { AssignerProtocol, CompressionTypes, CompressionCodecs, ConfigResourceTypes } = kafkajs;
-const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 };
+const CODECS = { none: 0, gzip: 1, snappy: 2, zstd: 4 };
 const IN_FLIGHT_MAX = 500;
 const TURN_MS = 20;
 const CONSUME_MS_MAX = 45000;
-const QUICK = { initialRetryTime: 20, maxRetryTime: 200, retries: 30 };
+const QUICK = { initialRetryTime: 20, maxRetryTime: 200, retries: 12 };
 const KINDS = { topic: ConfigResourceTypes.TOPIC, broker: ConfigResourceTypes.BROKER };
 
 CompressionCodecs[CompressionTypes.Snappy] = installed("kafkajs-snappy");
-CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
-  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
-});
 const zstdReady = zstd.init();
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   compress: async (encoder) => {
@@ -314,6 +309,8 @@ async function describe_topic({ bootstrap, name }) {
 
 async function delete_records({ bootstrap, topic, partition, before }) {
   const partitions = [{ partition, offset: String(before) }];
+  // It looks for the leader only among the topics it has asked for before.
+  await ends(bootstrap, topic, partition);
   await (await admin(bootstrap)).deleteTopicRecords({ topic, partitions });
 }
 
@@ -403,10 +400,11 @@ const ORDERS = {
 };
 
 function refusal(fault) {
-  // What it tried again and again, and what it asked for several topics at once, are wrapped.
+  // What it tried again and again, and what it asked for several places at once, are wrapped.
   let found = fault;
   while (found && !(found.code > 0)) {
-    found = found.cause ?? found.originalError ?? found.errors?.[0] ?? null;
+    const inner = found.errors?.[0] ?? found.partitions?.[0]?.error;
+    found = found.cause ?? found.originalError ?? inner ?? null;
   }
   return { refused: { code: found ? found.code : null, text: String(fault) } };
 }
