@@ -2,7 +2,15 @@ import pytest
 
 from kafkalite.config import broker, topic
 from kafkalite.config.broker import BROKER
-from kafkalite.config.settings import Found, Settings, Source, read_properties
+from kafkalite.config.key import Check, Scope, Type, Update
+from kafkalite.config.settings import (
+    Found,
+    Settings,
+    Source,
+    Synonym,
+    read_properties,
+    spoken,
+)
 from kafkalite.config.topic import RETENTION_MS, SEGMENT_BYTES, TOPIC
 from kafkalite.errors import InvalidConfig, Refusal
 
@@ -22,6 +30,53 @@ def test_a_value_set_at_run_time_wins_over_the_file_and_the_file_over_the_defaul
     assert settings.source(broker.NUM_PARTITIONS) == Source.DYNAMIC_DEFAULT_BROKER
     assert settings[broker.FETCH_MAX_BYTES] == 2048
     assert settings.source(broker.FETCH_MAX_BYTES) == Source.STATIC_BROKER
+
+
+def test_of_two_values_set_at_run_time_the_nodes_own_wins_and_the_other_shows_when_it_goes():
+    settings = Settings.broker({"message.max.bytes": "1"}, {"message.max.bytes": "2"})
+    own = settings.with_dynamic({"message.max.bytes": "2"}, {"message.max.bytes": "3"})
+    for found, size in [(settings, 2), (own, 3), (own.with_dynamic({}, {}), 1)]:
+        assert found.for_topic()[topic.MAX_MESSAGE_BYTES] == size
+    sources = [synonym.source for synonym in own.synonyms(BROKER["message.max.bytes"])]
+    assert sources == [
+        Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER, Source.DEFAULT,
+    ]  # fmt: skip
+
+
+def test_a_value_forced_for_a_test_stays_when_others_are_set():
+    settings = Settings.broker().replacing({SEGMENT_BYTES: 4096})
+    assert settings.with_dynamic({"log.segment.bytes": "2097152"}, {})[SEGMENT_BYTES] == 4096
+
+
+def test_synonyms_are_told_in_the_units_of_their_names_and_defaults_by_the_brokers():
+    settings = Settings.broker({"log.retention.hours": "2"}, {"log.retention.ms": "9"})
+    own = settings.for_topic({"retention.ms": "5"})
+    assert list(own.synonyms(RETENTION_MS)) == [
+        Synonym("retention.ms", "5", Source.TOPIC),
+        Synonym("log.retention.ms", "9", Source.DYNAMIC_DEFAULT_BROKER),
+        Synonym("log.retention.hours", "2", Source.STATIC_BROKER),
+        Synonym("log.retention.hours", "168", Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize("key", [*BROKER.values(), *TOPIC.values()], ids=lambda key: key.name)
+def test_the_first_synonym_is_the_value_in_force(key):
+    first = next(Settings.broker().synonyms(key), None)
+    assert (key.default is None) == (first is None)
+    assert first is None or first.source is Source.DEFAULT
+
+
+def test_a_secret_is_not_told():
+    scope = Scope("thing", Update.CLUSTER_WIDE)
+    key = scope.declare("a.secret", Type.PASSWORD, "", "A secret.")
+    settings = Settings.of(Source.GROUP, scope, {"a.secret": "hush"})
+    assert settings[key] == "hush"
+    assert spoken(key, "hush") is None
+    assert "hush" not in str(list(settings.synonyms(key)))
+    key.check = Check("longer", lambda text: False)
+    with pytest.raises(InvalidConfig) as refused:
+        scope.parse({"a.secret": "hush"})
+    assert "hush" not in str(refused.value)
 
 
 def test_a_topics_value_wins_over_the_brokers_under_any_name_of_it():

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import kafkalite.broker.dispatch  # noqa: F401  (with it every logger is made)
+from kafkalite.config.broker import BROKER
+from kafkalite.config.client_metrics import CLIENT_METRICS, INTERVAL_MS, MATCH, parse_match
+from kafkalite.config.key import Update
+from kafkalite.config.resources import LEVELS, LOGGER, SCOPES, Resource
+from kafkalite.config.topic import TOPIC
+from kafkalite.errors import InvalidConfig
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=lambda scope: scope.owner)
+def test_every_kind_has_words_for_its_keys(scope):
+    for key in scope.values():
+        assert key.doc.endswith(".") and len(key.doc.split()) >= 3
+
+
+def test_what_only_names_the_broker_is_cluster_wide_elsewhere():
+    for kind in (Resource.TOPIC, Resource.BROKER_LOGGER, Resource.CLIENT_METRICS):
+        assert not [key for key in SCOPES[kind].values() if key.update is Update.CLUSTER_ONLY]
+
+
+def test_kafkas_dynamic_topic_defaults_are_dynamic_here_but_for_the_promise_of_the_start():
+    finest = {key.overrides[0] for key in TOPIC.values() if key.overrides}
+    assert {name for name in finest if not BROKER[name].dynamic} == {"durability"}
+    coarser = {name for key in TOPIC.values() for name in key.overrides[1:]}
+    assert not [name for name in coarser if BROKER[name].dynamic]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["node.id", "listeners", "advertised.listeners", "log.dirs", "workers", "broker.rack",
+     "socket.request.max.bytes", "queued.max.request.bytes", "offsets.topic.num.partitions"],
+)  # fmt: skip
+def test_what_is_in_sockets_processes_and_files_is_read_only(name):
+    assert BROKER[name].update is Update.READ_ONLY
+
+
+@pytest.mark.parametrize("name", ["num.partitions", "group.max.size", "worker.dedicated.max"])
+def test_what_node_0_decides_by_is_one_for_the_whole_cluster(name):
+    assert BROKER[name].update is Update.CLUSTER_ONLY
+
+
+# -- client metrics ------------------------------------------------------------------------------
+
+
+def test_a_match_is_selectors_with_patterns():
+    found = parse_match(["client_id=a.*", " client_source_address = 10\\.[0-9]+"])
+    assert found["client_id"].fullmatch("abc")
+    assert not found["client_id"].fullmatch("xabc")
+    assert found["client_source_address"].fullmatch("10.7")
+    assert parse_match(MATCH.default) == {}
+
+
+@pytest.mark.parametrize("text", ["client_id", "=a", "client=a", "client_id=[", "client_id=a,"])
+def test_what_is_no_match_is_refused(text):
+    with pytest.raises(InvalidConfig, match="match"):
+        CLIENT_METRICS.parse({"match": text})
+
+
+@pytest.mark.parametrize(("text", "fits"), [("99", 0), ("100", 1), ("3600000", 1), ("3600001", 0)])
+def test_the_interval_has_bounds(text, fits):
+    if fits:
+        assert CLIENT_METRICS.parse({"interval.ms": text}) == {INTERVAL_MS.name: int(text)}
+        return
+    with pytest.raises(InvalidConfig, match="between 100 and 3600000"):
+        CLIENT_METRICS.parse({"interval.ms": text})
+
+
+# -- loggers -------------------------------------------------------------------------------------
+
+
+def test_the_loggers_that_can_be_set_are_those_there_are():
+    there = {name for name in logging.root.manager.loggerDict if name.startswith("kafkalite")}
+    assert there <= set(LOGGER)
+
+
+def test_levels_go_from_the_gravest_down():
+    assert list(LEVELS.values()) == sorted(LEVELS.values(), reverse=True)
+    assert LEVELS["ERROR"] == logging.ERROR
