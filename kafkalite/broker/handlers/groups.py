@@ -46,6 +46,7 @@ from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.errors import (
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
+    InconsistentGroupProtocol,
     InvalidRequest,
     KafkaError,
     TopicAuthorizationFailed,
@@ -174,12 +175,14 @@ def join_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
             request.group_id, request, asker, caller.version, token, now_ms, wall_ms
         ),
         lambda fault: {**_refused(fault), "member_id": request.member_id},
-    )
+    ).map(lambda answer: {"protocol_name": None if caller.version >= 7 else "", **answer})
 
 
 @serves(SYNC_GROUP, versions="0-5", at=At.COORDINATOR)
 def sync_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
     """Give, as the leader, or get what each member is to read."""
+    if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
+        raise InconsistentGroupProtocol()
     return _asked(
         node,
         caller,
@@ -265,9 +268,7 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Response | Later[
         there, fault = _readable(node, caller, topic)
         for part in topic.partitions:
             index = part.partition_index
-            code = fault.code if fault is not None else 0
-            if there is not None and index not in there.partitions:
-                code = UnknownTopicOrPartition.code
+            code = _code(there, fault, index)
             answers.append({"partition_index": index, "error_code": code})
             if there is None or code:
                 continue
@@ -295,6 +296,14 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Response | Later[
         ),
         lambda fault: {"codes": {}, "fault": fault},
     ).map(respond)
+
+
+def _code(there: TopicImage | None, fault: KafkaError | None, index: int) -> int:
+    """What is wrong with a partition of a topic, before the coordinator is asked."""
+    if fault is not None:
+        return fault.code
+    assert there is not None, "a topic that is there, or the fault"
+    return 0 if index in there.partitions else UnknownTopicOrPartition.code
 
 
 def _named(topic: Any) -> Response:
@@ -345,11 +354,10 @@ def _fetched(node: Node, caller: Caller, group: Any) -> Later[Response]:
     """One group's offsets: of the topics asked for, or of all that the caller may know of."""
     group_id = group.group_id
     wanted = [(_describable(node, caller, topic), topic) for topic in group.topics or ()]
-    names = {
-        there: topic.partition_indexes
-        for there, topic in wanted
-        if not isinstance(there, KafkaError)
-    }
+    names: dict[str, list[int]] = {}
+    for there, topic in wanted:
+        if not isinstance(there, KafkaError):
+            names.setdefault(there, []).extend(topic.partition_indexes)
 
     def respond(found: Mapping[str, Mapping[int, Committed]]) -> Response:
         if group.topics is None:
@@ -444,8 +452,9 @@ def offset_delete(node: Node, request: Any, caller: Caller) -> Later[Response]:
         there, fault = _readable(node, caller, topic)
         for part in topic.partitions:
             index = part.partition_index
-            answers.append({"partition_index": index, "error_code": fault.code if fault else 0})
-            if there is not None:
+            code = _code(there, fault, index)
+            answers.append({"partition_index": index, "error_code": code})
+            if there is not None and not code:
                 entries.open.append((answers[-1], (there.name, index)))
                 places.append((there.name, index))
 
