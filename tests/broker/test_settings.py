@@ -1,0 +1,184 @@
+"""What is set while a cluster runs: it is decided at node 0, and counts at every node it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.node_settings import in_force
+from kafkalite.config.broker import FETCH_MAX_BYTES, WORKER_DEDICATED_MAX
+from kafkalite.config.resources import Resource
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import MAX_MESSAGE_BYTES, SEGMENT_BYTES
+from kafkalite.coordination.image import ClusterImage, config_records
+from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from tests.handlers.conftest import InProcess
+
+TOPIC, BROKER = Resource.TOPIC, Resource.BROKER
+
+
+def begin_alter(cluster, node_id, kind, name, **texts):
+    changes = [
+        {"name": key.replace("_", "."), "value": text, "config_operation": 0 if text else 1}
+        for key, text in texts.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": changes}
+    return cluster.send(node_id, INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+
+
+def alter(cluster, node_id, kind, name, **texts):
+    """Ask a node to set keys of a resource, or to delete them; the error code."""
+    asking = begin_alter(cluster, node_id, kind, name, **texts)
+    cluster.until(lambda: asking.over)
+    (answer,) = asking.answer.responses
+    return answer.error_code
+
+
+def told(cluster, node_id, kind, name, key):
+    """What a node tells of a key: its value and where that came from."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
+    (result,) = cluster.ask(node_id, DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    assert result.error_code == 0, result.error_message
+    (entry,) = result.configs
+    return entry.value, entry.config_source
+
+
+def fetch_max(cluster):
+    return [cluster.node(n).settings[FETCH_MAX_BYTES] for n in sorted(cluster.running)]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_is_set_at_any_node_counts_at_every_node_when_that_is_answered(cluster, at):
+    assert alter(cluster, at, BROKER, "", fetch_max_bytes="2000") == 0
+    assert fetch_max(cluster) == [2000, 2000, 2000]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_is_set_of_one_node_counts_there_alone(cluster, at):
+    assert alter(cluster, at, BROKER, "2", fetch_max_bytes="2000") == 0
+    assert fetch_max(cluster) == [55 << 20, 55 << 20, 2000]
+    assert told(cluster, 2, BROKER, "2", "fetch.max.bytes") == ("2000", 2)
+    assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == (str(55 << 20), 5)
+
+
+def test_a_topics_new_value_counts_in_the_logs_of_every_leader(cluster):
+    cluster.create("a", 4)
+    logs = [cluster.node(n).replicas.leader("a", i).log for i, n in enumerate((1, 2, 1, 2))]
+    assert alter(cluster, 1, TOPIC, "a", max_message_bytes="100") == 0
+    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [100] * 4
+    answer = cluster.produce("a", b"x" * 200)
+    assert answer.error_code == errors.MessageTooLarge.code
+    assert alter(cluster, 2, TOPIC, "a", max_message_bytes=None) == 0
+    assert cluster.produce("a", b"x" * 200).error_code == 0
+
+
+def test_the_new_default_of_all_nodes_counts_in_the_logs_of_topics_that_leave_it_open(cluster):
+    cluster.create("a", 2)
+    cluster.create("b", 2, segment_bytes=str(2 << 20))
+    assert alter(cluster, 0, BROKER, "", log_segment_bytes=str(3 << 20)) == 0
+    sizes = {
+        (p.topic, p.index): p.log.config[SEGMENT_BYTES]
+        for n in (1, 2)
+        for p in cluster.node(n).replicas
+    }
+    assert sizes == {("a", 0): 3 << 20, ("a", 1): 3 << 20, ("b", 0): 2 << 20, ("b", 1): 2 << 20}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_what_is_set_outlives_a_restart(cluster, workers, killed):
+    cluster.create("a")
+    assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
+    assert alter(cluster, 1, BROKER, "0", fetch_max_bytes="1500") == 0
+    assert alter(cluster, 1, BROKER, "2", fetch_max_bytes="3000") == 0
+    assert alter(cluster, 1, TOPIC, "a", segment_bytes=str(2 << 20)) == 0
+    cluster.restart(workers, killed=killed)
+    assert fetch_max(cluster) == [1500, 2000, 3000, 2000][: workers + 1]
+    log = cluster.node(cluster.leader("a")).replicas.leader("a", 0).log
+    assert log.config[SEGMENT_BYTES] == 2 << 20
+
+
+def test_what_was_set_among_workers_counts_in_one_process_and_the_other_way_round(cluster):
+    cluster.create("a")
+    assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
+    assert alter(cluster, 2, TOPIC, "a", segment_bytes=str(2 << 20)) == 0
+    cluster.end()
+    cluster.locked.close()
+    alone = InProcess(cluster.directory)
+    assert alone.node.settings[FETCH_MAX_BYTES] == 2000
+    assert alone.node.replicas.leader("a", 0).log.config[SEGMENT_BYTES] == 2 << 20
+    changes = [{"name": "fetch.max.bytes", "value": "3000"}]
+    resource = {"resource_type": BROKER, "resource_name": "", "configs": changes}
+    alone.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+    alone.close()
+    cluster.locked.lock()
+    cluster.begin(2)
+    assert fetch_max(cluster) == [3000, 3000, 3000]
+
+
+def test_with_a_node_that_is_no_more_goes_what_was_set_of_it(cluster):
+    assert alter(cluster, 1, BROKER, "2", fetch_max_bytes="3000") == 0
+    cluster.restart(1)
+    cluster.restart(2)
+    assert fetch_max(cluster) == [55 << 20] * 3
+
+
+def test_a_worker_that_was_away_begins_with_what_was_set_meanwhile(cluster):
+    cluster.kill(2, stay_down=True)
+    asking = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="2000")
+    cluster.until(lambda: asking.over)
+    cluster.held_down.clear()
+    cluster.settle()
+    assert fetch_max(cluster) == [2000, 2000, 2000]
+
+
+def test_a_worker_that_missed_it_on_the_bus_reads_it_in_the_files(cluster):
+    cluster.disconnect(2)
+    assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
+    cluster.settle()
+    assert fetch_max(cluster) == [2000, 2000, 2000]
+
+
+def test_without_the_supervisor_configs_are_told_and_altered_when_it_is_back(cluster):
+    assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
+    cluster.kill(0, stay_down=True)
+    assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == ("2000", 3)
+    asking = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="3000")
+    cluster.steps(20)
+    assert not asking.over
+    cluster.held_down.clear()
+    cluster.until(lambda: asking.over)
+    assert asking.answer.responses[0].error_code == 0
+    cluster.settle()
+    assert fetch_max(cluster) == [3000, 3000, 3000]
+
+
+def test_a_node_describes_itself_alone(cluster):
+    resource = {"resource_type": BROKER, "resource_name": "2", "configuration_keys": None}
+    (result,) = cluster.ask(1, DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    assert result.error_code == errors.InvalidRequest.code
+    assert told(cluster, 2, BROKER, "2", "node.id")[0] == "2"
+    port = cluster.listeners[2].getsockname()[1]
+    assert told(cluster, 2, BROKER, "2", "listeners")[0] == f"PLAINTEXT://127.0.0.1:{port}"
+
+
+def test_more_dedicated_workers_may_be_asked_for_and_stay_at_the_next_start(begun):
+    cluster = begun(2, **{"worker.dedicated.max": "1"})
+    cluster.create("a", worker_dedicated="true")
+    assert alter(cluster, 1, BROKER, "", worker_dedicated_max="2") == 0
+    assert cluster.node(0).settings[WORKER_DEDICATED_MAX] == 2
+    cluster.create("b", worker_dedicated="true")
+    cluster.settle()
+    cluster.restart(2)
+    dedicated = {n for n, node in cluster.image.nodes.items() if node.dedicated}
+    assert {cluster.leader("a"), cluster.leader("b")} == dedicated
+
+
+def test_what_another_version_has_set_is_passed_over(caplog):
+    image = ClusterImage()
+    texts = {"of.tomorrow": "1", "fetch.max.bytes": "none", "num.partitions": "3"}
+    for record in config_records(BROKER, "", texts):
+        image.replay(record)
+    settings = in_force(Settings.broker(), image, 0)
+    assert settings[FETCH_MAX_BYTES] == 55 << 20
+    assert "of.tomorrow" in caplog.text and "fetch.max.bytes" in caplog.text
