@@ -25,7 +25,7 @@ such a group is gone after a restart, and nobody can tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafkalite.coordination.group_members import Member, Members, State
@@ -106,7 +106,7 @@ class ClassicGroup:
     @property
     def idle(self) -> bool:
         """Whether nobody is here, or about to be."""
-        return not self.members and not self.pending
+        return self.state is State.EMPTY and not self.pending
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member reads the topic, or may: it speaks as a consumer, but not clearly."""
@@ -120,14 +120,14 @@ class ClassicGroup:
         self,
         request: Fields,
         asker: Asker,
-        new_member_id: str,
+        new_id: Callable[[], str],
         version: int,
         turn: Turn,
         token: Any,
     ) -> None:
         """Have a member take part in the next generation, or tell it about this one.
 
-        `new_member_id` is one that nobody had, for whoever has none.  Two versions of the request
+        `new_id` makes one that nobody had, for whoever has none.  Two versions of the request
         changed its meaning: KIP-394 and KIP-814.
         """
         if not self._accepts(request.member_id, turn.limits.max_size):
@@ -144,13 +144,14 @@ class ClassicGroup:
                 self._join_again(member, request, protocols, turn, token)
         elif static and (known := self.members.by_instance.get(request.group_instance_id)):
             may_skip = version >= SKIP_ASSIGNMENT_SINCE
-            self._replace(known, new_member_id, request, protocols, may_skip, turn, token)
+            self._replace(known, new_id(), request, protocols, may_skip, turn, token)
         elif version >= MEMBER_ID_REQUIRED_SINCE and not static:
-            self.pending.add(new_member_id)
-            turn.put_off(self._session(new_member_id), request.session_timeout_ms)
-            turn.refuse(token, MemberIdRequired, member_id=new_member_id)
+            member_id = new_id()
+            self.pending.add(member_id)
+            turn.put_off(self._session(member_id), request.session_timeout_ms)
+            turn.refuse(token, MemberIdRequired, member_id=member_id)
         else:
-            self._add(new_member_id, request, asker, turn, token)
+            self._add(new_id(), request, asker, turn, token)
 
     def _accepts(self, member_id: str, size_max: int) -> bool:
         """Whether there is room for it; one that is in is not put out while the group is at work.

@@ -2,7 +2,7 @@
 
 A member's session is put off by every heartbeat and ends once in its life.  So putting off is two
 entries in dicts; the queue is told only of what is due earlier than it knew, and finds out about
-the rest when it comes to it.
+the rest when it comes to it.  It is made anew when most of what it holds has been put off.
 
 Time is monotonic and comes in as an argument.
 """
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
+
+SLACK = 100
 
 
 class Deadlines(Generic[K]):
@@ -69,3 +71,8 @@ class Deadlines(Generic[K]):
         self._count += 1
         self._queued_ms[key] = due_ms
         heapq.heappush(self._queue, (due_ms, self._count, key))
+        if len(self._queue) > 2 * len(self._due_ms) + SLACK:
+            self._queued_ms = dict(self._due_ms)
+            entries = enumerate(self._due_ms.items())
+            self._queue = [(due_ms, at, key) for at, (key, due_ms) in entries]
+            heapq.heapify(self._queue)

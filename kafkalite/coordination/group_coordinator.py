@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -161,7 +162,8 @@ class GroupCoordinator:
         self._check_room(sum(len(each.metadata) for each in request.protocols))
         turn = self._turn(now_ms, wall_ms)
         beginning = request.group_instance_id or asker.client_id
-        group.join(request, asker, self._new_member_id(beginning), version, turn, token)
+        new_id = partial(self._new_member_id, beginning)
+        group.join(request, asker, new_id, version, turn, token)
         self._groups[group_id] = group
         return self._decided(turn, token, group)
 
@@ -240,17 +242,13 @@ class GroupCoordinator:
         if request.retention_time_ms != NO_TIME:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
         codes = {}
-        for commit in commits:
-            metadata = commit.metadata or ""
-            place = (commit.topic, commit.partition)
-            if len(metadata) > self.limits.metadata_size_max:
-                codes[place] = OffsetMetadataTooLarge.code
+        for topic, index, offset, epoch, metadata, topic_id in commits:
+            if metadata is not None and len(metadata) > self.limits.metadata_size_max:
+                codes[topic, index] = OffsetMetadataTooLarge.code
                 continue
-            codes[place] = 0
-            offset = Offset(
-                commit.offset, commit.leader_epoch, metadata, wall_ms, expire_ms, commit.topic_id
-            )
-            turn.records.append(offset_record(OffsetKey(group_id, *place), offset))
+            codes[topic, index] = 0
+            committed = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
+            turn.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
         turn.answer(token, {"codes": codes})
         return self._decided(turn, token)
 
@@ -260,7 +258,7 @@ class GroupCoordinator:
         """OffsetDelete: the error code of each (topic, partition), as `codes`."""
         _check_id(group_id)
         group = self._known(group_id)
-        if group.members and group.protocol_type != CONSUMER:
+        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
             raise NonEmptyGroup()
         turn = self._turn(now_ms, NO_TIME)
         codes = {}
@@ -294,9 +292,9 @@ class GroupCoordinator:
         faults: dict[str, KafkaError | None] = {}
         for group_id in dict.fromkeys(group_ids):
             try:
-                _check_id(group_id)
+                # Offsets may be committed under no name at all, so they can be deleted under it.
                 group = self._known(group_id)
-                if group.members:
+                if group.state is not State.EMPTY:
                     raise NonEmptyGroup()
             except KafkaError as fault:
                 faults[group_id] = fault.again()

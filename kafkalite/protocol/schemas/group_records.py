@@ -8,8 +8,8 @@
 
 Kafka reads what is written here, and what any Kafka wrote is read.  An offset is committed so often
 that its bytes are packed by hand; the schemas say the same of it, for the tests to compare.  Its
-value is written in version 1 where it expires at a time of its own, which newer versions cannot
-say, and in 4 where the topic's id is known.
+value is written in version 1 where it expires at a time of its own, which only that version says
+(and nothing of the epoch then), and in 4 where the topic's id is known.
 
 Left out: the kinds of newer group protocols, which are passed over when read.
 """
@@ -148,7 +148,8 @@ def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
         ))  # fmt: skip
         return key, None if record.value is None else _offset_bytes(record.value)
     assert record.kind is GROUP_METADATA
-    key = GROUP_KEY_VERSION + GROUP_METADATA_KEY.write(2, {"group": record.key})
+    group_bytes = record.key.encode()
+    key = GROUP_KEY_VERSION + SHORT.pack(len(group_bytes)) + group_bytes
     if record.value is None:
         return key, None
     version = GROUP_METADATA_VERSION
@@ -184,7 +185,7 @@ def read(key: bytes, value: bytes | None) -> GroupRecord | None:
             offset = None if value is None else _offset(value)
             return GroupRecord(OFFSET_COMMIT, _offset_key(key), offset)
         if version == 2:
-            group_id = _whole(GROUP_METADATA_KEY, 2, key)["group"]
+            group_id = _group_id(key)
             fields = None if value is None else _versioned(GROUP_METADATA_VALUE, value)
             return GroupRecord(GROUP_METADATA, group_id, fields)
     except (Unpackable, UnicodeDecodeError):
@@ -202,6 +203,13 @@ def _offset_key(key: bytes) -> OffsetKey:
     (partition,) = PARTITION.unpack_from(key, topic_end)
     group, topic = key[4:group_end].decode(), key[group_end + 2 : topic_end].decode()
     return OffsetKey(group, topic, partition)
+
+
+def _group_id(key: bytes) -> str:
+    (size,) = SHORT.unpack_from(key, 2)
+    if size < 0 or 4 + size != len(key):
+        raise CorruptMessage("The key of a group is not as long as it says.")
+    return key[4:].decode()
 
 
 def _offset(value: bytes) -> Offset:

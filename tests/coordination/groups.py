@@ -1,0 +1,400 @@
+"""A group coordinator on a stage: a host that writes and replays, clients that ask, and a clock.
+
+Every record goes through its bytes.  Nobody is answered twice, or without having asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any
+
+from kafkalite.coordination.group_coordinator import (
+    Asker,
+    Commit,
+    Committed,
+    Decision,
+    GroupCoordinator,
+    GroupLimits,
+)
+from kafkalite.errors import KafkaError, KafkaStorageError
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas import group_records
+from kafkalite.protocol.schemas.groups import (
+    HEARTBEAT,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    SYNC_GROUP,
+)
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+RETENTION_MS = 7 * 24 * 3_600_000
+CHECK_MS = 600_000
+WALL_MS = 1_700_000_000_000
+"""The wall clock when the monotonic one says 0."""
+
+LIMITS = GroupLimits(
+    min_session_ms=6_000,
+    max_session_ms=1_800_000,
+    initial_rebalance_delay_ms=0,
+    max_size=1_000,
+    metadata_size_max=4_096,
+    retention_ms=RETENTION_MS,
+    retention_check_ms=CHECK_MS,
+)
+
+
+def read_as(api: Api, version: int, **fields: Any) -> Fields:
+    """A request as it comes off the wire."""
+    return api.request.read(version, api.request.write(version, fields))
+
+
+def subscription(*topics: str, version: int = 0, rest: bytes = bytes(4)) -> bytes:
+    """A consumer's metadata."""
+    named = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + named + rest
+
+
+class Asked:
+    """A request, and its answer when there is one; it is its own token."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.response: Any = None
+        self.fault: KafkaError | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.what}: {self.response if self.fault is None else self.fault!r}"
+
+    @property
+    def waits(self) -> bool:
+        return self.response is None and self.fault is None
+
+    @property
+    def code(self) -> int:
+        assert not self.waits, f"{self.what} is not answered"
+        if self.fault is not None:
+            return self.fault.code
+        if "codes" in self.response:
+            return max(self.response["codes"].values(), default=0)
+        return int(self.response["error_code"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        assert self.response is not None, f"{self} has no response"
+        return self.response[name]
+
+
+class Stage:
+    """See the module."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.now_ms = 0
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.writable = True
+        self.limits = LIMITS._replace(**limits)
+        self._ids = count(1)
+        self.machine = self._machine()
+        self.machine.loaded(0)
+
+    def _machine(self) -> GroupCoordinator:
+        return GroupCoordinator(self.limits, lambda beginning: f"{beginning}-{next(self._ids)}")
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_MS + self.now_ms
+
+    # -- the host ----------------------------------------------------------------------------
+
+    def ask(self, what: str, decide: Any) -> Asked:
+        asked = Asked(what)
+        try:
+            result = decide(asked)
+        except KafkaError as fault:
+            asked.fault = fault
+            return asked
+        if not self.take(result):
+            asked.fault = KafkaStorageError("It cannot be written.")
+        return asked
+
+    def take(self, result: Decision) -> bool:
+        """Write, replay and answer; whether it could be written."""
+        if result.records and not self.writable:
+            return False
+        for record in result.records:
+            key, value = group_records.write(record)
+            again = group_records.read(key, value)
+            assert again == record
+            self.log.append((key, value))
+            self.machine.replay(again)
+        for asked, response in result.response:
+            assert asked.fault is not None or asked.response is None, f"{asked} is answered twice"
+            asked.response = response
+        return True
+
+    def at(self, now_ms: int) -> None:
+        """Let time pass, and everything be done when it is due."""
+        assert now_ms >= self.now_ms
+        while (due_ms := self.machine.next_due_ms) is not None and due_ms <= now_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.take(self.machine.tick(self.now_ms, self.wall_ms))
+        self.now_ms = now_ms
+
+    def after(self, wait_ms: int) -> None:
+        self.at(self.now_ms + wait_ms)
+
+    def replayed(self, records: Iterable[Any]) -> GroupCoordinator:
+        machine = self._machine()
+        for record in records:
+            machine.replay(record)
+        return machine
+
+    def restart(self) -> None:
+        """A new process reads the log; whoever waited has lost its connection."""
+        self.machine = self.replayed(self.read_log())
+        self.machine.loaded(self.now_ms)
+
+    def read_log(self) -> list[Any]:
+        return [group_records.read(*entry) for entry in self.log]
+
+    # -- what is asked -----------------------------------------------------------------------
+
+    def leave(self, group_id: str, *members: tuple[str, str | None]) -> Asked:
+        return self.ask(
+            f"LeaveGroup {group_id}",
+            lambda token: self.machine.leave(
+                group_id, [(*each, None) for each in members], token, self.now_ms, self.wall_ms
+            ),
+        )
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        generation: int = -1,
+        member_id: str = "",
+        instance_id: str | None = None,
+        metadata: str = "",
+        version: int = 9,
+        **options: Any,
+    ) -> Asked:
+        request = read_as(
+            OFFSET_COMMIT,
+            version,
+            group_id=group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            **({} if instance_id is None else {"group_instance_id": instance_id}),
+            **options,
+        )
+        commits = [
+            Commit(topic, index, offset, 0 if version > 5 else -1, metadata)
+            for (topic, index), offset in offsets.items()
+        ]
+        return self.ask(
+            f"OffsetCommit {group_id}",
+            lambda token: self.machine.commit_offsets(
+                request, commits, token, self.now_ms, self.wall_ms, version
+            ),
+        )
+
+    def commit_as(self, client: Client, offsets: Mapping[tuple[str, int], int]) -> Asked:
+        return self.commit(
+            client.group_id, offsets, generation=client.generation, member_id=client.member_id
+        )
+
+    def delete_offsets(self, group_id: str, *places: tuple[str, int]) -> Asked:
+        return self.ask(
+            f"OffsetDelete {group_id}",
+            lambda token: self.machine.delete_offsets(group_id, places, token, self.now_ms),
+        )
+
+    def delete_groups(self, *group_ids: str) -> dict[str, int]:
+        """The error code of each."""
+        asked = self.ask(
+            "DeleteGroups",
+            lambda token: self.machine.delete_groups(group_ids, token, self.now_ms),
+        )
+        return {
+            group_id: 0 if fault is None else fault.code
+            for group_id, fault in asked.response.items()
+        }
+
+    def offsets(self, group_id: str) -> dict[tuple[str, int], int]:
+        return {place: each.offset for place, each in self.committed(group_id).items()}
+
+    def committed(self, group_id: str) -> dict[tuple[str, int], Committed]:
+        found = self.machine.fetch_offsets(group_id, None)
+        return {(topic, at): each for topic, by in found.items() for at, each in by.items()}
+
+    def state(self, group_id: str = "g") -> str:
+        return str(self.machine.describe(group_id, 5)["group_state"])
+
+    def member_ids(self, group_id: str = "g") -> list[str]:
+        return [each["member_id"] for each in self.machine.describe(group_id, 5)["members"]]
+
+    # -- shortcuts ---------------------------------------------------------------------------
+
+    def client(self, name: str = "c", **options: Any) -> Client:
+        return Client(self, name, **options)
+
+    def stable(self, *clients: Client) -> None:
+        """Have these join, with those who are in already, and each be assigned its own name."""
+        self.joined(*clients)
+        self.sync(*clients)
+
+    def joined(self, *clients: Client) -> None:
+        """Have these join, and those who were told of an earlier generation once more."""
+        for client in clients:
+            client.join()
+        for client in clients:
+            assert client.joined is not None
+            if self.state(client.group_id) == "PreparingRebalance" and not client.joined.waits:
+                client.join()
+        for client in clients:
+            client.hear()
+
+    def sync(self, *clients: Client) -> None:
+        """All of them sync, the leader last."""
+        leader = next(client for client in clients if client.leads)
+        others = [client for client in clients if client is not leader]
+        asked = [client.sync() for client in others]
+        asked.append(leader.sync({each.member_id: each.name.encode() for each in clients}))
+        assert [each.code for each in asked] == [0] * len(asked), asked
+
+
+class Client:
+    """A member to be, or one that is; it knows what it was told."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        *,
+        group_id: str = "g",
+        instance_id: str | None = None,
+        protocols: Mapping[str, bytes] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 9,
+    ) -> None:
+        self.stage = stage
+        self.name = name
+        self.group_id = group_id
+        self.instance_id = instance_id
+        self.protocols = protocols or {"range": subscription("t")}
+        self.protocol_type = protocol_type
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.version = version
+        self.member_id = ""
+        self.joined: Asked | None = None
+
+    def ask_to_join(self) -> Asked:
+        """One JoinGroup, with the id that it has."""
+        static = {} if self.instance_id is None else {"group_instance_id": self.instance_id}
+        request = read_as(
+            JOIN_GROUP,
+            self.version,
+            group_id=self.group_id,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=self.rebalance_ms,
+            member_id=self.member_id,
+            protocol_type=self.protocol_type,
+            protocols=[{"name": n, "metadata": m} for n, m in self.protocols.items()],
+            **static,
+        )
+        self.joined = self.stage.ask(
+            f"JoinGroup {self.name}",
+            lambda token: self.stage.machine.join(
+                self.group_id,
+                request,
+                Asker(self.name, "/127.0.0.1"),
+                self.version,
+                token,
+                self.stage.now_ms,
+                self.stage.wall_ms,
+            ),
+        )
+        return self.joined
+
+    def join(self) -> Asked:
+        """As clients do: a second time with the id that the first brought."""
+        asked = self.ask_to_join()
+        if not asked.waits and asked.code == 79:
+            self.member_id = asked.member_id
+            asked = self.ask_to_join()
+        self.hear()
+        return asked
+
+    def hear(self) -> None:
+        """Take the id from an answer."""
+        if self.joined is not None and not self.joined.waits and self.joined.code == 0:
+            self.member_id = self.joined.member_id
+
+    @property
+    def generation(self) -> int:
+        assert self.joined is not None
+        return int(self.joined.generation_id)
+
+    @property
+    def leads(self) -> bool:
+        assert self.joined is not None
+        self.hear()
+        return bool(self.joined.leader == self.member_id)
+
+    def sync(
+        self, assignments: Mapping[str, bytes] | None = None, *, generation: int | None = None,
+        **options: Any,
+    ) -> Asked:  # fmt: skip
+        self.hear()
+        given = (assignments or {}).items()
+        request = read_as(
+            SYNC_GROUP,
+            5,
+            group_id=self.group_id,
+            generation_id=self.generation if generation is None else generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            assignments=[{"member_id": to, "assignment": what} for to, what in given],
+            **options,
+        )
+        return self.stage.ask(
+            f"SyncGroup {self.name}",
+            lambda token: self.stage.machine.sync(
+                request, 5, token, self.stage.now_ms, self.stage.wall_ms
+            ),
+        )
+
+    def beat(self, generation: int | None = None) -> Asked:
+        self.hear()
+        request = read_as(
+            HEARTBEAT,
+            4,
+            group_id=self.group_id,
+            generation_id=self.generation if generation is None else generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        return self.stage.ask(
+            f"Heartbeat {self.name}",
+            lambda token: self.stage.machine.heartbeat(request, token, self.stage.now_ms),
+        )
+
+    def commit(self, offset: int, generation: int | None = None, **options: Any) -> Asked:
+        self.hear()
+        return self.stage.commit(
+            self.group_id,
+            {("t", 0): offset},
+            generation=self.generation if generation is None else generation,
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            **options,
+        )
+
+    def leave(self) -> Asked:
+        return self.stage.leave(self.group_id, (self.member_id, self.instance_id))
