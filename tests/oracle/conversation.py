@@ -8,10 +8,11 @@ is left must be equal.
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.ids import NO_ID
@@ -26,7 +27,20 @@ NOW_WITHIN_MS = 3_600_000
 
 # Lists that are maps: a missing entry is then one difference, and not one in every later place.
 KEYED_BY = {"api_keys": "api_key", "configs": "name"}
-ORDERED_BY = ("name", "topic", "topic_id", "partition_index", "index", "partition", "node_id")
+ORDERED_BY = (
+    "name", "topic", "topic_id", "partition_index", "index", "partition", "node_id", "key",
+    "group_id", "group_instance_id", "metadata", "member_metadata", "member_id",
+    "resource_type", "resource_name", "producer_id", "partition_id",
+)  # fmt: skip
+MADE_UP = ("topic_id", "member_id", "producer_id")
+WHERE_IT_IS = (
+    "listeners", "advertised.listeners", "log.dir", "log.dirs", "controller.quorum.voters",
+)  # fmt: skip
+UNTOLD = (-1, "", None, "none")
+NAMES = ("name", "topic", "group_id", "resource_name")
+
+# A broker makes member ids by hanging a random one on what it knows of the client.
+GIVEN_ID = re.compile(r"-?[0-9a-zA-Z_-]{22}$|-?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class Topic(NamedTuple):
@@ -40,38 +54,74 @@ class Conversation:
     def __init__(self, bootstrap: str, scene: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.address = (host, int(port))
+        self.bootstrap = bootstrap
         self.scene = scene
         self.said: list[dict[str, object]] = []
         self.symbols: dict[tuple[str, object], str] = {}
         self.connection: socket.socket | None = None
         self.correlation_id = 0
         self.topic_count = 0
+        self.others: list[Conversation] = []
 
     def __enter__(self) -> Conversation:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.hang_up()
+        for other in self.others:
+            other.hang_up()
+
+    def beside(self) -> Conversation:
+        """Another connection to the same broker; what is said on it goes into the same book."""
+        other = Conversation(self.bootstrap, self.scene)
+        other.said, other.symbols = self.said, self.symbols
+        self.others.append(other)
+        return other
 
     # What a scene says
 
     def ask(
-        self, api: Api, version: int, body: Mapping[str, object], *, note: str = "", only: str = ""
+        self,
+        api: Api,
+        version: int,
+        body: Mapping[str, object],
+        *,
+        note: str = "",
+        only: str = "",
+        veil: Sequence[str] = (),
     ) -> Fields | None:
         """Ask and write down; None when the broker hung up, or said nothing, instead of answering.
 
-        `only` keeps one topic of an answer that lists them all."""
+        `only` keeps what bears this name of an answer that lists everything.  Of a field under the
+        `veil` no more is written down than that something was told."""
         try:
-            answer = self.quietly(api, version, body)
-            shown = "closed" if answer is None else self.plain(answer)
+            self.begin(api, version, body)
+        except ConnectionError:
+            self.hang_up()
+        return self.hear(api, version, note=note, only=only, veil=veil)
+
+    def begin(self, api: Api, version: int, body: Mapping[str, object]) -> None:
+        """Ask what may be answered only later; `hear` waits for it and writes it down."""
+        self.send_frame(self.header(api, version) + api.request.write(version, dict(body)))
+
+    def hear(
+        self, api: Api, version: int, *, note: str = "", only: str = "", veil: Sequence[str] = ()
+    ) -> Fields | None:
+        """The answer to what was begun; the arguments are those of `ask`."""
+        answer = None
+        try:
+            frame = self.receive_frame()
+            answer = None if frame is None else self.read_answer(api, version, frame)
+            shown = "closed" if answer is None else veiled(self.plain(answer), veil)
         except TimeoutError:
             self.hang_up()
-            answer, shown = None, "silence"
-        if only and isinstance(shown, dict):
-            shown["topics"] = [topic for topic in shown["topics"] if topic["name"] == only]
+            shown = "silence"
+        self.write_down(api, version, note, kept(shown, only) if only else shown)
+        return answer
+
+    def write_down(self, api: Api, version: int, note: str, shown: object) -> None:
         what = " ".join(part for part in (api.name, f"v{version}", note) if part)
         self.said.append({"asked": what, "answer": shown})
-        return answer
 
     def ask_without_answer(self, api: Api, version: int, body: Mapping[str, object]) -> None:
         """Send a request that is not answered (Produce with acks=0)."""
@@ -102,14 +152,24 @@ class Conversation:
 
     def exchange(self, frame: bytes) -> bytes | None:
         """One frame out, one frame in; None when the broker closed the connection."""
-        line = self.line()
-        stream = line.makefile("rb")
         try:
-            line.sendall(struct.pack(">i", len(frame)) + frame)
-            prefix = stream.read(4)
-            answer = stream.read(int.from_bytes(prefix, "big"))
+            self.send_frame(frame)
         except ConnectionError:
-            prefix = answer = b""
+            self.hang_up()
+        return self.receive_frame()
+
+    def send_frame(self, frame: bytes) -> None:
+        self.line().sendall(struct.pack(">i", len(frame)) + frame)
+
+    def receive_frame(self) -> bytes | None:
+        if self.connection is None:
+            return None
+        with self.connection.makefile("rb") as stream:
+            try:
+                prefix = stream.read(4)
+                answer = stream.read(int.from_bytes(prefix, "big"))
+            except ConnectionError:
+                prefix = answer = b""
         if len(prefix) < 4:
             self.hang_up()
             return None
@@ -151,12 +211,18 @@ class Conversation:
     def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> None:
         """Come back when what this broker says of the topic is what the scene waits for."""
         body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        self.await_answer(cluster.METADATA, 9, body, lambda answer: wanted(answer.topics[0]))
+
+    def await_answer(
+        self, api: Api, version: int, body: Mapping[str, object], wanted: Callable[[Fields], bool]
+    ) -> None:
+        """Come back when this is answered as the scene waits for it."""
         begun = time.monotonic()
         while True:
-            answer = self.quietly(cluster.METADATA, 9, body)
-            if answer is not None and wanted(answer.topics[0]):
+            answer = self.quietly(api, version, body)
+            if answer is not None and wanted(answer):
                 return
-            assert time.monotonic() - begun < PATIENCE_S, f"{name} stays {answer}"
+            assert time.monotonic() - begun < PATIENCE_S, f"{api.name} stays {answer}"
             time.sleep(0.002)
 
     def producer_id(self) -> int:
@@ -198,13 +264,17 @@ class Conversation:
 
     def plain(self, value: object, name: str = "") -> object:
         if isinstance(value, dict):
-            return {key: self.plain(each, key) for key, each in value.items()}
+            here = value.get("name") in WHERE_IT_IS and value.get("value")
+            plain = {key: self.plain(each, key) for key, each in value.items()}
+            return {**plain, "value": "here"} if here else plain
         if isinstance(value, list):
             return self.plain_list(value, name)
-        if name in ("error_message", "batch_index_error_message"):
+        if name in ("error_message", "batch_index_error_message", "documentation"):
             return value and "text"
-        if name in ("host", "port", "cluster_id"):
-            return "here"
+        if name in ("host", "port", "cluster_id", "client_host"):
+            return value if value in ("", -1) else "here"
+        if name in ("member_id", "leader") and GIVEN_ID.search(str(value)):
+            return self.symbol("member", value)
         if name == "finalized_features_epoch":
             return value if value == -1 else "told"
         if (name == "producer_id" and value != -1) or (name == "session_id" and value != 0):
@@ -220,8 +290,11 @@ class Conversation:
         if name in KEYED_BY:
             key = KEYED_BY[name]
             return {str(each[key]): self.plain(each) for each in values}  # type: ignore[index]
-        listed = [self.plain(each) for each in values]
-        return sorted(listed, key=place) if values and isinstance(values[0], dict) else listed
+        if not values or not isinstance(values[0], dict):
+            return [self.plain(each) for each in values]
+        # Ids are named in the order in which they appear, so that order must not be an accident.
+        appearing = sorted(values, key=lambda entry: place(entry, without=MADE_UP))
+        return sorted((self.plain(each) for each in appearing), key=place)
 
     def plain_bytes(self, value: bytes, name: str) -> object:
         if name == "records":
@@ -238,9 +311,35 @@ class Conversation:
         return self.symbols[(name, value)]
 
 
-def place(entry: object) -> tuple[str, ...]:
+def place(entry: object, without: Sequence[str] = ()) -> tuple[str, ...]:
     assert isinstance(entry, dict)
-    return tuple(f"{entry[key]!s:0>8}" for key in ORDERED_BY if key in entry)
+    keys = [key for key in ORDERED_BY if key in entry and key not in without]
+    return tuple(f"{entry[key]!s:0>8}" for key in keys)
+
+
+def kept(shown: object, name: str) -> object:
+    """An answer whose lists hold only what bears this name, where they hold what has names."""
+    if isinstance(shown, dict):
+        return {key: kept(each, name) for key, each in shown.items()}
+    if isinstance(shown, list):
+        return [kept(each, name) for each in shown if called(each) in (None, name)]
+    return shown
+
+
+def called(entry: object) -> object:
+    """The name an entry of a list bears, if it bears one."""
+    names = [entry[key] for key in NAMES if key in entry] if isinstance(entry, dict) else []
+    return names[0] if names else None
+
+
+def veiled(shown: object, names: Sequence[str]) -> object:
+    """An answer of whose fields of these names nothing is left but that they tell something."""
+    if isinstance(shown, dict):
+        return {
+            key: "told" if key in names and each not in UNTOLD else veiled(each, names)
+            for key, each in shown.items()
+        }
+    return [veiled(each, names) for each in shown] if isinstance(shown, list) else shown
 
 
 def is_led(found: Fields, partitions: int) -> bool:

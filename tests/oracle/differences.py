@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from tests.oracle.recording import Difference
+from tests.oracle.recording import ABSENT, Difference
 
 ANYTHING = "(anything)"
 
@@ -47,6 +47,14 @@ ONCE = "who says a thing twice is answered twice; Kafka keeps one of the two and
 IN_TIME = "what was done in time is no time-out, however little time was given"
 TEXT = "a string is text, or the request is refused; Kafka puts signs of doubt into it"
 ONE_NULL = "null is -1; any other negative length is a lie, and Kafka believes it"
+ECHOED = "a topic without partitions is answered as it was sent"
+AT_RUN_TIME = "what nothing stands against may be changed while it runs; Kafka wants a restart"
+NEWER = "the newer group protocols: " + LATER
+IN_A_FILE = "the oracle was told in its file of properties; ours was told nothing, or by flags"
+ITS_OWN_DEFAULT = (
+    "a key that nobody set is told with the default that it has, where Kafka tells no synonyms of "
+    "keys that are a topic's alone, nor of those that are said in hours"
+)
 DURABILITY = "durability is ours to name: its keys are not Kafka's"
 
 DIFFERENCES = (
@@ -78,10 +86,7 @@ DIFFERENCES = (
     # Produce
     Listed("produce.*", "*", "*.error_message", SAYS_WHY),
     Listed("produce.a_request_may_be_empty*", "* null records", "", ACCIDENT),
-    Listed(
-        "produce.a_request_may_be_empty*", "* no partitions", "responses",
-        "a topic without partitions is answered as it was sent",
-    ),
+    Listed("produce.a_request_may_be_empty*", "* no partitions", "responses", ECHOED),
     Listed("produce.entries_may_come_twice*", "*", "*", ONCE),
     Listed(
         "produce.a_damaged_batch*", "* length one short", "*.error_code",
@@ -175,6 +180,125 @@ DIFFERENCES = (
         "a value is told as it was understood; Kafka keeps the spaces",
     ),
     Listed("topics.policies_may_be_both*", "*", "*", LATER),
+    # Groups
+    Listed(
+        "membership.a_group_has_a_coordinator*", "*", "error_message",
+        "where nothing is wrong nothing is said; Kafka says NONE", ours="",
+    ),
+    *(
+        Listed("membership.a_group_has_*", "* a share *", path, "share groups: " + LATER)
+        for path in ("*error_code", "coordinators.0.error_message")
+    ),
+    Listed(
+        "membership.odd_wishes*", "JoinGroup * a protocol without a name", "protocol_name",
+        "a protocol that has no name is still the one that was agreed on, and not none",
+    ),
+    Listed("committed.whoever_reads*", "* no partitions", "topics", ECHOED),
+    Listed("committed.offsets_are_deleted", "* no partitions", "topics", ECHOED),
+    Listed(
+        "committed.offsets_are_deleted", "* of a group without offsets", "*",
+        "a group of which nothing is left is gone at once; Kafka finds that out by the next "
+        "look for what has expired",
+    ),
+    Listed(
+        "committed.a_group_with_members*", "* both of an unknown group", "*.error_code",
+        "a group of nothing but offsets is in no generation; Kafka finds first that it has no "
+        "such member",
+    ),
+    Listed(
+        "groups.groups_are_described*", "* unknown with operations", "*authorized_operations",
+        "what may be done to a group that is not there is told as well",
+    ),
+    Listed("groups.groups_are_deleted*", "DeleteGroups v3 *", "*.error_message", SAYS_WHY),
+    # Looking behind the topics
+    Listed("administration.a_leader_tells*", "*", "*.error_message", SAYS_WHY),
+    Listed(
+        "administration.a_leader_tells*", "* an illegal topic", "*.error_code",
+        "a topic whose name cannot be is a topic that is not there", ours=3,
+    ),
+    Listed("administration.who_leads*", "* the same twice", "*", ONCE),
+    Listed("administration.who_leads*", "* without patience", "*", IN_TIME),
+    # Configuration
+    Listed("configs.*", "DescribeConfigs *", "*.error_message", SAYS_WHY),
+    Listed("configs.*", "*AlterConfigs *", "*.error_message", SAYS_WHY),
+    Listed("configs.a_topic_tells*", "* twice", "results", ONCE),
+    Listed("configs.*", "*", "*.configs.durability", DURABILITY),
+    Listed("configs.*", "*", "*.configs.flush.bytes", DURABILITY),
+    Listed("configs.*", "*", "*.configs.flush.ms.value", DURABILITY),
+    Listed("configs.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
+    Listed("configs.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
+    Listed("configs.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
+    Listed(
+        "configs.*", "*", "*.configs.max.decompressed.message.bytes",
+        "what is unfolded is bounded by message.max.bytes, not by a key of its own",
+    ),
+    *(
+        Listed(
+            "configs.*", "*", f"*.configs.min.insync.replicas{path}",
+            "Kafka writes its default into the cluster's own configuration; here it is a default",
+        )
+        for path in ("", ".config_source", ".synonyms")
+    ),
+    *(
+        Listed(
+            "configs.what_groups_and_metrics*", "*", f"*.configs.{kind}.*", NEWER, ours=ABSENT
+        )
+        for kind in ("consumer", "share", "streams")
+    ),
+    *(
+        Listed("configs.metrics_and_groups*", asked, path, NEWER)
+        for asked, path in (
+            ("* a group's consumer.*", "*.error_code"),
+            ("DescribeConfigs * afterwards", "*.configs.consumer.session.timeout.ms"),
+            ("ListConfigResources v1", "config_resources"),
+        )
+    ),
+    Listed("configs.*", "*", "*.synonyms", ITS_OWN_DEFAULT),
+    *(
+        Listed("configs.a_node_*", "*", f"*.configs.{path}", why)
+        for path, why in (
+            ("advertised.listeners.value", "where it is found is told; Kafka tells null"),
+            ("auto.create.topics.enable.read_only", AT_RUN_TIME),
+            ("num.partitions.read_only", AT_RUN_TIME),
+            ("listeners.read_only", "listeners are what it was started with"),
+            ("log.dirs.config_source", IN_A_FILE),
+            ("log.dirs.synonyms.0.*", IN_A_FILE),
+            ("node.id.config_source", IN_A_FILE),
+            ("node.id.synonyms.0.source", IN_A_FILE),
+            ("offsets.topic.replication.factor.config_source", IN_A_FILE),
+        )
+    ),
+    Listed(
+        "configs.a_node_tells_its*", "* of node '00'", "*",
+        "a node's id has one way to be written",
+    ),
+    Listed(
+        "configs.*", "* a key nobody knows*", "*.error_code",
+        "a key that nobody knows is refused, and never silently accepted",
+    ),
+    Listed(
+        "configs.a_node_is_configured_while*", "* of node '7'", "*.error_code",
+        "there is a code for a node that is not there", ours=102,
+    ),
+    Listed(
+        "configs.metrics_and_groups*", "* metrics' interval.ms soon", "*.error_code",
+        "whatever is wrong with a value of a client's metrics is an invalid request; Kafka calls "
+        "a word for a number an invalid config",
+    ),
+    *(
+        Listed("configs.a_node_tells_all*", "*", f"results.0.configs.{path}", why, ours=ours)
+        for path, why, ours in (
+            ("*", "keys of what a later part brings, or of what one host does not have", ABSENT),
+            ("*.read_only", AT_RUN_TIME, False),
+            ("num.recovery.threads.per.data.dir.read_only", "read once, at the start", True),
+            ("log.flush.interval.ms.*", DURABILITY, ANYTHING),
+            ("group.initial.rebalance.delay.ms.config_source", IN_A_FILE, 5),
+            ("offsets.topic.num.partitions.config_source", IN_A_FILE, 5),
+            ("queued.max.request.bytes.*", "what may wait is bounded from the start", ANYTHING),
+            ("storage.min.free.bytes", "a disk is not filled to its last byte", ANYTHING),
+            ("worker*", "processes of a host are ours", ANYTHING),
+        )
+    ),
     # The wire
     Listed("wire.headers_may_be_odd", "*client id that is no UTF-8", "", TEXT),
     Listed("wire.headers_may_be_odd", "*client id of negative length", "", ONE_NULL),

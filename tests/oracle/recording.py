@@ -21,6 +21,8 @@ from tools.apache_kafka import BROKER, ApacheKafka
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 ABSENT = "(absent)"
+# As ours is: groups that begin at once, in one partition.
+PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 
 Said = list[dict[str, object]]
 
@@ -58,7 +60,10 @@ def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
 
 def record() -> dict[str, Said]:
     """Play the scenes against a fresh Apache Kafka, and keep what it said."""
-    with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch)) as kafka:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ApacheKafka(Path(scratch), PROPERTIES) as kafka,
+    ):
         said = play(kafka.bootstrap)
     broken = [name for name, lines in said.items() if "broke off" in str(lines[-1]["answer"])]
     if broken:

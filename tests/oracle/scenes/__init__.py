@@ -35,8 +35,13 @@ def scene(
 def load() -> dict[str, Callable[[Conversation], None]]:
     """Every scene there is."""
     from tests.oracle.scenes import (  # noqa: F401  (they enter themselves)
+        administration,
         cluster,
+        committed,
+        configs,
         fetch,
+        groups,
+        membership,
         offsets,
         produce,
         topics,
