@@ -12,6 +12,7 @@ import pytest
 
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
+from kafkalite.config.settings import Settings
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
@@ -58,6 +59,34 @@ def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> Non
     clock.advance(240_000)
     logs.tick(clock.monotonic_ms())
     assert log.log_start_offset == 1
+    logs.close()
+
+
+def test_new_intervals_count_from_when_they_are_set(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    kept = settings({keys.RETENTION_MS: 1000, keys.FILE_DELETE_DELAY_MS: 10 * MINUTE_MS})
+    log = logs.create("t", TOPIC_ID, 0, kept)
+    log.append(batch(b"v"), 0)
+    clock.advance(2_000)
+    often = {
+        "log.retention.check.interval.ms": "300",
+        "log.flush.offset.checkpoint.interval.ms": "200",
+    }
+    logs.reconfigure(Settings.broker(often))
+    assert logs.tick(clock.monotonic_ms()) == 200
+    clock.advance(200)
+    assert logs.tick(clock.monotonic_ms()) == 100
+    assert (tmp_path / RECOVERY_CHECKPOINT).exists()
+    assert log.log_start_offset == 0
+    clock.advance(100)
+    assert logs.tick(clock.monotonic_ms()) == 100
+    assert log.log_start_offset == 1
+    logs.reconfigure(Settings.broker())  # what was due stays due, once
+    clock.advance(100)
+    assert logs.tick(clock.monotonic_ms()) == 200
+    clock.advance(200)
+    assert logs.tick(clock.monotonic_ms()) == 59_800
     logs.close()
 
 

@@ -230,6 +230,29 @@ def test_no_more_connections_than_allowed_and_the_next_waits_for_a_place(world):
     assert second.ask(b"me too").answer() == b"me too"
 
 
+def test_when_more_are_allowed_who_waits_is_let_in_at_once(world):
+    here = world(connections_max=1)
+    first = here.client()
+    here.connected(1)
+    second = here.client().ask(b"let me in")
+    here.quiet()
+    assert len(here.reactor.connections) == 1
+    here.reactor.reconfigure(here.reactor.limits._replace(connections_max=2))
+    assert second.answer() == b"let me in"
+    assert first.ask(b"me too").answer() == b"me too"
+
+
+def test_a_shorter_idle_time_counts_for_who_is_there(world):
+    clock = ManualClock()
+    here = world(clock=clock, idle_ms_max=600_000)
+    here.client().ask(b"x").answer()
+    here.reactor.reconfigure(here.reactor.limits._replace(idle_ms_max=10_000))
+    for _ in range(4):
+        clock.advance(5_000)
+        here.tick()
+    assert here.reactor.connections == []
+
+
 def test_an_address_gets_no_more_connections_than_allowed(world):
     here = world(connections_per_address_max=2)
     first, second = here.client(), here.client()
