@@ -53,6 +53,7 @@ from kafkalite.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidGroupId,
+    InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
     NonEmptyGroup,
@@ -94,6 +95,9 @@ UNKNOWN_DESCRIBED_SINCE = 6
 """The version of DescribeGroups that says so of a group that is not there (KIP-1043)."""
 
 TIME_MAX = (1 << 63) - 1
+TEXT_SIZE_MAX = (1 << 15) - 1
+"""The longest text that a record says; a request can say longer ones."""
+MEMBER_ID_BEGINNING_MAX = 255
 
 
 class Unwritten(NamedTuple):
@@ -160,8 +164,10 @@ class GroupCoordinator:
                 raise UnknownMemberId()
             group = ClassicGroup(group_id)
         self._check_room(sum(len(each.metadata) for each in request.protocols))
+        names = [protocol.name for protocol in request.protocols]
+        _check_texts(request.group_instance_id, request.protocol_type, *names)
         turn = self._turn(now_ms, wall_ms)
-        beginning = request.group_instance_id or asker.client_id
+        beginning = (request.group_instance_id or asker.client_id)[:MEMBER_ID_BEGINNING_MAX]
         new_id = partial(self._new_member_id, beginning)
         group.join(request, asker, new_id, version, turn, token)
         self._groups[group_id] = group
@@ -227,6 +233,7 @@ class GroupCoordinator:
     ) -> Decision:
         """OffsetCommit: the error code of each (topic, partition), as `codes`."""
         group_id = request.group_id
+        _check_texts(group_id)
         turn = self._turn(now_ms, wall_ms)
         group = self._groups.get(group_id)
         if group is not None:
@@ -243,7 +250,7 @@ class GroupCoordinator:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
         codes = {}
         for topic, index, offset, epoch, metadata, topic_id in commits:
-            if metadata is not None and len(metadata) > self.limits.metadata_size_max:
+            if metadata and not self._may_keep(metadata):
                 codes[topic, index] = OffsetMetadataTooLarge.code
                 continue
             codes[topic, index] = 0
@@ -251,6 +258,9 @@ class GroupCoordinator:
             turn.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
         turn.answer(token, {"codes": codes})
         return self._decided(turn, token)
+
+    def _may_keep(self, metadata: str) -> bool:
+        return len(metadata) <= self.limits.metadata_size_max and _fits(metadata)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]], token: Any, now_ms: int
@@ -524,3 +534,13 @@ class GroupCoordinator:
 def _check_id(group_id: str) -> None:
     if not group_id:
         raise InvalidGroupId("The id of a group of members is not empty.")
+    _check_texts(group_id)
+
+
+def _check_texts(*texts: str | None) -> None:
+    if not all(text is None or _fits(text) for text in texts):
+        raise InvalidRequest(f"A name in a group takes at most {TEXT_SIZE_MAX} bytes.")
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= TEXT_SIZE_MAX // 4 or len(text.encode()) <= TEXT_SIZE_MAX

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: as Kafka writes them, as it once wrote them, and as nobody did."""
+"""Records of `__consumer_offsets`: as Kafka writes them, as it once did, and as nobody ever did."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafkalite.errors import CorruptMessage
 from kafkalite.protocol.schemas import group_records
 from kafkalite.protocol.schemas.group_records import (
-    NO_ID,
     GROUP_METADATA_KEY,
+    NO_ID,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
     Offset,

@@ -21,7 +21,7 @@ from struct import error as Unpackable
 from typing import Any, NamedTuple
 
 from kafkalite.errors import CorruptMessage, InvalidRequest
-from kafkalite.protocol.schema import Message
+from kafkalite.protocol.schema import ANSWER_UNITS_MAX, Message
 from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
 
 OFFSET_COMMIT = "OffsetCommit"
@@ -110,6 +110,7 @@ GROUP_METADATA_VALUE = Message(
     ),
     versions="0-4",
     flexible="4+",
+    units_max=ANSWER_UNITS_MAX,
 )  # fmt: skip
 SUBSCRIPTION = Message(
     "subscription",

@@ -1,0 +1,272 @@
+"""What is left of groups after a restart, and what no client can do to a coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.coordination import group_coordinator, group_turn
+from kafkalite.protocol.schemas.group_records import group_record
+from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, subscription
+
+NONE, INVALID_GROUP_ID, UNKNOWN_MEMBER, INVALID_REQUEST, MAX_SIZE_REACHED = 0, 24, 25, 42, 81
+ILLEGAL_GENERATION, FENCED, REBALANCE_IN_PROGRESS, METADATA_TOO_LARGE = 22, 82, 27, 12
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+# -- after a restart -----------------------------------------------------------------------------
+
+
+def test_members_that_come_back_in_time_find_their_generation(stage):
+    first, second = stage.client("a"), stage.client("b", instance_id="i")
+    stage.stable(first, second)
+    first.commit(7)
+    before = stage.machine.describe("g", 6)
+    stage.after(SESSION_MS - 1)
+    stage.restart()
+    assert stage.machine.describe("g", 6) == before
+    stage.after(SESSION_MS - 1)
+    assert (first.beat().code, second.beat().code) == (NONE, NONE)
+    assert first.commit(8).code == NONE
+    assert second.sync().assignment == b"b"
+    assert stage.offsets("g") == {("t", 0): 8}
+
+
+def test_members_that_do_not_are_out(stage):
+    first, second = stage.client("a"), stage.client("b")
+    stage.stable(first, second)
+    stage.restart()
+    stage.after(SESSION_MS - 1)
+    first.beat()
+    stage.after(1)
+    assert stage.member_ids() == ["a-1"]
+    assert first.beat().code == REBALANCE_IN_PROGRESS
+
+
+def test_a_generation_that_was_not_assigned_begins_again(stage):
+    first, second = stage.client("a"), stage.client("b")
+    stage.stable(first)
+    second.join()
+    assert first.join().generation_id == 2
+    stage.restart()
+    assert stage.state() == "Stable"
+    assert first.beat().code == ILLEGAL_GENERATION
+    assert second.sync().code == UNKNOWN_MEMBER
+    second.member_id = ""
+    second.join()
+    assert first.join().generation_id == second.joined.generation_id == 2
+    stage.sync(first, second)
+
+
+def test_whose_place_was_taken_is_fenced_after_a_restart_too(stage):
+    first, second = stage.client("a"), stage.client("b", instance_id="i")
+    stage.stable(first, second)
+    again = stage.client("b", instance_id="i")
+    again.join()
+    stage.restart()
+    assert second.beat().code == FENCED
+    assert again.beat().code == NONE
+    assert again.sync().assignment == b"b"
+
+
+def test_an_id_that_was_given_out_before_is_unknown(stage):
+    client = stage.client()
+    client.member_id = client.ask_to_join().member_id
+    stage.restart()
+    assert client.ask_to_join().code == UNKNOWN_MEMBER
+
+
+def test_an_empty_group_goes_on_counting_generations(stage):
+    client = stage.client()
+    stage.stable(client)
+    client.leave()
+    stage.restart()
+    assert stage.state() == "Empty"
+    assert stage.machine.list()[0]["protocol_type"] == "consumer"
+    client.member_id = ""
+    assert client.join().generation_id == 3
+
+
+def test_a_deleted_group_stays_deleted(stage):
+    stage.commit("g", {("t", 0): 1})
+    client = stage.client()
+    stage.stable(client)
+    client.leave()
+    stage.delete_groups("g")
+    stage.restart()
+    assert stage.machine.list() == []
+    assert stage.offsets("g") == {}
+
+
+def test_a_group_that_may_be_no_longer_so_large_loses_those_who_come_last(stage):
+    first, second, third = clients = [stage.client(name) for name in "abc"]
+    stage.stable(*clients)
+    stage.limits = stage.limits._replace(max_size=2)
+    stage.restart()
+    assert stage.state() == "PreparingRebalance"
+    assert [client.join().waits for client in (first, second)] == [True, True]
+    assert third.join().code == MAX_SIZE_REACHED
+    assert [client.joined.code for client in (first, second)] == [NONE, NONE]
+
+
+def test_the_fewest_records_make_the_same_again(stage):
+    first, second = stage.client("a"), stage.client("b", instance_id="i")
+    stage.stable(first, second)
+    for offset in range(10):
+        first.commit(offset)
+    stage.commit("simple", {("t", 0): 7, ("u", 1): 8}, metadata="m")
+    records = [*stage.machine.records()]
+    assert len(records) == 4
+    again = stage.replayed(records)
+    again.loaded(0)
+    assert again.describe("g", 6) == stage.machine.describe("g", 6)
+    assert again.fetch_offsets("simple", None) == stage.machine.fetch_offsets("simple", None)
+    assert [*again.records()] == records
+
+
+def test_records_may_be_read_while_the_machine_goes_on(stage):
+    for at in range(4):
+        stage.commit(f"g{at}", {("t", 0): 1, ("t", 1): 1})
+    left = stage.machine.records()
+    taken = [next(left)]
+    stage.delete_groups("g1")
+    stage.commit("g2", {("t", 0): 2})
+    stage.commit("g4", {("t", 0): 3})
+    taken += left
+    assert not [record for record in taken if record.key.group == "g1"]
+    again = stage.replayed(taken)
+    assert again.fetch_offsets("g2", None)["t"][0].offset == 2
+
+
+def test_what_is_not_awaited_is_kept_and_disturbs_nobody(stage):
+    client = stage.client()
+    stage.stable(client)
+    value = stage.machine._groups["g"].kept
+    stage.machine.replay(group_record("g", {**value, "generation": 9, "members": []}))
+    assert stage.state() == "Stable"
+    assert client.beat().code == NONE
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"generation": -5},
+        {"leader": "nobody"},
+        {"leader": None},
+        {"protocol": None},
+        {"protocol_type": ""},
+        {"current_state_timestamp": -1},
+        {"members": "twice"},
+        {"members": "timeouts"},
+    ],
+    ids=str,
+)
+def test_a_strange_record_makes_a_group_that_can_be_used(stage, changed):
+    first, second = stage.client("a"), stage.client("b", instance_id="i")
+    stage.stable(first, second)
+    value = stage.machine._groups["g"].kept
+    if changed.get("members") == "twice":
+        changed = {"members": [*value["members"], *value["members"]]}
+    elif changed.get("members") == "timeouts":
+        odd = {"session_timeout": -1, "rebalance_timeout": -1}
+        changed = {"members": [{**each, **odd} for each in value["members"]]}
+    stage.take(group_coordinator.Result([], [group_record("g", {**value, **changed})]))
+    stage.restart()
+    assert len(stage.member_ids()) == 2
+    stage.client("c").join()
+    stage.after(REBALANCE_MS)
+    stage.after(REBALANCE_MS)
+    stage.after(REBALANCE_MS)
+    assert stage.state() in ("Empty", "CompletingRebalance", "Stable", "Dead")
+
+
+# -- what no client can do -----------------------------------------------------------------------
+
+
+def test_what_members_say_is_bounded_over_all_groups(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 5_000_000)
+    big = {"range": bytes(1_000_000)}
+    clients = [stage.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
+    codes = [client.join().code for client in clients]
+    assert codes == [NONE] * 4 + [MAX_SIZE_REACHED] * 4
+    assert stage.client("small", group_id="small").join().code == NONE
+    clients[0].leave()
+    assert clients[-1].join().code == NONE
+
+
+def test_what_a_leader_assigns_counts_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 5_000_000)
+    client = stage.client()
+    stage.joined(client)
+    assert client.sync({client.member_id: bytes(6_000_000)}).code == MAX_SIZE_REACHED
+    assert client.sync({client.member_id: bytes(4_000_000)}).code == NONE
+    assert stage.client("b", protocols={"range": bytes(2_000_000)}).ask_to_join().code == (
+        MAX_SIZE_REACHED
+    )
+
+
+def test_ids_and_groups_count_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    codes = [stage.client(group_id=f"g{at}").ask_to_join().code for at in range(100)]
+    assert codes[0] == 79
+    assert codes[-1] == MAX_SIZE_REACHED
+    stage.after(SESSION_MS)
+    assert stage.machine._size == 0
+    codes = [stage.client().ask_to_join().code for _ in range(300)]
+    assert codes[-1] == MAX_SIZE_REACHED
+    stage.after(SESSION_MS)
+    assert stage.machine._size == 0
+
+
+def test_nothing_is_left_of_groups_that_are_gone(stage):
+    for round_ in range(3):
+        clients = [stage.client(name, instance_id=f"i{name}") for name in "abcd"]
+        stage.stable(*clients)
+        clients[0].join()
+        stage.machine.forget(clients[0].joined)
+        clients[1].ask_to_join()
+        stage.leave("g", *((client.member_id, None) for client in clients))
+        stage.delete_groups("g")
+        stage.after(SESSION_MS + round_)
+        machine = stage.machine
+        assert (machine._size, machine._sizes, machine._groups) == (0, {}, {})
+        assert machine._waiting == {}
+    stage.after(REBALANCE_MS)
+    assert [due.kind for due in stage.machine._deadlines._due_ms] == [group_turn.RETENTION]
+
+
+LONG = "é" * 20_000
+"""More bytes than a record's text may have, and fewer letters."""
+
+
+def test_names_that_no_record_can_say_are_refused(stage):
+    assert stage.client(group_id=LONG).ask_to_join().code == INVALID_REQUEST
+    assert stage.client(instance_id=LONG).ask_to_join().code == INVALID_REQUEST
+    assert stage.client(protocol_type=LONG).ask_to_join().code == INVALID_REQUEST
+    assert stage.client(protocols={LONG: b""}).ask_to_join().code == INVALID_REQUEST
+    assert stage.commit(LONG, {("t", 0): 1}).code == INVALID_REQUEST
+    stage.machine.limits = stage.limits._replace(metadata_size_max=1 << 30)
+    assert stage.commit("g", {("t", 0): 1}, metadata=LONG).code == METADATA_TOO_LARGE
+    assert stage.machine.list() == []
+
+
+def test_a_long_name_of_a_client_makes_no_long_id(stage):
+    client = stage.client("é" * 16_000)
+    stage.stable(client)
+    assert len(client.member_id) < 300
+    stage.restart()
+    assert client.beat().code == NONE
+
+
+def test_a_member_may_say_a_megabyte(stage):
+    clients = [
+        stage.client(name, protocols={"range": subscription("t", rest=bytes(1 << 20))})
+        for name in "ab"
+    ]
+    stage.stable(*clients)
+    assert len(clients[0].joined.members[1]["metadata"]) > 1 << 20
+    stage.restart()
+    assert clients[1].beat().code == NONE
