@@ -23,13 +23,13 @@ from kafkalite.protocol.frame import read_header, response_header, write_header
 from kafkalite.protocol.schema import BY_KEY, Api, Message
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
+from tests.fuzz.tearing import torn
 from tests.protocol.annotated import bytes_of
 from tests.protocol.values import filled, versions
 from tests.twins import wire as twins
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
 FRAMES = sorted((Path(__file__).parents[1] / "golden" / "frames").glob("*.txt"))
-EDGES = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff"]
 FRAME_SIZE_MAX = 4096
 RSS_GROWTH_MIB_MAX = 64
 BY_HAND = {
@@ -58,29 +58,6 @@ def corpus() -> list[Sample]:
             head = response_header(7, api.response_header_flexible(version))
             samples.append((api, version, False, head + api.response.write(version, values)))
     return samples
-
-
-def torn(frame: bytes, other: bytes, dice: random.Random) -> bytes:
-    """The frame after a few accidents."""
-    torn = bytearray(frame)
-    for _ in range(dice.choice([1, 1, 2, 4, 8])):
-        at = dice.randrange(len(torn) + 1)
-        match dice.randrange(6):
-            case 0 if at < len(torn):
-                torn[at] ^= 1 << dice.randrange(8)
-            case 1:
-                edge = dice.choice(EDGES)
-                torn[at : at + len(edge)] = edge
-            case 2:
-                del torn[at : at + dice.randrange(1, 9)]
-            case 3:
-                torn[at:at] = torn[at : at + dice.randrange(1, 64)]
-            case 4:
-                start = dice.randrange(len(other) + 1)
-                torn[at:at] = other[start : start + dice.randrange(1, 64)]
-            case 5:
-                del torn[at:]
-    return bytes(torn[:FRAME_SIZE_MAX])
 
 
 def read_request(frame: bytes) -> None:
@@ -118,7 +95,7 @@ def test_no_frame_is_more_than_read_or_refused():
     count = 0
     while time.monotonic() - began < SECONDS:
         api, version, is_request, frame = dice.choice(samples)
-        frame = torn(frame, dice.choice(samples)[3], dice)
+        frame = torn(frame, dice.choice(samples)[3], dice)[:FRAME_SIZE_MAX]
         try:
             if is_request:
                 read_request(frame)

@@ -1,0 +1,307 @@
+"""One connection of the socket fuzzer: what it says, in which manner, and what it may hear.
+
+A conversation is made whole from its seed before it begins: requests of every kind, some of them
+torn, spliced, repeated, of wrong sizes, keys and versions, one behind the other; sent at once, in
+pieces or byte by byte, half-closed, cut off, or without ever reading an answer.
+
+What a broker may answer follows from the bytes alone.  Each frame that reads earns one answer, in
+order, under its correlation id, which decodes under the schema and ends where the schema ends; the
+first that does not read ends the connection.  ApiVersions of unknown versions are answered in
+version 0.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kafkalite.broker.handlers import SERVED
+from kafkalite.errors import InvalidRequest
+from kafkalite.protocol.schema import Api
+from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.groups import JOIN_GROUP, SYNC_GROUP
+from tests.fuzz.requests import Read, Sparing, request
+from tests.fuzz.tearing import torn
+
+FRAME_SIZE_MAX = 100 << 20
+RECEIVED = 1 << 16
+MAY_WAIT = {FETCH, JOIN_GROUP, SYNC_GROUP}
+"""What is answered when something happens, or when a time is up that may be long."""
+
+LEFT_S, LOST_S = 0.3, 30.0
+"""After how long such a one is left waiting for its answer, and any other has lost it."""
+
+VERSIONS = [
+    (handler, version)
+    for handler in SERVED.values()
+    for version in range(handler.low, handler.high + 1)
+]
+SIZES = [0, -1, -(1 << 31), (1 << 31) - 1, FRAME_SIZE_MAX + 1, 1]
+AT_ONCE, PIECES, DRIPPING, HALF_CLOSED, CUT_OFF, DEAF = range(6)
+MANNERS = [AT_ONCE] * 5 + [PIECES] * 2 + [DRIPPING, HALF_CLOSED, CUT_OFF, DEAF]
+
+
+class Fault(AssertionError):
+    """The broker did what it must not."""
+
+
+class Conversation:
+    """What is sent, piece by piece, and what is expected of it."""
+
+    def __init__(self, seed: str, topic_ids: list[bytes], stream: bytes | None = None) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        if stream is None:
+            stream = b"".join(frames(self.dice, topic_ids))
+        self.manner = self.dice.choice(MANNERS)
+        if self.manner == CUT_OFF:
+            stream = stream[: self.dice.randrange(len(stream) + 1)]
+        self.stream = stream
+        self.reads = [Read(frame) for frame in cut(stream)]
+
+    @property
+    def may_be_closed(self) -> bool:
+        """Whether the broker may close before all is answered: after bytes that do not read, when
+        nothing more can come, and at a fault of a Produce that has no answer to say it in."""
+        read = sum(4 + len(frame) for frame in cut(self.stream))
+        return (
+            self.manner == HALF_CLOSED
+            or read < len(self.stream)
+            or any(read.fields is None or read.awaits_nothing for read in self.reads)
+        )
+
+    def spared_by(self, sparing: Sparing) -> bool:
+        return all(sparing.spares(read) for read in self.reads)
+
+    @property
+    def must_be_closed(self) -> bool:
+        """Whether there stands a frame that does not read, or a size that no frame has."""
+        rest = self.stream[sum(4 + len(frame) for frame in cut(self.stream)) :]
+        size = struct.unpack_from(">i", rest)[0] if len(rest) >= 4 else 1
+        return not 0 < size <= FRAME_SIZE_MAX or any(
+            read.fields is None and not unknown_api_versions(read) for read in self.reads
+        )
+
+    def pieces(self) -> Iterator[bytes]:
+        """The stream as it is handed to the socket, one piece a turn."""
+        left = self.stream
+        size = {PIECES: 100, DRIPPING: 3}.get(self.manner, len(left))
+        turns = 60 if self.manner in (PIECES, DRIPPING) else 1
+        while left:
+            piece = left[: self.dice.randint(1, size)] if turns > 1 else left
+            left, turns = left[len(piece) :], turns - 1
+            yield piece
+
+    def expected(self) -> deque[Expected]:
+        """What is to be answered, in order."""
+        answers: deque[Expected] = deque()
+        for read in self.reads:
+            if read.fields is not None:
+                answers.append(Expected(read, read.header.version))
+            elif unknown_api_versions(read):
+                answers.append(Expected(read, 0))
+            else:
+                break
+        return answers
+
+
+class Expected(NamedTuple):
+    """The answer to a frame, in this version."""
+
+    read: Read
+    version: int
+
+
+def unknown_api_versions(read: Read) -> bool:
+    return (
+        read.header is not None and read.header.api_key == API_VERSIONS.key and read.handler is None
+    )
+
+
+def frames(dice: random.Random, topic_ids: list[bytes]) -> Iterator[bytes]:
+    """A few requests with their sizes, as somebody sends them who is careless or worse."""
+    careless = dice.choice([0.05, 0.3, 1.0])
+    for number in range(dice.choice([1, 2, 4, 8, 16])):
+        frame = request(dice, *dice.choice(VERSIONS), number, topic_ids)
+        size = len(frame)
+        match dice.randrange(10) if dice.random() < careless else None:
+            case 0 | 1 | 2 | 3:
+                frame = torn(frame, request(dice, *dice.choice(VERSIONS), 0, topic_ids), dice)
+                size = len(frame)
+            case 4:
+                size += dice.randint(-9, 9)
+            case 5:
+                size = dice.choice(SIZES)
+            case 6:
+                other = request(dice, *dice.choice(VERSIONS), number, topic_ids)
+                frame = frame[: dice.randrange(size)] + other[dice.randrange(len(other)) :]
+                size = len(frame)
+            case 7:
+                said = (dice.choice([*SERVED, dice.randrange(-1, 100)]), dice.randrange(-1, 20))
+                frame = struct.pack(">hh", *said) + frame[4:]
+            case 8:
+                frame = dice.randbytes(dice.randrange(60))
+                size = len(frame)
+            case 9:
+                yield (struct.pack(">i", size) + frame) * dice.randint(1, 4)
+        yield struct.pack(">i", size) + frame
+
+
+def cut(stream: bytes) -> Iterator[bytes]:
+    """The whole frames of a stream, up to a size that no frame has."""
+    while len(stream) >= 4:
+        (size,) = struct.unpack_from(">i", stream)
+        if not 0 < size <= FRAME_SIZE_MAX or len(stream) < 4 + size:
+            return
+        yield stream[4 : 4 + size]
+        stream = stream[4 + size :]
+
+
+class Tally:
+    """What came of all conversations so far."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.outcomes: Counter[str] = Counter()
+        self.answered: Counter[tuple[int, int]] = Counter()
+        self.kinds: dict[tuple[Any, ...], bytes] = {}
+        """A first frame for every way of faring: its API, and the error codes of its answer."""
+
+    def unanswered(self) -> list[tuple[int, int]]:
+        """The (key, version) pairs that nobody has had an answer to."""
+        pairs = {(handler.api.key, version) for handler, version in VERSIONS}
+        return sorted(pairs - self.answered.keys())
+
+
+class Talk:
+    """A conversation under way on its socket; `turn` moves it on, and says whether it goes on."""
+
+    def __init__(self, conversation: Conversation, address: tuple[str, int], tally: Tally) -> None:
+        self.conversation = conversation
+        self.tally = tally
+        self.pieces = conversation.pieces()
+        self.unsent = b""
+        self.sending = True
+        self.closing = conversation.must_be_closed
+        self.came = b""
+        self.expected = conversation.expected()
+        self.heard_s = time.monotonic()
+        # those behind one that ends the connection are not seen by anybody
+        tally.frames += min(len(self.expected) + 1, len(conversation.reads))
+        self.socket = socket.create_connection(address, timeout=LOST_S)
+        self.socket.setblocking(False)
+
+    def turn(self) -> bool:
+        try:
+            self.send()
+            ended = self.conversation.manner != DEAF and self.hear()
+        except ConnectionError:
+            ended = True
+        if ended:
+            if self.expected and not self.conversation.may_be_closed and not self.sending:
+                raise Fault(f"closed instead of answering {self.first.name}")
+            return self.end("closed")
+        if self.sending:
+            return True
+        if self.conversation.manner in (CUT_OFF, DEAF):
+            return self.end("left")
+        while self.expected and self.expected[0].read.awaits_nothing:
+            self.expected.popleft()
+        silent_s = time.monotonic() - self.heard_s
+        if not self.expected:
+            if not self.closing:
+                return self.end("answered")
+            if silent_s > LOST_S:
+                raise Fault("still open after bytes that do not read")
+            return True
+        if self.first in MAY_WAIT and silent_s > LEFT_S:
+            return self.end("waiting")
+        if silent_s > LOST_S:
+            raise Fault(f"no answer to {self.first.name}")
+        return True
+
+    @property
+    def first(self) -> Api:
+        """What is to be answered next."""
+        return SERVED[self.expected[0].read.header.api_key].api
+
+    def send(self) -> None:
+        if not self.sending:
+            return
+        try:
+            self.unsent = self.unsent or next(self.pieces, b"")
+            if self.unsent:
+                self.unsent = self.unsent[self.socket.send(self.unsent) :]
+                self.heard_s = time.monotonic()
+                return
+        except BlockingIOError:
+            return
+        self.sending = False
+        if self.conversation.manner == HALF_CLOSED:
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def hear(self) -> bool:
+        """Take what has come; whether the broker has closed."""
+        try:
+            came = self.socket.recv(RECEIVED)
+        except BlockingIOError:
+            return False
+        self.heard_s = time.monotonic()
+        self.came += came
+        while len(self.came) >= 4:
+            (size,) = struct.unpack_from(">i", self.came)
+            if not 4 <= size <= FRAME_SIZE_MAX:
+                raise Fault(f"an answer of {size} bytes")
+            if len(self.came) < 4 + size:
+                break
+            self.judge(self.came[4 : 4 + size])
+            self.came = self.came[4 + size :]
+        return not came
+
+    def judge(self, answer: bytes) -> None:
+        while self.expected and self.expected[0].read.awaits_nothing:
+            self.expected.popleft()
+        if not self.expected:
+            raise Fault(f"an answer to nothing: {answer[:100].hex()}")
+        read, version = self.expected.popleft()
+        api = SERVED[read.header.api_key].api
+        if struct.unpack_from(">i", answer)[0] != read.header.correlation_id:
+            raise Fault(f"{api.name} {version}: not its correlation id, {answer[:100].hex()}")
+        position = 4 + api.response_header_flexible(version)
+        try:
+            fields = api.response.read(version, answer, position)
+        except InvalidRequest as fault:
+            raise Fault(f"{api.name} {version}: {fault} {answer[:1000].hex()}") from None
+        if len(api.response.write(version, fields)) != len(answer) - position:
+            raise Fault(f"{api.name} {version}: bytes behind its end, {answer[:1000].hex()}")
+        self.tally.answered[api.key, version] += 1
+        kind = (api.key, *sorted(codes(fields)))
+        self.tally.kinds.setdefault(kind, self.conversation.stream)
+
+    def end(self, how: str) -> bool:
+        self.tally.outcomes[how] += 1
+        self.close()
+        return False
+
+    def close(self) -> None:
+        if self.conversation.manner == CUT_OFF and self.conversation.dice.random() < 0.5:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+def codes(fields: Any) -> set[int]:
+    """The error codes that stand anywhere in an answer."""
+    found: set[int] = set()
+    for name, value in fields.items():
+        if name.endswith("error_code"):
+            found.add(value)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                found |= codes(each)
+    return found

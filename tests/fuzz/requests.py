@@ -1,0 +1,236 @@
+"""Requests that a client could have sent: of every API that is served, in every version.
+
+Names, numbers and ids are those of a small world, so that requests meet each other: the same few
+topics are created, written, read and deleted, the same few groups joined.  Now and then a field
+says something else.  What a broker would rightly do for anyone and the rest of the test could not
+bear is not sent (`sparing`): thousands of partitions, and settings of the whole broker.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import kafkalite.broker.dispatch  # noqa: F401  (SERVED is whole once it is imported)
+from kafkalite.broker.handlers import SERVED, Handler
+from kafkalite.errors import InvalidRequest
+from kafkalite.protocol.frame import RequestHeader, read_header, write_header
+from kafkalite.protocol.schema import Fields
+from kafkalite.protocol.schemas.configs import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.protocol.types import Array, Bytes, Field, Records, Struct, Uuid
+from kafkalite.records.batch import Record, build
+from kafkalite.records.compression import Codec
+from tests.protocol.values import Maker
+
+HEALTHY = "healthy"
+"""The topic of the client that must not notice; nothing here may name it."""
+
+TOPICS = [f"fuzz-{number}" for number in range(6)]
+GROUPS = ["", *(f"group-{number}" for number in range(4))]
+PARTITIONS_MAX = 24
+FOREIGN_MAX = 40
+TOPIC_RESOURCE = 2
+ODD = 0.03
+"""How likely a field says anything at all."""
+
+CHOICES: dict[str, list[Any]] = {
+    "acks": [-1, -1, 1, 1, 0, 2],
+    "allow_auto_topic_creation": [False, False, True],
+    "assignments": [[]],
+    "broker_id": [0, 1],
+    "cluster_id": [None],
+    "committed_offset": [0, 1, 7, -1],
+    "config_operation": [0, 0, 1, 2, 3],
+    "coordinator_keys": GROUPS,
+    "count": [1, 2, 3, 4],
+    "current_leader_epoch": [-1, -1, 0, 1],
+    "election_type": [0, 1],
+    "fetch_offset": [0, 0, 1, 5, 1 << 40, -1],
+    "generation_id": [-1, 0, 1, 2],
+    "generation_id_or_member_epoch": [-1, -1, 1],
+    "group_id": GROUPS,
+    "group_instance_id": [None, None, "static"],
+    "groups": GROUPS,
+    "groups_names": GROUPS,
+    "host": [""],
+    "index": [0, 0, 1, 2],
+    "instance_id": [None],
+    "isolation_level": [0, 1],
+    "key": GROUPS,
+    "key_type": [0, 0, 0, 1, 2],
+    "log_start_offset": [-1],
+    "max_bytes": [1 << 20, 100, 0],
+    "max_wait_ms": [0, 0, 0, 20],
+    "member_id": ["", "", "someone"],
+    "min_bytes": [0, 1, 1],
+    "num_partitions": [1, 2, 3, -1],
+    "offset": [0, 1, -1],
+    "partition": [0, 0, 1, 2],
+    "partition_index": [0, 0, 1, 2],
+    "partition_indexes": [0, 0, 1, 2],
+    "partition_max_bytes": [1 << 20, 100],
+    "partitions": [0, 1, 2],
+    "producer_epoch": [-1, 0],
+    "producer_id": [-1, 0, 1],
+    "protocol_type": ["consumer", "consumer", "connect", ""],
+    "rebalance_timeout_ms": [50, 300],
+    "replica_id": [-1],
+    "replication_factor": [1, -1],
+    "resource_name": [*TOPICS, "0", ""],
+    "resource_type": [TOPIC_RESOURCE],
+    "response_partition_limit": [2000, 1],
+    "session_epoch": [-1, 0, 1],
+    "session_id": [0, 0, 1],
+    "session_timeout_ms": [6_000, 10_000],
+    "timeout_ms": [100],
+    "timestamp": [-1, -2, 0, 1_700_000_000_000],
+    "topic": TOPICS,
+    "topic_name": TOPICS,
+    "topic_names": TOPICS,
+    "transactional_id": [None, None, None, "writer"],
+}
+NAMES = {
+    "configs": ["retention.ms", "cleanup.policy", "segment.bytes", "compression.type", "nonsense"],
+    "config_names": ["retention.ms", "max.message.bytes"],
+    "configuration_keys": ["retention.ms", "segment.bytes"],
+    "protocols": ["range", "roundrobin"],
+    "topics": TOPICS,
+    "topic_data": TOPICS,
+}
+"""What `name` is, by the array it stands in; anywhere else it is a topic's."""
+
+VALUES = ["1000", "compact", "delete", "lz4", "-1", "", "no number", None]
+
+
+def some_batches() -> list[bytes]:
+    """Records a client may send, and some that it may not."""
+    one, three = [Record(timestamp=5, value=b"one")], [Record(value=b"v" * size) for size in (0, 9)]
+    made = [build(one), build(three), build(three, codec=Codec.LZ4), build(one, codec=Codec.GZIP)]
+    made += [build(one, producer_id=0, producer_epoch=0, base_sequence=at) for at in range(3)]
+    made += [build(one, control=True), build(one, base_offset=7), build(three) + build(one)]
+    broken = bytearray(made[2])
+    broken[70] ^= 1
+    return [*made, bytes(broken), b""]
+
+
+BATCHES = some_batches()
+
+
+@dataclass
+class Plausible(Maker):
+    """Fills a request with values that a client would send, and sometimes with any."""
+
+    topic_ids: list[bytes] = field(default_factory=list)
+    within: str = ""
+
+    def value(self, name: str, field: Field) -> Any:
+        if self.version in field.nullable and self.dice.random() < self.null:
+            return None
+        if isinstance(field, Array) and isinstance(field.element, Struct):
+            outside, self.within = self.within, name
+            try:
+                return super().value(name, field)
+            finally:
+                self.within = outside
+        if self.dice.random() < ODD:
+            return super().value(name, field)
+        return self.likely(name, field)
+
+    def likely(self, name: str, field: Field) -> Any:
+        if isinstance(field, Array):
+            count = self.dice.choice(self.counts)
+            return [self.value(name, field.element) for _ in range(count)]
+        if name == "name":
+            return self.dice.choice(NAMES.get(self.within, TOPICS))
+        if name == "value":
+            return self.dice.choice(VALUES if self.version in field.nullable else VALUES[:-1])
+        if isinstance(field, Records):
+            return self.dice.choice(BATCHES)
+        if isinstance(field, Bytes):
+            return self.dice.choice([b"", b"\0\1\0\0\0\0\0\0", b"any bytes"])
+        if isinstance(field, Uuid):
+            return self.dice.choice([*self.topic_ids, bytes(16)])
+        if name in CHOICES and not isinstance(field, Struct):
+            chosen = self.dice.choice(CHOICES[name])
+            return chosen if chosen is not None or self.version in field.nullable else field.zero
+        return super().value(name, field)
+
+
+def request(
+    dice: random.Random, handler: Handler, version: int, correlation_id: int, topic_ids: list[bytes]
+) -> bytes:
+    """One frame, without its size."""
+    maker = Plausible(dice, version, null=0.15, small=True, topic_ids=topic_ids)
+    body = handler.api.request.write(version, maker.struct(handler.api.request.struct))
+    flexible = handler.api.request_header_flexible(version)
+    return write_header(handler.api.key, version, correlation_id, "fuzz", flexible) + body
+
+
+class Read:
+    """What a frame says to a broker, as far as it can be read."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.header: RequestHeader | None = None
+        self.handler: Handler | None = None
+        self.fields: Fields | None = None
+        try:
+            self.header = read_header(frame)
+            handler = SERVED.get(self.header.api_key)
+            if handler is not None and handler.low <= self.header.version <= handler.high:
+                self.handler = handler
+                position = self.header.body_position
+                self.fields = handler.api.request.read(self.header.version, frame, position)
+        except InvalidRequest:
+            pass
+
+    @property
+    def awaits_nothing(self) -> bool:
+        """Whether it is a Produce that wants no answer."""
+        return (
+            self.handler is not None
+            and self.handler.api is PRODUCE
+            and self.fields is not None
+            and self.fields.acks == 0
+        )
+
+
+class Sparing:
+    """Says which frames may be sent: each is one the broker can bear for as long as is asked."""
+
+    def __init__(self) -> None:
+        self.foreign: set[str] = set()
+
+    def spares(self, read: Read) -> bool:
+        """Whether sending this costs no more than it teaches."""
+        if read.handler is None or read.fields is None:
+            return True
+        api, fields = read.handler.api, read.fields
+        if api in (CREATE_TOPICS, CREATE_PARTITIONS):
+            return self.few_partitions(fields)
+        if api is DELETE_TOPICS:
+            return HEALTHY not in str(fields)
+        if api in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS):
+            return all(each.resource_type == TOPIC_RESOURCE for each in fields.resources)
+        if fields.get("allow_auto_topic_creation") and fields.topics:
+            return self.known(topic.name for topic in fields.topics)
+        if "group_id" in fields:
+            return self.known([fields.group_id])
+        return True
+
+    def few_partitions(self, fields: Fields) -> bool:
+        count = 0
+        for topic in fields.topics:
+            asked = topic.get("num_partitions", topic.get("count", 0))
+            count += max(asked, len(topic.assignments or ()), 1)
+        return count <= PARTITIONS_MAX and self.known(topic.name for topic in fields.topics)
+
+    def known(self, names: Any) -> bool:
+        """Whether nothing more than a few names of nobody's choosing come into the world."""
+        foreign = {name for name in names if name is not None and name not in (*TOPICS, *GROUPS)}
+        if len(self.foreign | foreign) > FOREIGN_MAX:
+            return False
+        self.foreign |= foreign
+        return True

@@ -1,0 +1,215 @@
+"""The socket fuzzer: a real broker, a crowd that says anything, and a client that must not notice.
+
+    python -m tests.fuzz.sockets --frames 1000000                both shapes, half a million each
+    python -m tests.fuzz.sockets --frames 20000 --workers 2 --seed 7
+    python -m tests.fuzz.sockets --workers 0 --seed 7 --only 113     one conversation again
+
+Judged: every answer (conversations.py), that no process and no thread of the broker ends, that its
+log and output hold no stack trace, that its memory stays, and that the healthy client is served
+without a fault; how quickly, before and meanwhile, is told and not judged.  Frames that fare as
+none before are kept in corpus/sockets.txt with --keep, and sent first the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kafkalite.process.log_file import LOG_FILE
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.testing import Broker
+from tests.fuzz.conversations import Conversation, Fault, Talk, Tally
+from tests.fuzz.healthy import Connection, Healthy
+from tests.fuzz.requests import HEALTHY, TOPICS, Sparing
+
+CORPUS = Path(__file__).parent / "corpus" / "sockets.txt"
+AT_ONCE = 24
+WARM_FRAMES = 2_000
+GROWTH_MAX = 96 << 20
+"""What the broker's processes may have grown by together after the first frames."""
+
+KEPT_SIZE_MAX = 600
+TURN_S = 0.001
+IDS_EVERY = 200
+
+
+class Campaign:
+    """Conversations with one broker, one seed's after the other."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker = broker
+        self.seed = seed
+        self.tally = Tally()
+        self.sparing = Sparing()
+        self.withheld = 0
+        self.talks: list[Talk] = []
+        self.addresses = [(node["host"], node["port"]) for node in broker.nodes if node["port"]]
+        self.processes = processes(broker.pid)
+        self.threads = {pid: threads(pid) for pid in self.processes}
+        self.resident = 0
+
+    def run(self, conversations: Iterator[Conversation], frames: int) -> None:
+        """Hold them, several at once, until so many frames were sent."""
+        end = self.tally.frames + frames
+        while self.talks or self.tally.frames < end:
+            while len(self.talks) < AT_ONCE and self.tally.frames < end:
+                conversation = next(conversations, None)
+                if conversation is None:
+                    end = 0
+                    break
+                self.begin(conversation)
+            moved = self.tally.frames
+            self.talks = [talk for talk in self.talks if self.moved(talk)]
+            if moved == self.tally.frames:
+                time.sleep(TURN_S)
+
+    def begin(self, conversation: Conversation) -> None:
+        if not conversation.spared_by(self.sparing):
+            self.withheld += 1
+            return
+        address = conversation.dice.choice(self.addresses)
+        try:
+            self.talks.append(Talk(conversation, address, self.tally))
+        except OSError as refused:
+            raise Fault(f"{conversation.seed}: no connection: {refused}") from None
+
+    def moved(self, talk: Talk) -> bool:
+        try:
+            return talk.turn()
+        except Fault as fault:
+            raise Fault(f"{talk.conversation.seed}: {fault}") from None
+
+    def made(self, first: int = 0) -> Iterator[Conversation]:
+        """The seed's conversations."""
+        number, ids = first, []
+        while True:
+            if not ids or number % IDS_EVERY == 0:
+                ids = self.topic_ids()
+            yield Conversation(f"{self.seed} {number}", ids)
+            number += 1
+
+    def topic_ids(self) -> list[bytes]:
+        connection = Connection(self.broker.bootstrap)
+        asked = {"topics": [{"name": name} for name in TOPICS], "allow_auto_topic_creation": False}
+        topics = connection.ask(METADATA, 12, asked).topics
+        connection.close()
+        return [topic.topic_id for topic in topics]
+
+    def judge(self) -> None:
+        """The broker as a whole: its processes, its threads, what it logged, its memory."""
+        for name in (self.broker.data / LOG_FILE, self.broker.directory / "output"):
+            said = name.read_text() if name.exists() else ""
+            at = said.find("Traceback")
+            if at >= 0:
+                raise Fault(f"a stack trace in {name.name}: {said[max(0, at - 300) : at + 3000]}")
+        if processes(self.broker.pid) != self.processes:
+            raise Fault("a process of the broker ended or was started anew")
+        for pid, count in self.threads.items():
+            if threads(pid) < count:
+                raise Fault(f"a thread of process {pid} ended")
+        if self.resident and self.growth > GROWTH_MAX:
+            raise Fault(f"the broker grew by {self.growth >> 20} MiB")
+
+    @property
+    def growth(self) -> int:
+        return resident(self.processes) - self.resident
+
+
+def processes(pid: int) -> list[int]:
+    """A process and all those below it."""
+    children = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children += [int(child) for child in (task / "children").read_text().split()]
+    return sorted([pid, *(each for child in children for each in processes(child))])
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def resident(pids: list[int]) -> int:
+    """What these processes hold in memory, in bytes."""
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+    return sum(pages) * 4096
+
+
+def corpus() -> Iterator[Conversation]:
+    """What was worth keeping of earlier runs."""
+    lines = CORPUS.read_text().split() if CORPUS.exists() else []
+    for number, line in enumerate(lines):
+        yield Conversation(f"corpus {number}", [], bytes.fromhex(line))
+
+
+def keep(tally: Tally) -> int:
+    """Keep a first frame for each way of faring, the short ones; how many."""
+    kept = sorted({each for each in tally.kinds.values() if len(each) <= KEPT_SIZE_MAX})
+    CORPUS.write_text("".join(f"{each.hex()}\n" for each in kept))
+    return len(kept)
+
+
+def fuzz(workers: int, seed: int, frames: int, only: int | None = None) -> Tally:
+    """One broker, so many frames; raises Fault, with the seed in it."""
+    with Broker(workers=workers) as broker:
+        broker.topic(name=HEALTHY)
+        for name in TOPICS[:3]:
+            broker.topic(name=name, partitions=3)
+        campaign = Campaign(broker, seed)
+        with Healthy(broker.bootstrap, HEALTHY) as healthy:
+            if only is not None:
+                campaign.run(iter([next(campaign.made(only))]), 1)
+            else:
+                time.sleep(1)
+                before = healthy.phase()
+                campaign.run(corpus(), frames)
+                campaign.run(campaign.made(), min(WARM_FRAMES, frames // 4))
+                campaign.resident = resident(campaign.processes)
+                made = campaign.made(1 << 20)
+                campaign.run(made, frames - campaign.tally.frames)
+                tell(campaign, before, healthy.phase())
+            campaign.judge()
+        return campaign.tally
+
+
+def tell(campaign: Campaign, before: dict[str, float], meanwhile: dict[str, float]) -> None:
+    """What happened, for whoever watches."""
+    tally = campaign.tally
+    share = meanwhile["a_second"] / before["a_second"]
+    print(
+        f"seed {campaign.seed}, workers {campaign.broker.workers}: {tally.frames} frames,"
+        f" {tally.answered.total()} answers, {len(tally.kinds)} kinds of answers,"
+        f" {dict(tally.outcomes)}, {campaign.withheld} withheld,"
+        f" {campaign.growth / (1 << 20):.1f} MiB more\n"
+        f"    the healthy client alone: {before}\n    meanwhile: {meanwhile}, {share:.0%}",
+        flush=True,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sockets", description=__doc__)
+    parser.add_argument("--frames", type=float, default=1e5, help="of all shapes together")
+    parser.add_argument("--workers", type=int, action="append", help="a shape; 0 and 2 if not said")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--only", type=int, help="one conversation, by its number")
+    parser.add_argument("--keep", action="store_true", help="write the corpus anew")
+    words = parser.parse_args(arguments)
+    shapes = words.workers or [0, 2]
+    kinds = Tally()
+    for workers in shapes:
+        print(f"seed {words.seed}, workers {workers}", flush=True)
+        try:
+            tally = fuzz(workers, words.seed, int(words.frames) // len(shapes), words.only)
+        except Fault as fault:
+            print(f"FAULT: seed {words.seed}, workers {workers}, conversation {fault}")
+            return 1
+        kinds.kinds |= tally.kinds
+    if words.keep:
+        print(f"{keep(kinds)} inputs kept")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

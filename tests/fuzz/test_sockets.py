@@ -1,0 +1,114 @@
+"""Twenty thousand frames of any kind, against brokers of both shapes; and the judge is judged."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import threading
+
+import pytest
+
+from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from tests.fuzz import conversations, sockets
+from tests.fuzz.conversations import Conversation, Fault, Talk, Tally
+
+FRAMES = 10_000
+LONG_FRAMES = int(float(os.environ.get("KAFKALITE_FUZZ_FRAMES", "500000")))
+SEED = 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broker_bears_what_anybody_says(workers):
+    tally = sockets.fuzz(workers, SEED, FRAMES)
+    assert tally.frames >= FRAMES
+    assert tally.unanswered() == []
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broker_bears_it_for_long(workers):
+    seed = random.SystemRandom().randrange(1 << 31)
+    assert sockets.fuzz(workers, seed, LONG_FRAMES).unanswered() == []
+
+
+# The judge: a peer that answers as the test says, and what is made of it.
+
+ASKED = struct.pack(">hhih", API_VERSIONS.key, 0, 7, -1)
+GOOD = struct.pack(">i", 7) + API_VERSIONS.response.write(0, {"error_code": 0, "api_keys": []})
+
+
+def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
+    """What is made of a peer that answers `stream` with these, and then closes."""
+    tally = Tally()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as peer:
+                peer.recv(len(stream), socket.MSG_WAITALL)
+                for answer in answers:
+                    peer.sendall(struct.pack(">i", len(answer)) + answer)
+                if stays:
+                    peer.recv(1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        talk = Talk(at_once(stream), server.getsockname(), tally)
+        try:
+            while talk.turn():
+                pass
+        finally:
+            talk.close()
+            serving.join()
+    return tally
+
+
+def at_once(stream: bytes) -> Conversation:
+    conversation = Conversation("a test", [], stream)
+    conversation.manner, conversation.stream = 0, stream
+    conversation.reads = Conversation("0", [], stream).reads
+    return conversation
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def test_a_good_answer_is_good():
+    assert heard(framed(ASKED), GOOD).answered == {(API_VERSIONS.key, 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ([struct.pack(">i", 8) + GOOD[4:]], "not its correlation id"),
+        ([GOOD[:-1]], "do not read"),
+        ([GOOD + b"\0"], "bytes behind its end"),
+        ([b"\0"], "an answer of 1 bytes"),
+        ([GOOD, GOOD], "an answer to nothing"),
+        ([], "closed instead of answering ApiVersions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_answer_that_is_out_of_order_is_found(answers, complaint):
+    with pytest.raises(Fault, match=complaint):
+        heard(framed(ASKED), *answers)
+
+
+def test_bytes_that_do_not_read_must_not_be_answered():
+    assert heard(framed(ASKED, b"\0"), GOOD).outcomes == {"closed": 1}
+    with pytest.raises(Fault, match="an answer to nothing"):
+        heard(framed(ASKED, b"\0"), GOOD, GOOD)
+
+
+def test_bytes_that_do_not_read_must_end_the_connection(monkeypatch):
+    monkeypatch.setattr(conversations, "LOST_S", 0.2)
+    with pytest.raises(Fault, match="still open"):
+        heard(framed(ASKED, b"\0"), GOOD, stays=True)
+
+
+def test_a_conversation_is_the_same_whenever_it_is_made():
+    first, second = (Conversation("1 17", [bytes(16)]) for _ in range(2))
+    assert first.stream == second.stream
+    assert list(first.pieces()) == list(second.pieces())
