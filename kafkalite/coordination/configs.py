@@ -186,25 +186,21 @@ def _apply(
         if change.operation == Operation.DELETE:
             after.pop(name, None)
         else:
-            assert change.text is not None
-            text = change.text
-            if change.operation != Operation.SET:
-                text = _listed(kind, key, change, before.get(name))
-            if len(text) > TEXT_LENGTH_MAX:
-                raise InvalidConfig(f"{name} has at most {TEXT_LENGTH_MAX} characters.")
-            key.parse(text)
-            after[name] = text
-        if not _stays(kind, key, before, after):
-            _check_update(kind, resource, key)
+            after[name] = _text(kind, key, change, before.get(name))
+        if before.get(name) != after.get(name):
+            _check_update(kind, resource, key, before, after)
+            _check_text(key, after.get(name))
     except InvalidConfig as fault:
         if kind is Resource.BROKER or (kind is Resource.CLIENT_METRICS and key is not MATCH):
             raise InvalidRequest(*fault.args) from None
         raise
 
 
-def _listed(kind: Resource, key: Key[Any], change: Change, text: str | None) -> str:
-    """The list after an append or a subtraction."""
+def _text(kind: Resource, key: Key[Any], change: Change, text: str | None) -> str:
+    """What a key's text becomes, which was `text`."""
     assert change.text is not None
+    if change.operation == Operation.SET:
+        return change.text
     if key.type is not Type.LIST:
         refused = InvalidRequest if kind is Resource.BROKER_LOGGER else InvalidConfig
         raise refused(f"{key.name} is no list: nothing is appended to it, or subtracted.")
@@ -222,22 +218,28 @@ def entries_of(text: str) -> Iterator[str]:
     return (entry.strip() for entry in text.split(",") if entry.strip())
 
 
-def _stays(kind: Resource, key: Key[Any], before: Config, after: Config) -> bool:
-    """Whether a key keeps its value; only of a topic it is known here what that is when unset."""
-    if before.get(key.name) == after.get(key.name):
-        return True
-    values = [
-        key.parse(config[key.name]) if key.name in config else key.default
-        for config in (before, after)
-    ]
-    return kind is Resource.TOPIC and not key.overrides and values[0] == values[1]
-
-
-def _check_update(kind: Resource, resource: str, key: Key[Any]) -> None:
+def _check_update(
+    kind: Resource, resource: str, key: Key[Any], before: Config, after: Config
+) -> None:
+    """Whether the key may change, on this resource."""
     if key.update is Update.READ_ONLY:
+        # Of a broker it is not known here what it was started with.
+        if kind is Resource.TOPIC and _value(key, before) == _value(key, after):
+            return
         when = "is created" if kind is Resource.TOPIC else "starts"
         raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
     if key.update is Update.CLUSTER_ONLY and resource:
         raise InvalidConfig(
             f"{key.name} is one for the whole cluster: set it for all brokers, with an empty name."
         )
+
+
+def _value(key: Key[Any], config: Config) -> Any:
+    return key.parse(config[key.name]) if key.name in config else key.default
+
+
+def _check_text(key: Key[Any], text: str | None) -> None:
+    if text is not None and len(text) > TEXT_LENGTH_MAX:
+        raise InvalidConfig(f"{key.name} has at most {TEXT_LENGTH_MAX} characters.")
+    if text is not None:
+        key.parse(text)
