@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 
+from tests.conformance.commands import CommandLine, kcat_heard, ours_heard
 from tests.conformance.driven import Driven
 from tests.conformance.java_client import java_words
 from tests.conformance.node import kafkajs_words
@@ -14,8 +13,8 @@ from tests.conformance.table import (
     ASSIGNORS,
     ASYNC_COMMITS,
     CODECS,
-    COMMAND,
     COMMITS,
+    FENCED,
     GROUPS,
     HEADER_TWICE,
     HEADERS,
@@ -25,123 +24,23 @@ from tests.conformance.table import (
     NO_RESET,
     NULL_HEADERS,
     NULLS_AND_EMPTIES,
+    ORDERLY,
     STATIC,
     TIMESTAMPS,
     YOUNGEST,
     Client,
-    Kafka,
-    Record,
-    Refused,
-    Sent,
 )
 from tools.apache_kafka import Unavailable
 
-RECORD_END = b"\x1e"
-KEY_END = b"\x1f"
-TIMEOUT_S = 60
-PRODUCER = {
-    "acks": "all",
-    "linger.ms": "0",
-    # What a record may weigh is the broker's to judge.
-    "message.max.bytes": "100000000",
-}
-CONSUMER = {"fetch.wait.max.ms": "10"}
-
-
-class CommandLine:
-    """kcat, or a command that takes its flags."""
-
-    can = frozenset({COMMAND, *CODECS, HEADER_TWICE, NO_RESET, LOOKS_ONLY})
-
-    def __init__(self, name: str, produce: Sequence[str], consume: Sequence[str]) -> None:
-        self.name = name
-        self.produce_words = produce
-        self.consume_words = consume
-
-    def produce(
-        self,
-        kafka: Kafka,
-        topic: str,
-        records: Sequence[Sent],
-        partition: int = -1,
-        settings: Mapping[str, str] = {},
-    ) -> None:
-        flags = ["-b", kafka.bootstrap, "-t", topic, *properties(PRODUCER | settings)]
-        flags += ["-D", "\\x1e", "-K", "\\x1f"]
-        if partition >= 0:
-            flags += ["-p", str(partition)]
-        if any(None in (record.key, record.value) for record in records):
-            assert all(b"" not in (record.key, record.value) for record in records)
-            flags.append("-Z")
-        (headers,) = {tuple(record.headers) for record in records}
-        for header, content in headers:
-            flags += ["-H", f"{header}={(content or b'').decode()}"]
-        lines = [(record.key or b"") + KEY_END + (record.value or b"") for record in records]
-        self.run([*self.produce_words, *flags], RECORD_END.join(lines) + RECORD_END)
-
-    def consume(
-        self,
-        kafka: Kafka,
-        topic: str,
-        partition: int = 0,
-        start: int | str = "beginning",
-        count: int | None = None,
-        settings: Mapping[str, str] = {},
-    ) -> list[Record]:
-        flags = ["-b", kafka.bootstrap, "-t", topic, "-p", str(partition), "-o", str(start)]
-        flags += properties(CONSUMER | settings)
-        flags += ["-e"] if count is None else ["-c", str(count)]
-        # Sizes go before what they measure, so that any bytes can be told apart.
-        form = "%p %o %T %K %S %h\\n%k%s\\n"
-        return framed(self.run([*self.consume_words, "-q", *flags, "-f", form]))
-
-    def run(self, words: Sequence[str], given: bytes = b"") -> bytes:
-        ended = subprocess.run(
-            words, input=given, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-        if ended.returncode:
-            raise Refused(ended.stderr.decode())
-        return ended.stdout
-
-
-def framed(output: bytes) -> list[Record]:
-    """Records from `%p %o %T %K %S %h\\n%k%s\\n`."""
-    records = []
-    while output:
-        line, _, output = output.partition(b"\n")
-        partition, offset, timestamp_ms, key_size, size, headers = line.split(b" ", 5)
-        key, output = sized(output, int(key_size))
-        value, output = sized(output, int(size))
-        assert output[:1] == b"\n"
-        output = output[1:]
-        pairs = [pair.split(b"=", 1) for pair in headers.split(b",") if pair]
-        records.append(
-            Record(
-                int(partition),
-                int(offset),
-                key,
-                value,
-                [(name.decode(), content) for name, content in pairs],
-                int(timestamp_ms),
-            )
-        )
-    return records
-
-
-def sized(output: bytes, size: int) -> tuple[bytes | None, bytes]:
-    """The next bytes of this size, None for a negative one, and what follows."""
-    return (None, output) if size < 0 else (output[:size], output[size:])
-
-
-def properties(settings: Mapping[str, str]) -> list[str]:
-    return [word for item in settings.items() for word in ("-X", "=".join(item))]
-
-
-KCAT = CommandLine("kcat", ["kcat", "-P"], ["kcat", "-C"])
+KAFKALITE = [sys.executable, "-m", "kafkalite"]
+KCAT = CommandLine("kcat", ["kcat", "-P"], ["kcat", "-C"], ["kcat", "-u"], kcat_heard)
 OURS = CommandLine(
     "kafkalite",
-    [sys.executable, "-m", "kafkalite", "produce"],
-    [sys.executable, "-m", "kafkalite", "consume"],
+    [*KAFKALITE, "produce"],
+    [*KAFKALITE, "consume"],
+    [*KAFKALITE, "consume", "-v"],
+    ours_heard,
+    {ORDERLY},
 )
 RECORDS = {HEADERS, HEADER_TWICE, TIMESTAMPS, NULLS_AND_EMPTIES, NO_RESET, LONG_LIVED}
 TOPICS = {
@@ -170,25 +69,25 @@ def python(name: str, module: str, can: set[str]) -> Driven:
     return Driven(name, lambda: words, frozenset(can))
 
 
+MEMBERS = {GROUPS, ORDERLY, COMMITS, METADATA, STATIC}
 LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
-    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC}
-    | {"range", "roundrobin", "cooperative-sticky"}
+    | {*MEMBERS, ASYNC_COMMITS, FENCED, "range", "roundrobin", "cooperative-sticky"}
     | GROUP_ADMIN - {"delete_group_offsets"},
 )
 KAFKA_PYTHON = python(
     "kafka-python",
     "kafka_python",
     {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN}
-    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC, *ASSIGNORS},
+    | {*MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
 )
 AIOKAFKA = python(
     "aiokafka",
     "aio_kafka",
     {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config"}
-    | {GROUPS, COMMITS, METADATA, STATIC, "range", "roundrobin", "sticky"}
+    | {*MEMBERS, "range", "roundrobin", "sticky"}
     | {"list_groups", "describe_group", "group_offsets"},
 )
 JAVA = Driven(
@@ -196,14 +95,16 @@ JAVA = Driven(
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
     | {"describe_config", "alter_config"}
-    | {GROUPS, COMMITS, ASYNC_COMMITS, METADATA, STATIC, *ASSIGNORS, *GROUP_ADMIN},
+    | {*MEMBERS, ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
 )
 KAFKAJS = Driven(
     "kafkajs",
     kafkajs_words,
     frozenset(
-        {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY, LONG_LIVED, *TOPICS}
-        | {"describe_config", "replace_config", GROUPS, COMMITS, METADATA, "roundrobin"}
+        {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY}
+        | {LONG_LIVED, *TOPICS}
+        | {"describe_config", "replace_config", "roundrobin"}
+        | MEMBERS - {STATIC}
         | GROUP_ADMIN - {"delete_group_offsets"}
     ),
 )

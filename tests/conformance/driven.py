@@ -273,6 +273,8 @@ class DrivenMember(Member):
                 self.faults.append(told)
             else:
                 places = frozenset((topic, partition) for topic, partition in told)
+                if what == "revoked" and not places:
+                    continue
                 self.changes.append((what, places))
                 if what == "assigned":
                     self.assigned |= places

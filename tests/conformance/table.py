@@ -14,7 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 HEADERS = "headers of each record"
@@ -32,6 +37,8 @@ COMMITS = "commits when told to"
 ASYNC_COMMITS = "commits that are not waited for"
 METADATA = "a text beside each committed offset"
 STATIC = "members with a name of their own"
+FENCED = "a member that gives up when it is told that it was replaced"
+ORDERLY = "a member that leaves has handed on all that it commits"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -199,6 +206,15 @@ class Kafka:
             return 0
         answers = self.admin.list_offsets(asked).values()
         return sum(answer.exception(30) is None for answer in answers)
+
+    def committed(self, group: str) -> dict[Place, tuple[int, str]]:
+        """What is committed for a group, and the text beside it."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        (found,) = done(self.admin.list_consumer_group_offsets(asked))
+        return {
+            (place.topic, place.partition): (place.offset, place.metadata or "")
+            for place in found.topic_partitions
+        }
 
 
 class Scenario(NamedTuple):

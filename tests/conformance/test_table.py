@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from kafkalite.testing import Broker
-from tests.conformance import consuming, producing, restarts, topics
+from tests.conformance import consuming, groups, producing, restarts, topics
 from tests.conformance.clients import CLIENTS, missing
 from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 
-assert SCENARIOS, (consuming, producing, restarts, topics)
+assert SCENARIOS, (consuming, groups, producing, restarts, topics)
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}

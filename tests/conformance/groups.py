@@ -1,0 +1,206 @@
+"""Scenarios of groups: who shares what with whom, when members come, go, come back and die."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import ConsumerGroupDescription
+
+from tests.conformance.members import MORTAL, Group, feeding
+from tests.conformance.table import (
+    ASSIGNORS,
+    COOPERATIVE,
+    FENCED,
+    GROUPS,
+    ORDERLY,
+    STATIC,
+    Client,
+    Kafka,
+    Place,
+    Sent,
+    done,
+    scenario,
+    until,
+)
+
+TEN = [Sent(b"%d" % i, b"k") for i in range(10)]
+
+
+@scenario(GROUPS, ORDERLY)
+def a_group_grows_and_shrinks_and_reads_each_record_once(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=4)
+    with Group(client, kafka, topic, auto_commit_interval_ms="100") as group:
+        with feeding(kafka, topic, 4) as feed:
+            for _ in range(3):
+                group.join()
+                group.settle()
+            for _ in range(2):
+                group.leave(group.members[0])
+                group.settle()
+        group.has_read_once(feed.count)
+
+
+@scenario(GROUPS, assignor=ASSIGNORS)
+def members_share_two_topics_under_each_assignor(
+    client: Client, kafka: Kafka, assignor: str
+) -> None:
+    topics = kafka.topic(partitions=3), kafka.topic(partitions=2)
+    settings = {"partition.assignment.strategy": assignor}
+    with Group(client, kafka, *topics, **settings) as group:
+        for _ in range(2):
+            group.join()
+        group.settle()
+        until(lambda: described(kafka, group).state.name == "STABLE")
+        found = described(kafka, group)
+        assert found.partition_assignor in (assignor, "RoundRobinAssigner")
+        assert sorted(map(sorted, held(found))) == sorted(
+            sorted(member.assigned) for member in group.members
+        )
+        for topic in topics:
+            client.produce(kafka, topic, TEN)
+        group.has_read_once(2 * len(TEN))
+
+
+def described(kafka: Kafka, group: Group) -> ConsumerGroupDescription:
+    (found,) = done(kafka.admin.describe_consumer_groups([group.name]))
+    return found
+
+
+def held(found: ConsumerGroupDescription) -> list[list[Place]]:
+    """What Kafka itself thinks that each member has."""
+    return [
+        [(place.topic, place.partition) for place in member.assignment.topic_partitions]
+        for member in found.members
+    ]
+
+
+@scenario(GROUPS, ORDERLY, COOPERATIVE)
+def a_cooperative_member_gives_up_only_what_another_gets(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=6)
+    settings = {"partition.assignment.strategy": COOPERATIVE, "auto.commit.interval.ms": "100"}
+    with Group(client, kafka, topic, **settings) as group:
+        first = group.join()
+        group.settle()
+        with feeding(kafka, topic, 6) as feed:
+            second = group.join()
+            group.settle()
+            assert len(second.assigned) == 3
+            revoked = [
+                place for what, places in first.changes if what == "revoked" for place in places
+            ]
+            assert sorted(revoked) == sorted(second.assigned)
+            group.leave(second)
+            group.settle()
+        group.has_read_once(feed.count)
+
+
+@scenario(GROUPS)
+def a_member_too_many_waits_and_takes_over(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=1)
+    with Group(client, kafka, topic) as group:
+        group.join()
+        group.settle()
+        group.join()
+        until(lambda: len(described(kafka, group).members) == 2)
+        group.settle()
+        client.produce(kafka, topic, TEN)
+        group.has_read(len(TEN))
+        (reader,) = (member for member in group.members if member.assigned)
+        group.leave(reader)
+        group.settle()
+        client.produce(kafka, topic, TEN)
+        group.has_read_once(2 * len(TEN))
+
+
+@scenario(GROUPS)
+def what_a_killed_member_had_is_read_on_by_the_others(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=4)
+    settings = {**MORTAL, "auto.commit.interval.ms": "50"}
+    with Group(client, kafka, topic, **settings) as group:
+        for _ in range(2):
+            group.join()
+        group.settle()
+        with feeding(kafka, topic, 4) as feed:
+            victim, survivor = group.members
+            until(lambda: len(victim.read) > 50 and len(survivor.read) > 50)
+            had = victim.assigned
+            group.kill(victim)
+            group.settle()
+            assert survivor.assigned == group.places
+        group.has_read(feed.count)
+        again = [place for place, often in group.times_read().items() if often > 1]
+        # Only what the dead one had read and not committed was read again.
+        assert {(topic, partition) for topic, partition, _ in again} <= had
+        assert {(read.topic, read.partition, read.offset) for read in victim.read} >= {*again}
+
+
+@scenario(GROUPS)
+def two_groups_read_the_same_and_do_not_know_of_each_other(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=2)
+    with Group(client, kafka, topic) as one, Group(client, kafka, topic) as other:
+        one.join()
+        one.settle()
+        other.join()
+        other.join()
+        other.settle()
+        assert one.members[0].assigned == one.places
+        assert [what for what, _ in one.members[0].changes] == ["assigned"]
+        client.produce(kafka, topic, TEN)
+        one.has_read_once(len(TEN))
+        other.has_read_once(len(TEN))
+
+
+@scenario(GROUPS)
+def a_group_is_entered_through_any_node(client: Client, kafka: Kafka) -> None:
+    nodes = kafka.admin.list_topics(timeout=10).brokers.values()
+    topic = kafka.topic(partitions=len(nodes))
+    with Group(client, kafka, topic) as group:
+        for node in nodes:
+            group.join(Kafka(f"{node.host}:{node.port}"))
+        group.settle()
+
+
+@scenario(GROUPS, STATIC)
+def a_static_member_comes_back_without_disturbing_the_others(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=4)
+    with Group(client, kafka, topic, auto_commit_interval_ms="100") as group:
+        other = group.join(group_instance_id="other")
+        restarted = group.join(group_instance_id="restarted")
+        group.settle()
+        with feeding(kafka, topic, 4) as feed:
+            had, seen = restarted.assigned, [*other.changes]
+            group.leave(restarted)
+            back = group.join(group_instance_id="restarted")
+            group.settle()
+            assert back.assigned == had
+            assert other.changes == seen
+        group.has_read_once(feed.count)
+
+
+@scenario(GROUPS, STATIC)
+def a_static_member_killed_comes_back_without_disturbing_the_others(
+    client: Client, kafka: Kafka
+) -> None:
+    topic = kafka.topic(partitions=4)
+    with Group(client, kafka, topic) as group:
+        other = group.join(group_instance_id="other")
+        restarted = group.join(group_instance_id="restarted")
+        group.settle()
+        had, seen = restarted.assigned, [*other.changes]
+        group.kill(restarted)
+        back = group.join(group_instance_id="restarted")
+        group.settle()
+        assert back.assigned == had
+        assert other.changes == seen
+
+
+@scenario(GROUPS, STATIC, FENCED)
+def of_two_members_of_one_static_name_the_newer_is_the_member(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=2)
+    with Group(client, kafka, topic) as group:
+        older = group.join(group_instance_id="same")
+        group.settle()
+        newer = group.join(group_instance_id="same")
+        until(lambda: newer.assigned == group.places)
+        until(lambda: bool(older.faults))
+        assert "enced" in older.faults[0]
+        group.kill(older)
+        group.settle()

@@ -1,0 +1,166 @@
+"""Members of one group as a scenario needs them, and records that keep coming while they read."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Self
+
+from confluent_kafka import Producer
+
+from tests.conformance.table import Client, Kafka, Member, Place, Read, Refused, until
+
+MEMBER = {"session.timeout.ms": "10000", "heartbeat.interval.ms": "50"}
+"""A member that hears of a rebalance at once, and lives through the pauses of a busy machine."""
+
+MORTAL = {"session.timeout.ms": "1000", "heartbeat.interval.ms": "100"}
+"""A member that is missed soon after it is killed."""
+
+FEED_PAUSE_S = 0.002
+
+
+class Group:
+    """The members of a group, all of one client and of the same topics; none outlives the with."""
+
+    def __init__(self, client: Client, kafka: Kafka, *topics: str, **settings: str) -> None:
+        self.client = client
+        self.kafka = kafka
+        self.name = kafka.name()
+        self.topics = topics
+        self.settings = MEMBER | dotted(settings)
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for member in [*self.members]:
+            try:
+                if kind is None:
+                    self.leave(member)
+            finally:
+                with contextlib.suppress(Exception):
+                    member.kill() if member in self.members else None
+
+    # Who comes and goes.
+
+    def join(self, kafka: Kafka | None = None, **settings: str) -> Member:
+        """A new member, which enters by this Kafka's address."""
+        words = self.settings | dotted(settings)
+        member = self.client.join(kafka or self.kafka, self.name, self.topics, words)
+        self.members.append(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """A member goes in good order."""
+        member.leave()
+        self.left(member)
+
+    def kill(self, member: Member) -> None:
+        member.kill()
+        self.left(member)
+
+    def left(self, member: Member) -> None:
+        self.members.remove(member)
+        self.gone.append(member)
+
+    # What they have.
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """All partitions of its topics."""
+        found = {}
+        for topic in self.topics:
+            found |= {topic: self.kafka.admin.list_topics(topic, timeout=10).topics[topic]}
+        return frozenset((topic, at) for topic in found for at in found[topic].partitions)
+
+    def settle(self) -> None:
+        """Wait until each partition is one member's, and no member has none for want of trying."""
+        places = self.places
+
+        def settled() -> bool:
+            held = [member.assigned for member in self.members]
+            assert not any(member.faults for member in self.members), self.faults
+            idle = sum(not places for places in held)
+            return (
+                sum(map(len, held)) == len(places)
+                and frozenset().union(*held) == places
+                and idle == max(0, len(held) - len(places))
+            )
+
+        until(settled)
+
+    @property
+    def faults(self) -> list[str]:
+        return [fault for member in self.members for fault in member.faults]
+
+    # What they have read.
+
+    @property
+    def read(self) -> list[Read]:
+        return [read for member in [*self.gone, *self.members] for read in [*member.read]]
+
+    def has_read(self, count: int) -> None:
+        """Wait until so many different records were read."""
+        until(lambda: len(self.times_read()) >= count)
+
+    def times_read(self) -> Counter[tuple[str, int, int]]:
+        """How often each record was read, by topic, partition and offset."""
+        return Counter((read.topic, read.partition, read.offset) for read in self.read)
+
+    def has_read_once(self, count: int) -> None:
+        """Wait until so many records were read, and find none of them read twice."""
+        self.has_read(count)
+        times = self.times_read()
+        assert len(times) == count
+        assert [place for place, often in times.items() if often > 1] == []
+
+    def committed(self, topic: str, partition: int = 0) -> int:
+        """The offset that Kafka has for the group, -1 for none."""
+        return self.kafka.committed(self.name).get((topic, partition), (-1, ""))[0]
+
+
+def dotted(settings: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in settings.items()}
+
+
+class Feed:
+    """How many records have been sent, when the with has ended."""
+
+    count = 0
+
+
+@contextlib.contextmanager
+def feeding(kafka: Kafka, topic: str, partitions: int) -> Iterator[Feed]:
+    """Records in turn to all partitions, for as long as the with lasts; some before it begins."""
+    feed = Feed()
+    ended = threading.Event()
+    faults: list[object] = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+
+    def send() -> None:
+        while not ended.is_set():
+            producer.produce(
+                topic,
+                b"%d" % feed.count,
+                partition=feed.count % partitions,
+                on_delivery=lambda fault, _: faults.append(fault) if fault else None,
+            )
+            feed.count += 1
+            producer.poll(0)
+            ended.wait(FEED_PAUSE_S)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        until(lambda: feed.count > 10 * partitions)
+        yield feed
+    finally:
+        ended.set()
+        thread.join()
+        assert producer.flush(30) == 0
+    if faults:
+        raise Refused(str(faults[0]))
