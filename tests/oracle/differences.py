@@ -253,7 +253,21 @@ DIFFERENCES = (
             ("ListConfigResources v1", "config_resources"),
         )
     ),
-    Listed("configs.*", "*", "*.synonyms", ITS_OWN_DEFAULT),
+    *(
+        Listed("configs.*", "*", f"*.configs.{key}.synonyms", ITS_OWN_DEFAULT)
+        for key in (
+            "*.replication.throttled.replicas", "remote.*", "flush.ms", "log.flush.interval.ms",
+            "log.retention.ms", "retention.ms", "segment.jitter.ms", "segment.ms", "interval.ms",
+            "match", "metrics",
+        )
+    ),
+    *(
+        Listed("configs.a_node_*", "*", f"*.configs.{key}.synonyms", IN_A_FILE)
+        for key in (
+            "group.initial.rebalance.delay.ms", "offsets.topic.num.partitions",
+            "offsets.topic.replication.factor",
+        )
+    ),
     *(
         Listed("configs.a_node_*", "*", f"*.configs.{path}", why)
         for path, why in (
