@@ -21,7 +21,7 @@ from kafkalite.config.client_metrics import MATCH
 from kafkalite.config.key import TEXT_LENGTH_MAX, Key, Type, Update, quoted
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.coordination import topic_names
-from kafkalite.coordination.image import ClusterImage, config_records
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, config_records
 from kafkalite.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
@@ -228,9 +228,10 @@ def _check_update(
             return
         when = "is created" if kind is Resource.TOPIC else "starts"
         raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
-    if key.update is Update.CLUSTER_ONLY and resource:
+    if key.update is Update.CLUSTER_ONLY and resource not in ("", str(SUPERVISOR_ID)):
         raise InvalidConfig(
-            f"{key.name} is one for the whole cluster: set it for all brokers, with an empty name."
+            f"Broker {SUPERVISOR_ID} goes by {key.name} for the whole cluster: set it there, or for"
+            " all brokers by an empty name."
         )
 
 

@@ -52,6 +52,7 @@ def controller() -> Controller:
     [
         (TOPIC, "a", "retention.ms", "5"),
         (BROKER, "", "num.partitions", "3"),
+        (BROKER, "0", "num.partitions", "3"),
         (BROKER, "", "message.max.bytes", "3000"),
         (BROKER, "2", "message.max.bytes", "3000"),
         (LOGGER, "1", "kafkalite.storage", "ERROR"),
