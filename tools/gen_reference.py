@@ -46,7 +46,7 @@ def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
     yield ""
     yield "A read-only key holds from the start, or a topic's creation, on.  A cluster-wide key"
-    yield "of a broker is set while it runs for all nodes or for any of them, a cluster-only one for"
+    yield "of a broker is set while it runs for all nodes or for any, and a cluster-only one for"
     yield "all nodes or for node 0, which goes by it for the whole cluster."
     for scope in SCOPES.values():
         if scope:
