@@ -39,14 +39,22 @@ class Connection:
         self.asked = 0
 
     def ask(self, api: Api, version: int, request: dict[str, Any]) -> Any:
+        return self.answer(api, version, self.send(api, version, request))
+
+    def send(self, api: Api, version: int, request: dict[str, Any]) -> int:
+        """Send a request; the correlation id it went under."""
         self.asked += 1
         flexible = api.request_header_flexible(version)
         frame = write_header(api.key, version, self.asked, "healthy", flexible)
         frame += api.request.write(version, request)
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        return self.asked
+
+    def answer(self, api: Api, version: int, correlation_id: int) -> Any:
+        """The next answer, which must be that request's."""
         (size,) = struct.unpack(">i", self.stream.read(4))
         answer = self.stream.read(size)
-        assert struct.unpack_from(">i", answer) == (self.asked,)
+        assert struct.unpack_from(">i", answer) == (correlation_id,)
         return api.response.read(version, answer, 4 + api.response_header_flexible(version))
 
     def close(self) -> None:
