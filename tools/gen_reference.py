@@ -46,8 +46,8 @@ def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
     yield ""
     yield "A read-only key holds from the start, or a topic's creation, on.  A cluster-wide key"
-    yield "of a broker is set while it runs for all nodes or for any, and a cluster-only one for"
-    yield "all nodes or for node 0, which goes by it for the whole cluster."
+    yield "of a broker is set while it runs for all nodes or for one.  A cluster-only one holds for"
+    yield "all of them, whether it is set for all or, where a tool must name one, for node 0."
     for scope in SCOPES.values():
         if scope:
             yield from ("", f"## Of a {scope.owner}", "")

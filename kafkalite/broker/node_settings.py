@@ -3,6 +3,8 @@
     config file and flags ─────────────────────────────────┐
     metadata log: what is set for all nodes, and for this ─┴─▶ Settings ─▶ whoever holds a value
 
+What is set of node 0 and can only hold for the whole cluster stands among what is set for all.
+
 Who reads `node.settings` at each use need not be told.  The levels of the node's loggers are set in
 the same way, by records of the metadata log, and so they outlive a restart, which Kafka's do not.
 """
@@ -23,7 +25,9 @@ from kafkalite.config.broker import (
     SOCKET_REQUEST_MAX_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
 )
+from kafkalite.config.key import Update
 from kafkalite.config.resources import LEVELS, LOGGER, Resource
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import InvalidConfig
 from kafkalite.transport.reactor import Limits
 
@@ -38,10 +42,15 @@ Told = Callable[["Settings"], object]
 
 def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
     """The settings of a node: what it was started with, under what is set while it runs."""
-    return static.with_dynamic(
-        _known(image.config_of(Resource.BROKER, "")),
-        _known(image.config_of(Resource.BROKER, str(node_id))),
+    first, own = (
+        _known(image.config_of(Resource.BROKER, str(n))) for n in (SUPERVISOR_ID, node_id)
     )
+    default = _known(image.config_of(Resource.BROKER, ""))
+    if node_id != SUPERVISOR_ID:
+        for name, text in first.items():
+            if BROKER[name].update is Update.CLUSTER_ONLY:
+                default[name] = text
+    return static.with_dynamic(default, own)
 
 
 def _known(texts: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +98,7 @@ class NodeSettings:
 
     def concerned(self, kind: int, name: str, image: ClusterImage) -> None:
         """Something was set on a resource, perhaps on this node."""
-        if kind == Resource.BROKER and name in ("", str(self._node_id)):
+        if kind == Resource.BROKER and name in ("", str(SUPERVISOR_ID), str(self._node_id)):
             self.current = in_force(self._static, image, self._node_id)
             for told in self._told:
                 told(self.current)

@@ -7,11 +7,12 @@ Defaults that are not Kafka's:
     offsets.topic.num.partitions        1, where Kafka has 50: node 0 leads all of them
     queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
 Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
-`storage.min.free.bytes`.
+`metrics.listener`, `storage.min.free.bytes`.
 
 Most keys that Kafka reads only at the start may change while the broker runs; what is in sockets,
 processes and files may not.  `durability` may not either, since the start says what it promises; a
 topic's may.  `advertised.listeners`, which Kafka lets change, may not: status.json tells it, too.
+What topics go by cannot be set of one node, as in Kafka: partitions move, and keep what they had.
 
 A broker key that only gives topics their default is not written here again: it is declared from
 the topic's key that overrides it.
@@ -151,7 +152,7 @@ DEFAULT_REPLICATION_FACTOR = BROKER.declare(
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
     """Whether a topic is created when a client first asks for its metadata.""",
-    update=Update.CLUSTER_WIDE,
+    update=Update.CLUSTER_ONLY,
 )
 DELETE_TOPIC_ENABLE = BROKER.declare(
     "delete.topic.enable", Type.BOOLEAN, True,
@@ -229,7 +230,7 @@ PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     "producer.id.expiration.ms", Type.INT, 86_400_000,
     """How long after its last batch a partition forgets an idempotent producer.""",
     check=at_least(1),
-    update=Update.CLUSTER_WIDE,
+    update=Update.CLUSTER_ONLY,
 )
 
 # Groups of consumers.
@@ -294,6 +295,19 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     check=at_least(1 << 20),
 )
 
+# What is told of it.
+
+METRICS_LISTENER: Key[str | None] = BROKER.declare(
+    "metrics.listener", Type.STRING, None,
+    """HOST:PORT at which metrics are served to Prometheus, by a process beside the broker; the flag
+    --metrics says the same.  Port 0 takes a free one.  Unset, there is none.""",
+)
+TELEMETRY_MAX_BYTES = BROKER.declare(
+    "telemetry.max.bytes", Type.INT, 1 << 20,
+    """The largest push of metrics, compressed, that a client may send (KIP-714).""",
+    check=at_least(1),
+)
+
 # The disk.
 
 STORAGE_MIN_FREE_BYTES = BROKER.declare(
@@ -329,7 +343,7 @@ BROKER.declare(
     """How long a segment is kept after its newest record, for topics without retention.ms.
     -1 keeps it for ever.  Unset, log.retention.minutes counts.""",
     check=at_least(-1),
-    update=Update.CLUSTER_WIDE,
+    update=Update.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.retention.minutes", Type.INT, None,
@@ -346,7 +360,7 @@ BROKER.declare(
     """The age at which a segment is closed although it is not full, for topics without
     segment.ms.  Unset, log.roll.hours counts.""",
     check=at_least(1),
-    update=Update.CLUSTER_WIDE,
+    update=Update.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.roll.hours", Type.INT, 168,
@@ -358,7 +372,7 @@ BROKER.declare(
     """The most by which log.roll.ms is shortened, for topics without segment.jitter.ms.
     Unset, log.roll.jitter.hours counts.""",
     check=at_least(0),
-    update=Update.CLUSTER_WIDE,
+    update=Update.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.roll.jitter.hours", Type.INT, 0,
@@ -369,7 +383,7 @@ for key in TOPIC.values():
     for name in key.overrides:
         if name not in BROKER:
             doc = f"For topics without {key.name}.  {key.doc}"
-            update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_WIDE
+            update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_ONLY
             BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
 # Keys of Kafka's that people set, and why they are not needed or not there.

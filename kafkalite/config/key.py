@@ -52,7 +52,7 @@ class Update(enum.Enum):
     CLUSTER_WIDE = "cluster-wide"
     """While the broker runs; a broker's key for all nodes or for one."""
     CLUSTER_ONLY = "cluster-only"
-    """The same, but a broker's key for all nodes or for node 0, which goes by it for them all."""
+    """The same, but what is set of node 0 holds for the others as well, and they have no own."""
 
 
 # What comes from a client is looked up and quoted only so far.

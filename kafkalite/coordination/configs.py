@@ -230,8 +230,8 @@ def _check_update(
         raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
     if key.update is Update.CLUSTER_ONLY and resource not in ("", str(SUPERVISOR_ID)):
         raise InvalidConfig(
-            f"Broker {SUPERVISOR_ID} goes by {key.name} for the whole cluster: set it there, or for"
-            " all brokers by an empty name."
+            f"{key.name} holds for the whole cluster: set it of broker {SUPERVISOR_ID}, or of all"
+            " brokers by an empty name."
         )
 
 

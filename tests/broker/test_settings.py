@@ -84,6 +84,20 @@ def test_the_new_default_of_all_nodes_counts_in_the_logs_of_topics_that_leave_it
     assert sizes == {("a", 0): 3 << 20, ("a", 1): 3 << 20, ("b", 0): 2 << 20, ("b", 1): 2 << 20}
 
 
+def test_what_topics_go_by_is_set_of_node_0_for_all_nodes_where_a_tool_must_name_one(cluster):
+    cluster.create("a", 2)
+    logs = [cluster.node(n).replicas.leader("a", n - 1).log for n in (1, 2)]
+    assert alter(cluster, 0, BROKER, "", message_max_bytes="200") == 0
+    assert alter(cluster, 1, BROKER, "0", message_max_bytes="100") == 0
+    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [100, 100]
+    assert told(cluster, 0, BROKER, "0", "message.max.bytes") == ("100", 2)
+    assert told(cluster, 1, BROKER, "1", "message.max.bytes") == ("100", 3)
+    assert told(cluster, 2, TOPIC, "a", "max.message.bytes") == ("100", 3)
+    assert alter(cluster, 1, BROKER, "2", message_max_bytes="50") == errors.InvalidRequest.code
+    assert alter(cluster, 1, BROKER, "0", message_max_bytes=None) == 0
+    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [200, 200]
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_what_is_set_outlives_a_restart(cluster, workers, killed):

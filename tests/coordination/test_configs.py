@@ -54,7 +54,7 @@ def controller() -> Controller:
         (BROKER, "", "num.partitions", "3"),
         (BROKER, "0", "num.partitions", "3"),
         (BROKER, "", "message.max.bytes", "3000"),
-        (BROKER, "2", "message.max.bytes", "3000"),
+        (BROKER, "2", "fetch.max.bytes", "3000"),
         (LOGGER, "1", "kafkalite.storage", "ERROR"),
         (METRICS, "s", "interval.ms", "1000"),
     ],
@@ -174,6 +174,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (BROKER, "", ("workers", "2"), InvalidRequest, "when the broker starts"),
         (BROKER, "1", ("workers", "2"), InvalidRequest, "when the broker starts"),
         (BROKER, "1", ("num.partitions", "2"), InvalidRequest, "the whole cluster"),
+        (BROKER, "1", ("log.retention.ms", "2"), InvalidRequest, "the whole cluster"),
         (BROKER, "3", ("message.max.bytes", "7"), BrokerIdNotRegistered, "no broker 3"),
         (BROKER, "x", ("message.max.bytes", "7"), InvalidRequest, "'x'"),
         (BROKER, "-1", ("message.max.bytes", "7"), InvalidRequest, "'-1'"),
@@ -260,8 +261,8 @@ def test_what_one_request_sets_is_bounded(controller, monkeypatch):
 
 
 def test_with_a_node_goes_what_was_set_on_it(controller):
-    alter(controller, BROKER, "2", ("message.max.bytes", "3000"))
-    alter(controller, LOGGER, "2", ("kafkalite", "ERROR"))
+    assert alter(controller, BROKER, "2", ("fetch.max.bytes", "3000")) is None
+    assert alter(controller, LOGGER, "2", ("kafkalite", "ERROR")) is None
     do(controller, controller.remove_node(2))
     assert controller.image.configs == {}
 
