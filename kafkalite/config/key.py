@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafkalite.errors import InvalidConfig
@@ -98,6 +98,9 @@ class Key(Generic[T]):
         self.check = check
         self.overrides = (overrides,) if isinstance(overrides, str) else overrides
         self.update = update
+        others = [place for place in self.overrides if place != name]
+        self.places = (Place(name, 1), *(Place(other, units_in(other)) for other in others))
+        """Where to look for the value: the key's own name, then those it overrides."""
 
     @property
     def dynamic(self) -> bool:
@@ -108,14 +111,6 @@ class Key(Generic[T]):
     def sensitive(self) -> bool:
         """Whether the value must never be shown."""
         return self.type is Type.PASSWORD
-
-    @property
-    def places(self) -> Iterator[Place]:
-        """Where to look for the value: the key's own name, then those it overrides."""
-        yield Place(self.name, 1)
-        for name in self.overrides:
-            if name != self.name:
-                yield Place(name, UNIT_MS.get(name.rpartition(".")[2], 1))
 
     def parse(self, text: str) -> T:
         """The typed value of a text, once it has passed the key's check."""
@@ -193,6 +188,11 @@ class Scope(dict[str, Key[Any]]):
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise InvalidConfig(f"{name} is not a configuration key of a {self.owner}{hint}")
+
+
+def units_in(name: str) -> int:
+    """How many of a key's units one is in which this name counts."""
+    return UNIT_MS.get(name.rpartition(".")[2], 1)
 
 
 def quoted(text: str) -> str:

@@ -206,6 +206,16 @@ def test_what_cannot_be_described_is_refused_and_the_others_are_not(broker, reso
     assert (results[A_TOPIC].error_code, len(results[A_TOPIC].configs)) == (0, len(TOPIC))
 
 
+def test_topics_are_told_each_their_own_though_many_are_alike(broker):
+    texts = {"a": "5", "b": "5", "c": "7", "d": None}
+    for name, text in texts.items():
+        broker.create(name, **({"retention_ms": text} if text else {}))
+    results = describe(broker, *((Resource.TOPIC, name) for name in texts))
+    for name, text in texts.items():
+        values = {entry.name: entry.value for entry in results[Resource.TOPIC, name].configs}
+        assert values["retention.ms"] == (text or str(RETENTION_MS.default))
+
+
 def test_a_resource_that_is_asked_for_twice_is_answered_once(broker):
     answer = broker.ask(
         DESCRIBE_CONFIGS, 4, resources=[{"resource_type": 4, "resource_name": ""}] * 3

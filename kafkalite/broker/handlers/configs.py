@@ -75,12 +75,13 @@ def describe_configs(node: Node, request: Any, caller: Caller) -> Response:
     results = []
     # A resource that is named more often is answered once: clients know answers by resource.
     once = {(wanted.resource_type, wanted.resource_name): wanted for wanted in request.resources}
+    alike: Alike = {}
     for wanted in once.values():
         who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
         try:
             kind = check_kind(wanted.resource_type)
             _must(caller, DESCRIBE_CONFIGS, kind, wanted.resource_name)
-            described = list(_DESCRIBE[kind](node, caller, wanted.resource_name))
+            described = _described(node, caller, kind, wanted.resource_name, alike)
         except KafkaError as fault:
             results.append({**who, **fault_fields(fault)})
             continue
@@ -97,6 +98,24 @@ def describe_configs(node: Node, request: Any, caller: Caller) -> Response:
             }
         )
     return {"results": results}
+
+
+Alike = dict[tuple[tuple[str, str], ...], list[Described]]
+"""What is told of topics with one and the same config: there may be thousands."""
+
+
+def _described(
+    node: Node, caller: Caller, kind: Resource, name: str, alike: Alike
+) -> list[Described]:
+    if kind is not Resource.TOPIC:
+        return list(_DESCRIBE[kind](node, caller, name))
+    topic_names.check(name)
+    config = node.image.topic(name).config
+    which = tuple(config.items())
+    if which not in alike:
+        settings = node.settings.for_topic(config)
+        alike[which] = list(_in_force(SCOPES[kind].values(), settings))
+    return alike[which]
 
 
 def _entry(described: Described, synonyms: bool, documentation: bool) -> Response:
@@ -120,12 +139,6 @@ def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[Describe
     for key in keys:
         synonyms = list(settings.synonyms(key))
         yield Described(key, spoken(key, settings[key]), synonyms, settings.source(key))
-
-
-def _of_topic(node: Node, caller: Caller, name: str) -> Iterable[Described]:
-    topic_names.check(name)
-    settings = node.settings.for_topic(node.image.topic(name).config)
-    return _in_force(SCOPES[Resource.TOPIC].values(), settings)
 
 
 def _of_broker(node: Node, caller: Caller, name: str) -> Iterable[Described]:
@@ -181,7 +194,6 @@ def _of_named(kind: Resource, source: Source) -> Callable[[Node, Caller, str], I
 
 
 _DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = {
-    Resource.TOPIC: _of_topic,
     Resource.BROKER: _of_broker,
     Resource.BROKER_LOGGER: _of_loggers,
     Resource.CLIENT_METRICS: _of_named(Resource.CLIENT_METRICS, Source.CLIENT_METRICS),

@@ -41,7 +41,7 @@ from kafkalite.config.broker import (
     NUM_PARTITIONS,
     WORKER_DEDICATED_MAX,
 )
-from kafkalite.config.settings import Settings
+from kafkalite.config.settings import Settings, spoken
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import TopicImage
@@ -202,7 +202,8 @@ def _configs(settings: Settings) -> list[Response]:
     return [
         {
             "name": key.name,
-            "value": None if key.sensitive else key.format(settings[key]),
+            "value": spoken(key, settings[key]),
+            "read_only": not key.dynamic,
             "config_source": settings.source(key),
             "is_sensitive": key.sensitive,
         }
