@@ -8,6 +8,10 @@ PYTHON ?= $(shell for v in 3.19 3.18 3.17 3.16 3.15 3.14 3.13 3.12 3.11 3; do \
 CC ?= cc
 ARGS ?=
 JOBS ?= 2
+# How much `make fuzz` does.
+CONNECTS ?= 5e4
+FRAMES ?= 1e6
+RUNS ?= 1e8
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -26,7 +30,7 @@ help:
 	@echo "make oracle     the same requests to Apache Kafka and to us"
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour"
 	@echo "make disks      full disks, torn writes, failing system calls"
-	@echo "make fuzz       random bytes, for a while"
+	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
 	@echo "make reference  the pages on keys, APIs and errors, written anew"
 	@echo "make clean      remove all that was made"
 
@@ -60,6 +64,9 @@ disks: build .venv/developer
 	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)
 
 fuzz: build .venv/developer
+	$(BIN)/python -m tests.fuzz.connects --connects $(CONNECTS)
+	$(BIN)/python -m tests.fuzz.sockets --frames $(FRAMES)
+	$(BIN)/python -m tests.fuzz.decoders --runs $(RUNS)
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
 
 reference: build .venv/developer

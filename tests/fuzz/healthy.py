@@ -95,19 +95,19 @@ def work(address: str, topic: str) -> None:
     times: list[float] = []
     number = 0
     while True:
-        if select.select([sys.stdin], [], [], EVERY_S)[0]:
-            if not sys.stdin.readline():
-                return
-            times.sort()
-            print(json.dumps(spread(times)), flush=True)
-            times = []
         begun = time.perf_counter()
         round_trip(connection, topic, number)
         times.append(time.perf_counter() - begun)
         number += 1
+        if select.select([sys.stdin], [], [], EVERY_S)[0]:
+            if not sys.stdin.readline():
+                return
+            print(json.dumps(spread(times)), flush=True)
+            times = []
 
 
 def spread(times: list[float]) -> dict[str, float]:
+    times = sorted(times)
     at = {"p50": len(times) // 2, "p99": len(times) * 99 // 100, "worst": len(times) - 1}
     return {"rounds": len(times), **{name: round(1000 * times[i], 2) for name, i in at.items()}}
 

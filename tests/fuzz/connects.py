@@ -1,0 +1,116 @@
+"""A storm of connects: many a second, half of which say nothing, or nothing that can be read.
+
+    python -m tests.fuzz.connects --connects 50000 --a-minute 10000
+
+Some of the silent ones stay for a while, so that there is always a crowd of them.  The other half
+ask for the broker's versions and must be answered.  Afterwards the broker has the descriptors it
+had before, its processes and its log are as they were, and the healthy client was served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from kafkalite.testing import Broker
+from tests.fuzz.healthy import Connection, Healthy
+from tests.fuzz.requests import HEALTHY
+from tests.fuzz.sockets import Campaign, resident
+from tests.process.waiting import until
+
+SILENT_MAX = 200
+GROWTH_MAX = 32 << 20
+RESET = struct.pack("ii", 1, 0)
+
+
+def storm(broker: Broker, dice: random.Random, connects: int, a_minute: float) -> None:
+    """So many connects, at most so many a minute; they are gone when this returns."""
+    addresses = [(node["host"], node["port"]) for node in broker.nodes if node["port"]]
+    silent: deque[socket.socket] = deque()
+    begun = time.monotonic()
+    for number in range(connects):
+        ahead_s = number * 60 / a_minute - (time.monotonic() - begun)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+        address = dice.choice(addresses)
+        if dice.random() < 0.5:
+            ask(address)
+        else:
+            silent.append(disturb(address, dice))
+            if len(silent) > SILENT_MAX:
+                silent.popleft().close()
+    for peer in silent:
+        peer.close()
+
+
+def ask(address: tuple[str, int]) -> None:
+    connection = Connection(f"{address[0]}:{address[1]}")
+    assert connection.ask(API_VERSIONS, 0, {}).error_code == 0
+    connection.close()
+
+
+def disturb(address: tuple[str, int], dice: random.Random) -> socket.socket:
+    """Connect, and send garbage or nothing; some reset the connection when they close it."""
+    peer = socket.create_connection(address, timeout=30)
+    if dice.random() < 0.3:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    if dice.random() < 0.6:
+        peer.sendall(dice.randbytes(dice.choice([1, 4, 50, 2_000])))
+    return peer
+
+
+def descriptors(pids: list[int]) -> dict[int, int]:
+    return {pid: len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids}
+
+
+def weathered(workers: int, seed: int, connects: int, a_minute: float = 1e9) -> str:
+    """A broker and its storm; what the healthy client saw of it, in words."""
+    dice = random.Random(seed)
+    with Broker(workers=workers) as broker:
+        broker.topic(name=HEALTHY)
+        campaign = Campaign(broker, seed)
+        with Healthy(broker.bootstrap, HEALTHY) as healthy:
+            storm(broker, dice, connects // 10, a_minute)
+            healthy.phase()
+            before = descriptors(campaign.processes)
+            campaign.resident = resident(campaign.processes)
+            time.sleep(1)
+            alone = healthy.phase()
+            begun = time.monotonic()
+            storm(broker, dice, connects, a_minute)
+            seconds = time.monotonic() - begun
+            meanwhile = healthy.phase()
+            until(lambda: descriptors(campaign.processes) == before)
+            campaign.judge()
+            assert campaign.growth < GROWTH_MAX
+        return (
+            f"seed {seed}, workers {workers}: {connects} connects in {seconds:.1f} s,"
+            f" {60 * connects / seconds:,.0f} a minute, {campaign.growth >> 20} MiB more\n"
+            f"    the healthy client alone: {alone}\n    meanwhile: {meanwhile},"
+            f" {meanwhile['a_second'] / alone['a_second']:.0%}"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.connects", description=__doc__)
+    parser.add_argument("--connects", type=float, default=1e4, help="of all shapes together")
+    parser.add_argument("--a-minute", type=float, default=1e4)
+    parser.add_argument("--workers", type=int, action="append", help="a shape; 0 and 2 if not said")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    words = parser.parse_args(arguments)
+    shapes = words.workers or [0, 2]
+    for workers in shapes:
+        connects = int(words.connects) // len(shapes)
+        print(weathered(workers, words.seed, connects, words.a_minute), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
