@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kafkalite.cli.command import nearest
+from kafkalite.cli.command import nearest, warn
 from kafkalite.errors import Refusal
 
 
@@ -29,6 +29,8 @@ class Flag(NamedTuple):
     optional: bool = False
     refused: str = ""
     """Why it is not taken; the sentence goes on after the flag's name."""
+    instead: str = ""
+    """The flag of Kafka 4 that has taken its place; it is taken as that one, and said so."""
 
     @property
     def shown(self) -> str:
@@ -116,6 +118,7 @@ def given(words: Sequence[str], flags: Sequence[Flag]) -> Given:
     """Read a command line; a Refusal says in one sentence what is wrong with it."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
+    warned: set[str] = set()
     rest = deque(words)
     while rest:
         word = rest.popleft()
@@ -127,6 +130,11 @@ def given(words: Sequence[str], flags: Sequence[Flag]) -> Given:
             raise Refusal(unknown(name, known))
         if flag.refused:
             raise Refusal(f"--{name} {flag.refused}")
+        if flag.instead:
+            if name not in warned:
+                warn(f"--{name} is deprecated: use --{flag.instead}")
+            warned.add(name)
+            name, flag = flag.instead, known[flag.instead]
         found = values.setdefault(name, [])
         if found and not flag.repeated:
             raise Refusal(f"--{name} is given twice")
@@ -170,8 +178,13 @@ EARLIER = {
 def unknown(name: str, known: dict[str, Flag]) -> str:
     if name in EARLIER:
         return f"--{name} {EARLIER[name]}"
-    kept = [f"--{other}" for other, flag in known.items() if not flag.refused]
+    kept = [f"--{other}" for other, flag in known.items() if is_shown(flag)]
     return f"unknown flag --{name}{nearest(f'--{name}', kept)} (--help shows them)"
+
+
+def is_shown(flag: Flag) -> bool:
+    """Whether help pages name the flag."""
+    return not flag.refused and not flag.instead
 
 
 def listed(names: Sequence[str]) -> str:
@@ -181,7 +194,7 @@ def listed(names: Sequence[str]) -> str:
 
 def page(name: str, opening: str, examples: str, flags: Sequence[Flag]) -> str:
     """A tool's help page."""
-    lines = [line for flag in flags if not flag.refused for line in entry(flag)]
+    lines = [line for flag in flags if is_shown(flag) for line in entry(flag)]
     return "\n".join([f"usage: {name} --FLAG VALUE …", "", opening, "", *lines, "", examples])
 
 

@@ -1,0 +1,280 @@
+"""kafka-console-consumer.sh: records printed as they come.
+
+With a group it joins and commits what was printed.  Without one it reads the partitions there are
+at the start and leaves no trace, where Kafka's joins a group of a name of its own making.
+
+Left out: formatters other than the default one and none; topics and partitions made after the
+start, where no group is given.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from kafkalite.cli.command import say, warn
+from kafkalite.cli.shell_tools import record_lines
+from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
+from kafkalite.cli.shell_tools.java_properties import properties_in
+from kafkalite.cli.shell_tools.topic_names import matcher
+from kafkalite.errors import Refusal
+
+BATCH_COUNT_MAX = 5_000
+POLL_S = 0.1
+TERMINATED = 128 + signal.SIGTERM
+OFFSETS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+LEVELS = ("read_uncommitted", "read_committed")
+UNSEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+
+
+def offset(text: str) -> int:
+    """The kind of --offset."""
+    try:
+        number = OFFSETS[text] if text in OFFSETS else whole(text)
+    except ValueError:
+        number = -1
+    if number < 0 and text not in OFFSETS:
+        raise ValueError("earliest, latest or an offset")
+    return number
+
+
+def level(text: str) -> str:
+    """The kind of --isolation-level."""
+    if text not in LEVELS:
+        raise ValueError(" or ".join(LEVELS))
+    return text
+
+
+FLAGS = (
+    *CONNECTION,
+    Flag("topic", "NAME", "the topic"),
+    Flag("include", "REGEX", "all topics whose name matches this"),
+    Flag("group", "ID", "read as a member of this group"),
+    Flag("from-beginning", words="begin with the oldest record where nothing else is known"),
+    Flag("partition", "ID", "only this partition", whole),
+    Flag("offset", "WHERE", "of the partition: earliest, latest (default) or an offset", offset),
+    Flag("max-messages", "COUNT", "end after so many records", whole),
+    Flag("timeout-ms", "MS", "end when no record came for so long", whole),
+    Flag("isolation-level", "LEVEL", f"{' or '.join(LEVELS)} ({LEVELS[0]})", level),
+    Flag(
+        "formatter-property",
+        "KEY=VALUE",
+        f"{', '.join(record_lines.DEFAULTS)}; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("formatter-config", "FILE", "a file with formatter properties"),
+    Flag("formatter", "CLASS", "DefaultMessageFormatter or NoOpMessageFormatter"),
+    Flag("key-deserializer", "CLASS", "what makes text of keys"),
+    Flag("value-deserializer", "CLASS", "what makes text of values"),
+    Flag("skip-message-on-error", words="pass over records that cannot be printed"),
+    Flag(
+        "command-property",
+        "KEY=VALUE",
+        "a property of the consumer; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("property", "KEY=VALUE", instead="formatter-property"),
+    Flag("consumer-property", "KEY=VALUE", instead="command-property"),
+    Flag("consumer.config", "FILE", instead="command-config"),
+    Flag("enable-systest-events", refused="is left out: it is for Kafka's own system tests"),
+)
+
+
+def run(asked: Given) -> int | None:
+    """Print the records of topics, each value on its line.
+
+    Examples:
+      kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic flights --from-beginning
+      kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic people --group readers \\
+          --formatter-property print.key=true --timeout-ms 5000
+    """
+    check(asked)
+    lines = formatter(asked)
+    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    signal.signal(signal.SIGTERM, terminate)
+    with faults_as_sentences():
+        reading = Reading(asked)
+        try:
+            for batch in reading.batches():
+                sys.stdout.buffer.write(lines(batch))
+                sys.stdout.buffer.flush()
+                reading.done(batch)
+        except SystemError:
+            # A signal that arrives in the middle of a callback is swallowed by confluent-kafka.
+            raise KeyboardInterrupt from None
+        finally:
+            reading.consumer.close()
+            say(f"Processed a total of {reading.count} messages")
+    return None
+
+
+def check(asked: Given) -> None:
+    asked.wants("bootstrap-server")
+    asked.action("topic", "include")
+    asked.only_with("offset", "partition")
+    asked.only_with("partition", "topic")
+    asked.excludes("partition", ["group"])
+    asked.excludes("offset", ["from-beginning"])
+    for flag in ("max-messages", "timeout-ms", "partition"):
+        if asked.one(flag, 0) < 0 and not (flag == "max-messages" and asked.one(flag) == -1):
+            raise Refusal(f"--{flag} wants a number that is not negative")
+
+
+def terminate(number: int, frame: object) -> NoReturn:
+    """End as `timeout` and supervisors ask: what was read is printed and committed first."""
+    raise SystemExit(TERMINATED)
+
+
+def formatter(asked: Given) -> record_lines.Lines:
+    path = asked.one("formatter-config")
+    properties = dict([*(properties_in(path) if path else ()), *asked.all("formatter-property")])
+    for flag in ("key-deserializer", "value-deserializer"):
+        if flag in asked:
+            properties[flag.replace("-", ".")] = asked.one(flag)
+    name = asked.one("formatter", "DefaultMessageFormatter").rpartition(".")[2]
+    if name == "NoOpMessageFormatter":
+        return record_lines.nothing
+    if name != "DefaultMessageFormatter":
+        raise Refusal(f"--formatter {name} is left out (try kafkalite consume -J)")
+    return record_lines.default(properties, "skip-message-on-error" in asked)
+
+
+class Reading:
+    """A consumer, and how long it is to go on."""
+
+    def __init__(self, asked: Given) -> None:
+        self.asked = asked
+        self.cluster = brokers(asked, asked.all("command-property"))
+        self.group = group_of(asked, self.cluster)
+        most = asked.one("max-messages", -1)
+        self.left = most if most >= 0 else sys.maxsize
+        self.count = 0
+        patience_ms = asked.one("timeout-ms")
+        self.patience_s = float("inf") if patience_ms is None else patience_ms / 1000
+        self.give_up_at = time.monotonic() + self.patience_s
+        self.consumer = self.cluster.consumer(settings(asked, self.cluster, self.group))
+        self.cluster.metadata(self.consumer)
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Records as they come, until there were enough or none came for too long."""
+        if not self._begin():
+            return
+        while self.left and (rest_s := self.give_up_at - time.monotonic()) > 0:
+            # The first record is waited for, and only what is there already goes along with it.
+            batch = self.consumer.consume(1, min(POLL_S, rest_s))
+            if batch and self.left > 1:
+                batch += self.consumer.consume(min(BATCH_COUNT_MAX, self.left - 1), 0)
+            if good := [message for message in batch if sound(message)]:
+                self.left -= len(good)
+                yield good
+                self.give_up_at = time.monotonic() + self.patience_s
+
+    def done(self, batch: list[Message]) -> None:
+        """These were printed, and will not be given to the group again."""
+        self.count += len(batch)
+        if self.group is not None:
+            last = {(message.topic(), message.partition()): message for message in batch}
+            for message in last.values():
+                self.consumer.store_offsets(message)
+
+    def _begin(self) -> bool:
+        """Subscribe, or assign what there is; False when no topic came to be in time."""
+        pattern = self.asked.one("include")
+        if self.group is not None:
+            # To librdkafka a name that begins with ^ is a pattern.
+            self.consumer.subscribe([self.asked.one("topic") or f"^({pattern})$"])
+            return True
+        warned = False
+        while not (places := self._places()):
+            if not warned:
+                warned = True
+                warn(f"there is no topic {pattern or self.asked.one('topic')} yet; waiting for it")
+            if time.monotonic() > self.give_up_at:
+                return False
+            self.consumer.poll(POLL_S)
+        self.consumer.assign(places)
+        return True
+
+    def _places(self) -> list[TopicPartition]:
+        """The partitions to read, and from where."""
+        asked, name = self.asked, self.asked.one("topic")
+        topics = self.cluster.metadata(self.consumer, name).topics
+        meant = matcher(asked.one("include", re.escape(name or "")))
+        partition = asked.one("partition")
+        start = asked.one("offset")
+        if start is None:
+            start = OFFSETS[reset(asked, self.cluster)]
+        places = []
+        for topic in topics.values():
+            if topic.error is not None and topic.error.code() not in UNSEEN:
+                raise KafkaException(topic.error)
+            known = sorted(topic.partitions) if meant(str(topic.topic)) else []
+            if known and partition is not None and partition not in known:
+                raise Refusal(f"topic {name} has no partition {partition}: it has {len(known)}")
+            chosen = known if partition is None else known[partition : partition + 1]
+            places += [TopicPartition(str(topic.topic), number, start) for number in chosen]
+        return places
+
+
+def group_of(asked: Given, cluster: Brokers) -> str | None:
+    """The group to join: a flag or a property names it, and both the same."""
+    named, held = asked.one("group"), cluster.properties.get("group.id")
+    if named is not None and held not in (None, named):
+        raise Refusal(f"--group is {named}, and the property group.id is {held}")
+    group = named if named is not None else held
+    if group is not None and "partition" in asked:
+        raise Refusal("--partition cannot be used with a group, which hands out partitions")
+    return str(group) if group is not None else None
+
+
+def reset(asked: Given, cluster: Brokers) -> str:
+    """Where to begin when nothing else is known."""
+    held = cluster.properties.get("auto.offset.reset")
+    if held not in (None, "earliest") and "from-beginning" in asked:
+        raise Refusal(f"--from-beginning contradicts auto.offset.reset={held}")
+    beginning = "from-beginning" in asked or held == "earliest"
+    return "earliest" if beginning else "latest"
+
+
+def settings(asked: Given, cluster: Brokers, group: str | None) -> dict[str, Any]:
+    """The consumer's properties where nobody set others."""
+    chosen: dict[str, Any] = {
+        "allow.auto.create.topics": True,
+        "auto.offset.reset": reset(asked, cluster),
+        "client.id": "console-consumer",
+        "enable.partition.eof": False,
+        "isolation.level": asked.one("isolation-level", LEVELS[0]),
+    }
+    if group is not None:
+        chosen |= {"group.id": group, "enable.auto.commit": True}
+    return chosen
+
+
+def sound(message: Message) -> bool:
+    """Whether it is a record; a topic that is not there yet is waited for."""
+    fault = message.error()
+    if fault is None:
+        return True
+    if fault.code() in (*UNSEEN, KafkaError._PARTITION_EOF):
+        return False
+    raise KafkaException(fault)
+
+
+TOOL = Tool(FLAGS, run)

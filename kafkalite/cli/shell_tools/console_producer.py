@@ -1,0 +1,168 @@
+"""kafka-console-producer.sh: each line of stdin is a record.
+
+Left out: readers of one's own (--line-reader), and bounds of the producer's memory and patience
+that librdkafka does not have in that form.  A record that was not delivered makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from kafkalite.cli.messages import AT_ONCE, SHORT_SIZE_MAX, Sender, records, whole_size
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
+from kafkalite.cli.shell_tools.java_properties import properties_in
+from kafkalite.cli.shell_tools.line_reader import BadLine, LineReader, java_lines
+from kafkalite.errors import Refusal
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PROPERTIES = {
+    "batch-size": "batch.size",
+    "message-send-max-retries": "retries",
+    "metadata-expiry-ms": "metadata.max.age.ms",
+    "request-required-acks": "acks",
+    "request-timeout-ms": "request.timeout.ms",
+    "retry-backoff-ms": "retry.backoff.ms",
+    "socket-buffer-size": "socket.send.buffer.bytes",
+    "timeout": "linger.ms",
+}
+"""Flags and librdkafka's properties that they set."""
+
+MEMORY = "has no effect here: what waits to be sent is bounded already"
+HEADERS_WAITING_MAX = 100_000
+
+
+def codec(text: str) -> str:
+    """The kind of --compression-codec."""
+    if text not in CODECS:
+        raise ValueError(f"one of {', '.join(CODECS)}")
+    return text
+
+
+FLAGS = (
+    *CONNECTION,
+    Flag("topic", "NAME", "the topic; must be given"),
+    Flag(
+        "reader-property",
+        "KEY=VALUE",
+        "parse.key, parse.headers, ignore.error, key.separator, headers.delimiter,"
+        " headers.separator, headers.key.separator, null.marker; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("reader-config", "FILE", "a file with reader properties"),
+    Flag(
+        "command-property",
+        "KEY=VALUE",
+        "a property of the producer; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("compression-codec", "CODEC", "none, gzip, snappy, lz4, zstd (gzip)", codec, False, True),
+    Flag("sync", words="wait for each record before the next"),
+    Flag("batch-size", "BYTES", "of the batches of a partition", whole),
+    Flag("timeout", "MS", "how long a batch waits for more records (5)", whole),
+    Flag("request-required-acks", "ACKS", "all, 1 or 0 (all)"),
+    Flag("request-timeout-ms", "MS", "how long the broker may take", whole),
+    Flag("message-send-max-retries", "COUNT", "how often a record is sent again", whole),
+    Flag("retry-backoff-ms", "MS", "the rest before it", whole),
+    Flag("metadata-expiry-ms", "MS", "how long what is known of the cluster holds", whole),
+    Flag("socket-buffer-size", "BYTES", "of the socket", whole),
+    Flag("property", "KEY=VALUE", instead="reader-property"),
+    Flag("producer-property", "KEY=VALUE", instead="command-property"),
+    Flag("producer.config", "FILE", instead="command-config"),
+    Flag("max-partition-memory-bytes", "BYTES", instead="batch-size"),
+    Flag("max-memory-bytes", "BYTES", refused=MEMORY),
+    Flag("max-block-ms", "MS", refused=MEMORY),
+    Flag("line-reader", "CLASS", refused="is left out: there are no Java classes here"),
+)
+
+
+def run(asked: Given) -> int | None:
+    """Send each line of stdin as a record.
+
+    Examples:
+      echo hello | kafka-console-producer.sh --bootstrap-server localhost:9092 --topic greetings
+      kafka-console-producer.sh --bootstrap-server localhost:9092 --topic people \\
+          --reader-property parse.key=true --reader-property key.separator=: < people.txt
+    """
+    asked.wants("bootstrap-server", "topic")
+    reader = LineReader(reader_properties(asked))
+    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    with faults_as_sentences():
+        cluster = brokers(asked, asked.all("command-property"))
+        sender = Sender(cluster, asked.one("topic"), settings(asked))
+        with sender:
+            for lines in inputs(sender):
+                send(sender, reader, lines, sync="sync" in asked)
+    return None
+
+
+def reader_properties(asked: Given) -> dict[str, str]:
+    path = asked.one("reader-config")
+    return dict([*(properties_in(path) if path else ()), *asked.all("reader-property")])
+
+
+def settings(asked: Given) -> dict[str, Any]:
+    """What the flags say, in librdkafka's words."""
+    chosen: dict[str, Any] = {
+        name: asked.one(flag) for flag, name in PROPERTIES.items() if flag in asked
+    }
+    if "compression-codec" in asked:
+        chosen["compression.type"] = asked.one("compression-codec") or "gzip"
+    if "sync" in asked:
+        chosen["linger.ms"] = 0
+    acks = str(chosen.get("acks", "all"))
+    if acks not in ("all", "-1", "0", "1"):
+        raise Refusal(f"--request-required-acks is all, -1, 0 or 1, not {acks!r}")
+    size = whole_size([])
+    short = size is not None and size <= SHORT_SIZE_MAX
+    return ({**AT_ONCE} if short or acks in ("0", "1") else {}) | chosen
+
+
+def inputs(sender: Sender) -> Iterator[list[bytes]]:
+    """Lines of stdin, as many as are there."""
+    prompt = sys.stdin.isatty()
+    if prompt:
+        print(">", end="", flush=True)
+    for lines in records(sys.stdin.fileno(), b"\n", sender.wait):
+        yield [*java_lines(lines)]
+        if prompt:
+            print(">", end="", flush=True)
+
+
+def send(sender: Sender, reader: LineReader, lines: list[bytes], sync: bool) -> None:
+    """Send the records in lines; those before a line that is wrong are sent too."""
+    if not reader.splits and not sync:
+        sender.send(lines, [None] * len(lines), sum(map(len, lines)))
+        return
+    fault = None
+    parsed = []
+    for line in lines:
+        try:
+            parsed.append(reader.parse(line))
+        except BadLine as found:
+            fault = found
+            break
+    if reader.parse_headers or sync:
+        for record in parsed:
+            sender.sent_count += 1
+            sender.produce(
+                sender.topic, record.value, record.key, sender.partition, headers=record.headers
+            )
+            waiting_max = 0 if sync else HEADERS_WAITING_MAX
+            sender.wait(0)
+            while len(sender.producer) > waiting_max:
+                sender.patience.look(len(sender.producer))
+                sender.wait(0.01)
+    else:
+        size = sum(map(len, lines))
+        sender.send([one.value for one in parsed], [one.key for one in parsed], size)
+    if fault is not None:
+        raise fault
+
+
+TOOL = Tool(FLAGS, run)
