@@ -35,8 +35,9 @@ from confluent_kafka.admin import NewTopic
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, Connection, sentences
 from kafkalite.cli.command import argument, command, say
-from kafkalite.cli.messages import Sender, batches
+from kafkalite.cli.messages import Sender
 from kafkalite.cli.progress import Progress
+from kafkalite.cli.reading import batches
 from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
 from kafkalite.errors import Refusal
 
@@ -176,7 +177,8 @@ def consumed_flights(
     consumer = cluster.consumer({"fetch.wait.max.ms": 10})
     with progress:
         consumer.assign(list(before))
-        for batch in batches(cluster, consumer, before, to_end=True, count=None):
+        unended = {(place.topic, place.partition) for place in before}
+        for batch in batches(cluster, consumer, unended, to_end=True, count=None):
             size = 0
             for message in batch:
                 carrier, record = (message.key() or b"").decode(), message.value() or b""

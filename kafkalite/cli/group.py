@@ -6,18 +6,16 @@ Works against any Kafka.  Left out: groups of other kinds than consumers (Connec
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
-from confluent_kafka import ConsumerGroupType, KafkaError, TopicPartition
+from confluent_kafka import ConsumerGroupType, KafkaError
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, Connection, sentences
-from kafkalite.cli.command import Usage, argument, columns, command
+from kafkalite.cli.command import Usage, argument, columns, command, say
 from kafkalite.cli.group_offsets import (
     STATES,
     By,
@@ -25,12 +23,13 @@ from kafkalite.cli.group_offsets import (
     Destination,
     Groups,
     Listed,
-    Place,
     Span,
     destination,
     read_offsets,
     span,
 )
+from kafkalite.cli.membership import by_topic, spoken
+from kafkalite.cli.reading import Place
 from kafkalite.cli.topic import refuse, settled
 from kafkalite.errors import Refusal
 
@@ -353,19 +352,11 @@ def described(groups: Groups, group: ConsumerGroupDescription) -> dict[str, Any]
                 "instance_id": member.group_instance_id,
                 "client_id": member.client_id,
                 "host": member.host,
-                "partitions": assigned(member.assignment.topic_partitions),
+                "partitions": by_topic(member.assignment.topic_partitions),
             }
             for member in sorted(group.members, key=lambda member: member.member_id)
         ],
     }
-
-
-def assigned(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions by topic."""
-    topics = defaultdict(list)
-    for place in sorted(places):
-        topics[place.topic].append(place.partition)
-    return dict(topics)
 
 
 def page(group: Mapping[str, Any]) -> str:
@@ -393,24 +384,9 @@ def page(group: Mapping[str, Any]) -> str:
                 member["client_id"],
                 member["host"],
                 member["instance_id"],
-                spoken(member["partitions"]),
+                spoken(member["partitions"]) or None,
             ]
             for member in group["members"]
         ]
         lines += ["", columns(titles, rows)]
     return "\n".join(lines)
-
-
-def spoken(topics: Mapping[str, Sequence[int]]) -> str | None:
-    """Assigned partitions in a word: `flights:0-2,5 audit:0`, as -t takes them."""
-    words = []
-    for topic, partitions in topics.items():
-        runs = [
-            [partition for _, partition in run]
-            for _, run in itertools.groupby(
-                enumerate(partitions), lambda numbered: numbered[1] - numbered[0]
-            )
-        ]
-        parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-        words.append(f"{topic}:{','.join(parts)}")
-    return " ".join(words) or None

@@ -29,14 +29,13 @@ from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
 from kafkalite.cli.command import say
+from kafkalite.cli.reading import Place
 from kafkalite.cli.wire import Wire
 from kafkalite.errors import KafkaError as KafkaFault
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.protocol.schemas.groups import OFFSET_DELETE
 
 Answer = TypeVar("Answer")
-Place = tuple[str, int]
-"""A topic and one of its partitions."""
 
 WAKING = (
     KafkaError.NOT_COORDINATOR,

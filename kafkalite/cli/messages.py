@@ -1,10 +1,9 @@
 """kafkalite produce, kafkalite consume: records in and out, the way kcat does it.
 
 Both run at the speed of librdkafka: input is read and split by the chunk, output is written by
-the batch, and no line of Python runs per record where none has to.  Both read assigned
-partitions of any Kafka, without a group.
+the batch, and no line of Python runs per record where none has to.
 
-Left out: transactions, groups, Avro; kcat's -L and -Q are `kafkalite topic describe`.
+Left out: transactions, Avro; kcat's -L and -Q are `kafkalite topic describe`.
 """
 
 from __future__ import annotations
@@ -13,29 +12,25 @@ import fcntl
 import gc
 import os
 import select
+import signal
 import stat
 import sys
 import termios
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import repeat
 from typing import Unpack
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, plain, sentences
 from kafkalite.cli.command import Usage, argument, command, key_value, say, warn
+from kafkalite.cli.membership import Membership
 from kafkalite.cli.progress import Progress
+from kafkalite.cli.reading import POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
 
@@ -50,11 +45,14 @@ KEY_DELIMITER = argument(
 Column = Sequence[bytes | None]
 
 CHUNK_SIZE = 128 << 10
+BEGIN: dict[offset_words.Start, str] = {
+    offset_words.Since(offset_words.BEGINNING): "earliest",
+    offset_words.Since(offset_words.END): "latest",
+}
+"""Where a group may begin, in librdkafka's words."""
 WAITING_COUNT_MAX = 100_000
 WAITING_SIZE_MAX = 256 << 20
 RECORD_SIZE_MAX = 100 << 20
-BATCH_COUNT_MAX = 5_000
-POLL_S = 0.2
 
 SHORT_SIZE_MAX = 512 << 10
 AT_ONCE = {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
@@ -293,7 +291,9 @@ def rest_of_ended_pipe(fd: int) -> int | None:
 
 
 @command(
-    TOPIC,
+    argument("-t", "--topic", dest="named", action="append", default=[], help="the topic"),
+    argument("topics", nargs="*", metavar="TOPIC", help="the same; several with -G"),
+    argument("-G", "--group", help="read as a member of this group, and commit how far"),
     argument("-p", "--partition", type=int, action="append", help="only this one; may be repeated"),
     argument(
         "-o",
@@ -301,7 +301,7 @@ def rest_of_ended_pipe(fd: int) -> int | None:
         type=offset_words.start,
         default="beginning",
         help="where to start: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
-        "(default: beginning)",
+        "(default: beginning); with -G, where nothing is committed: beginning or end",
     ),
     argument("-e", "--exit", dest="to_end", action="store_true", help="stop at the end"),
     argument("-c", "--count", type=int, help="stop after so many records"),
@@ -311,10 +311,13 @@ def rest_of_ended_pipe(fd: int) -> int | None:
     DELIMITER,
     argument("-Z", dest="show_null", action="store_true", help="print nulls as NULL"),
     argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
+    argument("-v", "--verbose", action="store_true", help="with -G, tell what the group does"),
     *CONNECTION,
 )
 def consume(
-    topic: str,
+    named: Sequence[str],
+    topics: Sequence[str],
+    group: str | None,
     partition: Sequence[int] | None,
     offset: offset_words.Start,
     to_end: bool,
@@ -325,37 +328,38 @@ def consume(
     delimiter: bytes,
     show_null: bool,
     quiet: bool,
+    verbose: bool,
     **connection: Unpack[Connection],
 ) -> None:
     """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
 
     -f is kcat's: %t topic, %p partition, %o offset, %k key, %K its size, %s value, %S its size,
-    %T timestamp in ms, %h headers, \\n \\t \\xNN bytes.  -J is kcat's as well.
+    %T timestamp in ms, %h headers, \\n \\t \\xNN bytes.  -J is kcat's as well, and so is -G:
+    members of a group share the partitions of its topics, and go on where the group was.
 
     Examples:
       kafkalite consume -t numbers -o -5 -e
       kafkalite consume -t people -o @-10m -f '%T %k: %s\\n'
       kafkalite consume -t flights -J -c 10 | jq .key
+      kafkalite consume -G readers flights audit -v
     """
-    if count is not None and count < 0:
-        raise Usage(f"-c wants a number of records, not {count}")
+    check(group, partition, offset, count)
+    wanted = list(dict.fromkeys([*named, *topics]))
+    if not wanted:
+        raise Usage("name the topic: -t TOPIC")
     gc.disable()  # as above
     cluster = Cluster(**connection)
-    write: Writer = json_lines
-    if not as_json:
-        percent = delimiter.replace(b"%", b"%%")
-        default = b"%s" + percent
-        if key_delimiter:
-            default = b"%k" + key_delimiter.replace(b"%", b"%%") + default
-        write = formatted(default if format is None else format, b"NULL" if show_null else b"")
-    progress = Progress(f"from {topic}", drawn=not quiet and not sys.stdout.isatty())
+    write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
+    progress = Progress(f"from {', '.join(wanted)}", drawn=not quiet and not sys.stdout.isatty())
     with sentences():
-        # To find the end a fetch must come back empty, and no one else's records are waited for.
-        consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
-        places = assigned(cluster, consumer, topic, partition, offset)
+        source = (
+            alone(cluster, wanted, partition, offset, to_end, count)
+            if group is None
+            else shared(cluster, wanted, group, offset, verbose, to_end, count)
+        )
         try:
-            with progress:
-                for batch in batches(cluster, consumer, places, to_end, count):
+            with progress, closing(source):
+                for batch in source:
                     size = sys.stdout.buffer.write(write(batch))
                     sys.stdout.buffer.flush()
                     progress.add(len(batch), size)
@@ -363,73 +367,70 @@ def consume(
             if sys.stderr.isatty() and not quiet:
                 warn(f"interrupted after {progress.summary()}")
             raise
-        finally:
-            consumer.close()
     if sys.stderr.isatty() and not quiet:
         say(progress.summary())
 
 
-def assigned(
-    cluster: Cluster,
-    consumer: Consumer,
-    topic: str,
-    wanted: Sequence[int] | None,
+def check(
+    group: str | None,
+    partitions: Sequence[int] | None,
     where: offset_words.Start,
-) -> list[TopicPartition]:
-    """Assign the partitions wanted, from where they are to be read, and answer both."""
-    partitions = sorted(cluster.topic(consumer, topic).partitions)
-    for partition in wanted or ():
-        if partition not in partitions:
-            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
-    now_ms = time.time_ns() // 1_000_000
-    chosen = sorted(set(wanted)) if wanted else partitions
-    places = offset_words.resolved(consumer, topic, chosen, where, now_ms)
-    consumer.assign(places)
-    return places
+    count: int | None,
+) -> None:
+    """Refuse what does not go together."""
+    if count is not None and count < 0:
+        raise Usage(f"-c wants a number of records, not {count}")
+    if group is not None and partitions:
+        raise Usage("-p and -G exclude each other: a group shares the partitions by itself")
+    if group is not None and where not in BEGIN:
+        raise Usage(
+            "-o with -G is where a group begins that has committed nothing: beginning or end"
+            " (kafkalite group reset moves one that has)"
+        )
 
 
-def batches(
+def writer(
+    format: bytes | None, key_delimiter: bytes | None, delimiter: bytes, show_null: bool
+) -> Writer:
+    """What writes records as the flags say."""
+    if format is None:
+        format = b"%s" + delimiter.replace(b"%", b"%%")
+        if key_delimiter:
+            format = b"%k" + key_delimiter.replace(b"%", b"%%") + format
+    return formatted(format, b"NULL" if show_null else b"")
+
+
+def alone(
     cluster: Cluster,
-    consumer: Consumer,
-    places: Sequence[TopicPartition],
+    topics: Sequence[str],
+    partitions: Sequence[int] | None,
+    where: offset_words.Start,
     to_end: bool,
     count: int | None,
-) -> Iterator[list[Message]]:
-    """Records as they come, in batches, until the count or each partition's end is reached."""
-    left = sys.maxsize if count is None else count
-    unended = {place.partition for place in places}
-    patience = Patience(cluster, places[0].topic, "neither records came nor their end")
-    while left and (unended or not to_end):
-        # The first record is waited for, and only what is there already goes along with it.
-        try:
-            batch = consumer.consume(1, POLL_S)
-        except SystemError:
-            # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
-            raise KeyboardInterrupt from None
-        if batch and left > 1:
-            batch += consumer.consume(min(BATCH_COUNT_MAX, left - 1), 0)
-        if unended:
-            patience.look((left, len(unended)))
-        good = [message for message in batch if message.error() is None]
-        if len(good) < len(batch):
-            for message in batch:
-                judge(message, unended)
-        if good:
-            left -= len(good)
-            yield good
+) -> Generator[list[Message], None, None]:
+    """The records of one topic, which are shared with nobody."""
+    if len(topics) > 1:
+        raise Usage("several topics are read by a group (-G)")
+    # To find the end a fetch must come back empty, and no one else's records are waited for.
+    consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
+    try:
+        unended = assigned(cluster, consumer, topics[0], partitions, where)
+        yield from batches(cluster, consumer, unended, to_end, count)
+    finally:
+        consumer.close()
 
 
-def judge(message: Message, unended: set[int]) -> None:
-    """Take note of a partition's end; anything else that is no record is a refusal."""
-    fault = message.error()
-    if fault is None:
-        return
-    if fault.code() == KafkaError._PARTITION_EOF:
-        unended.discard(message.partition() or 0)
-    elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
-        raise Refusal(
-            f"{message.topic()} [{message.partition()}] has no offset {message.offset()}"
-            f" (see: kafkalite topic describe {message.topic()})"
-        )
-    else:
-        raise KafkaException(fault)
+def shared(
+    cluster: Cluster,
+    topics: Sequence[str],
+    group: str,
+    where: offset_words.Start,
+    verbose: bool,
+    to_end: bool,
+    count: int | None,
+) -> Generator[list[Message], None, None]:
+    """The records that fall to this member of a group, which it leaves however it is ended."""
+    for number in signal.SIGTERM, signal.SIGHUP:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    with Membership(cluster, group, topics, BEGIN[where], verbose) as member:
+        yield from member.batches(to_end, count)

@@ -1,0 +1,134 @@
+"""A consumer as a member of a group: it shares topics' partitions with the other members.
+
+    with Membership(cluster, "readers", ["flights"], BEGINNING) as member:
+        for batch in member.batches(to_end=True, count=None):
+            write(batch)
+
+What a batch held counts as read once the next one is asked for.  It is committed every few seconds,
+before partitions go to another member, and at the end: whoever goes on after a member that was
+killed may print some records again, and misses none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kafkalite.cli.clients import Cluster, plain
+from kafkalite.cli.command import say, warn
+from kafkalite.cli.reading import Place, batches
+
+AWAITED: Place = ("", -1)
+"""Stands among the partitions to be read while it is not known which they are."""
+
+SETTINGS = {
+    "enable.auto.commit": True,
+    # A reader that is stuck for longer leaves its partitions to the others.
+    "max.poll.interval.ms": 300_000,
+}
+
+PASSING = (
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._NO_OFFSET,
+)
+"""Why a commit may fail in a group that is well: the partitions have gone to another member."""
+
+
+class Membership:
+    """One member of a group, from joining to leaving."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, topics: Sequence[str], begin: str, verbose: bool = False
+    ) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.topics = topics
+        self.verbose = verbose
+        self.unended = {AWAITED}
+        self.consumer: Consumer = cluster.consumer(
+            {
+                **SETTINGS,
+                "group.id": group,
+                "auto.offset.reset": begin,
+                "on_commit": self._committed,
+            }
+        )
+
+    def __enter__(self) -> Membership:
+        for topic in self.topics:
+            if not topic.startswith("^"):  # what a pattern matches may come later
+                self.cluster.topic(self.consumer, topic)
+        self.consumer.subscribe(
+            list(self.topics), on_assign=self._given, on_revoke=self._taken, on_lost=self._lost
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
+        """Commit, and leave the partitions to the others."""
+        self.consumer.close()
+
+    def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
+        """Records of whatever partitions it has, until the count or the end of all of them."""
+        for batch in batches(self.cluster, self.consumer, self.unended, to_end, count):
+            yield batch
+            self._read(batch)
+
+    def _read(self, batch: Iterable[Message]) -> None:
+        """Let what has been written be committed."""
+        newest = {(message.topic(), message.partition()): message for message in batch}
+        for message in newest.values():
+            try:
+                self.consumer.store_offsets(message=message)
+            except KafkaException as fault:
+                if fault.args[0].code() != KafkaError._STATE:  # it is another member's by now
+                    raise
+
+    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unended.discard(AWAITED)
+        self.unended |= {(place.topic, place.partition) for place in places}
+        self._tell("is given", places)
+
+    def _taken(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unended -= {(place.topic, place.partition) for place in places}
+        self._tell("gives back", places)
+
+    def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unended -= {(place.topic, place.partition) for place in places}
+        self._tell("has lost", places)
+
+    def _tell(self, what: str, places: Iterable[TopicPartition]) -> None:
+        if self.verbose:
+            words = spoken(by_topic(places)) or "nothing"
+            say(f"group {self.group}: {self.consumer.memberid()} {what} {words}")
+
+    def _committed(self, fault: KafkaError | None, places: list[TopicPartition]) -> None:
+        if fault is None:
+            fault = next((place.error for place in places if place.error is not None), None)
+        if fault is not None and fault.code() not in PASSING:
+            warn(f"group {self.group} could not commit: {plain(fault.str())}")
+
+
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partitions by topic."""
+    topics = defaultdict(list)
+    for place in sorted(places):
+        topics[place.topic].append(place.partition)
+    return dict(topics)
+
+
+def spoken(topics: Mapping[str, Sequence[int]]) -> str:
+    """Partitions in a word for each topic: `flights:0-2,5 audit:0`."""
+    words = []
+    for topic, partitions in topics.items():
+        parts = []
+        # Partitions in a row are as far from each other as their places are.
+        for _, run in itertools.groupby(enumerate(partitions), lambda each: each[1] - each[0]):
+            row = [partition for _, partition in run]
+            parts.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else str(row[0]))
+        words.append(f"{topic}:{','.join(parts)}")
+    return " ".join(words)

@@ -1,0 +1,95 @@
+"""Records out of partitions, in batches, at the speed of librdkafka.
+
+`assigned` takes partitions for a consumer on its own; a member of a group is given them
+(membership.py).  `batches` reads what a consumer has, either way.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+from kafkalite.cli import offset_words
+from kafkalite.cli.clients import Cluster, Patience
+from kafkalite.cli.command import warn
+from kafkalite.errors import Refusal
+
+BATCH_COUNT_MAX = 5_000
+POLL_S = 0.2
+
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+
+def assigned(
+    cluster: Cluster,
+    consumer: Consumer,
+    topic: str,
+    wanted: Sequence[int] | None,
+    where: offset_words.Start,
+) -> set[Place]:
+    """Assign the partitions wanted, from where they are to be read, and answer which."""
+    partitions = sorted(cluster.topic(consumer, topic).partitions)
+    for partition in wanted or ():
+        if partition not in partitions:
+            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
+    now_ms = time.time_ns() // 1_000_000
+    chosen = sorted(set(wanted)) if wanted else partitions
+    places = offset_words.resolved(consumer, topic, chosen, where, now_ms)
+    consumer.assign(places)
+    return {(topic, partition) for partition in chosen}
+
+
+def batches(
+    cluster: Cluster,
+    consumer: Consumer,
+    unended: set[Place],
+    to_end: bool,
+    count: int | None,
+) -> Iterator[list[Message]]:
+    """Records as they come, in batches, until the count or each partition's end is reached.
+
+    A partition is taken out of `unended` at its end.  No record is in hand while librdkafka is
+    asked for more, which is when a group's partitions change their owner.
+    """
+    left = sys.maxsize if count is None else count
+    topics = ", ".join(sorted({topic for topic, _ in unended}))
+    patience = Patience(cluster, topics, "neither records came nor their end")
+    while left and (unended or not to_end):
+        try:
+            # What is there already; else the first that comes.
+            batch = consumer.consume(min(BATCH_COUNT_MAX, left), 0) or consumer.consume(1, POLL_S)
+        except SystemError:
+            # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
+            raise KeyboardInterrupt from None
+        if unended:
+            patience.look((left, len(unended)))
+        good = [message for message in batch if message.error() is None]
+        if len(good) < len(batch):
+            for message in batch:
+                judge(message, unended)
+        if good:
+            left -= len(good)
+            yield good
+
+
+def judge(message: Message, unended: set[Place]) -> None:
+    """Take note of a partition's end; anything else that is no record is a refusal."""
+    fault = message.error()
+    if fault is None:
+        return
+    topic, partition = message.topic() or "", message.partition() or 0
+    if fault.code() == KafkaError._PARTITION_EOF:
+        unended.discard((topic, partition))
+    elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise Refusal(
+            f"{topic} [{partition}] has no offset {message.offset()}"
+            f" (see: kafkalite topic describe {topic})"
+        )
+    elif fault.code() == KafkaError._MAX_POLL_EXCEEDED:
+        warn("nobody took records for so long that the group went on without this member")
+    else:
+        raise KafkaException(fault)
