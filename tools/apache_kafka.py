@@ -39,6 +39,8 @@ from typing import Self
 BROKER = ("kafka_2.13", "4.4.0")
 # The dump tool's artifact of 4.4.0 was never published; the formats it reads did not change.
 TOOLS = ("kafka-tools", "4.3.1")
+# What of the tools is still in the broker's own artifact.
+TOOLS_CORE = ("kafka_2.13", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1")
 

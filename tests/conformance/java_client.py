@@ -1,7 +1,8 @@
-"""The Java client as a program of the table: compiled once, against the jars `make oracle` fetches.
+"""Java programs: compiled once, against the jars that `make oracle` fetches.
 
-Its sources are in `java/`.  The classes stay in the user's cache beside the jars, under a name that
-holds a hash of the sources, so that a change of them is another compilation.
+The client of the table is in `java/`, and what runs Kafka's own tools in `java_tools/`.  The
+classes stay in the user's cache beside the jars, under a name that holds a hash of the sources, so
+that a change of them is another compilation.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from pathlib import Path
 
 from tools.apache_kafka import (
     BROKER,
+    TOOLS,
     TOOLS_API,
+    TOOLS_CORE,
     Unavailable,
     classpath,
     fetched,
     java_executable,
 )
 
-SOURCES = Path(__file__).with_name("java")
+HERE = Path(__file__).parent
 # Many small ones at once, each for a short time.
 SMALL = (
     "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
@@ -33,26 +36,37 @@ SMALL = (
 
 @functools.cache
 def java_words() -> Sequence[str]:
-    """The command that runs the Java program, compiled; Unavailable where it cannot be had."""
+    """The command that runs the Java client; Unavailable where it cannot be had."""
+    return words("java", "Lines", BROKER)
+
+
+@functools.cache
+def tools_words() -> Sequence[str]:
+    """The command that runs Kafka's tools; Unavailable where it cannot be had."""
+    return words("java_tools", "Tools", TOOLS, TOOLS_CORE)
+
+
+def words(folder: str, program: str, *artifacts: tuple[str, str]) -> Sequence[str]:
     if not shutil.which("java") or not shutil.which("javac"):
-        raise Unavailable("the Java client needs `java` and `javac`")
-    if not fetched(BROKER):
-        raise Unavailable("the Java client's jars are fetched by `make oracle`")
-    jars = classpath(BROKER, managed=[TOOLS_API])
-    return [java_executable(), *SMALL, "-cp", f"{compiled(jars)}:{jars}", "Lines"]
+        raise Unavailable("Java's programs need `java` and `javac`")
+    if not all(map(fetched, artifacts)):
+        raise Unavailable("the jars of Java's programs are fetched by `make oracle`")
+    jars = [classpath(artifact, managed=[TOOLS_API]) for artifact in artifacts]
+    where = ":".join([str(compiled(HERE / folder, jars)), *jars])
+    return [java_executable(), *SMALL, "-cp", where, program]
 
 
-def compiled(jars: str) -> Path:
+def compiled(folder: Path, jars: Sequence[str]) -> Path:
     """Where the classes are, after compiling them if need be."""
-    sources = sorted(SOURCES.glob("*.java"))
+    sources = sorted(folder.glob("*.java"))
     marks = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    cache = Path(jars).parent.parent
-    classes = cache / f"java-client-{BROKER[1]}-{marks[:16]}"
+    first = Path(jars[0]).parent
+    classes = first.parent / f"{folder.name}-{first.name}-{marks[:16]}"
     if not classes.is_dir():
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        with tempfile.TemporaryDirectory(dir=first.parent) as scratch:
             fresh = Path(scratch, "classes")
-            words = ["javac", "-Xlint:all,-classfile,-processing", "-Werror", "-d", str(fresh)]
-            subprocess.run([*words, "-cp", jars, *map(str, sources)], check=True)
+            command = ["javac", "-Xlint:all,-classfile,-processing", "-Werror", "-d", str(fresh)]
+            subprocess.run([*command, "-cp", ":".join(jars), *map(str, sources)], check=True)
             # Another process may have been quicker; its classes are the same.
             if not classes.is_dir():
                 fresh.rename(classes)

@@ -1,6 +1,6 @@
 """`make oracle`: the scenarios of tests/conformance hold for Apache Kafka too, client by client.
 
-A scenario that Apache Kafka fails is a scenario that is wrong.
+A scenario that Apache Kafka fails is a scenario that is wrong; so is a story of its own tools.
 
 Left out: the scenarios that end the broker and start it again, which are about our own promises.
 """
@@ -8,14 +8,17 @@ Left out: the scenarios that end the broker and start it again, which are about 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.conformance import kafka_tools
 from tests.conformance.clients import CLIENTS, missing
+from tests.conformance.driven import Program
 from tests.conformance.table import Client, Kafka, Scenario, cases
-from tests.conformance.test_table import SCENARIOS
+from tests.conformance.test_table import CONFIG, SCENARIOS
 from tests.oracle import recording
-from tools.apache_kafka import ApacheKafka, Unavailable
+from tools.apache_kafka import TOOLS, TOOLS_CORE, ApacheKafka, Unavailable, classpath
 
 pytestmark = pytest.mark.oracle
 assert SCENARIOS, "importing the test of the table fills it"
@@ -23,7 +26,8 @@ assert SCENARIOS, "importing the test of the table fills it"
 
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), recording.PROPERTIES)
+    directory = tmp_path_factory.mktemp("apache-kafka")
+    kafka = ApacheKafka(directory, recording.PROPERTIES | CONFIG)
     try:
         kafka.start()
     except Unavailable as missing_part:
@@ -48,3 +52,24 @@ def test_a_scenario_holds_for_apache_kafka(
     if why := missing(client):
         pytest.skip(why)
     scenario.run(client, apache_kafka)
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Program]:
+    try:
+        # Fetched here, and found by the tests that do without Apache Kafka.
+        for artifact in (TOOLS, TOOLS_CORE):
+            classpath(artifact)
+        program = kafka_tools.program()
+    except Unavailable as missing_part:
+        pytest.skip(str(missing_part))
+    yield program
+    program.kill()
+
+
+@pytest.mark.parametrize("story", kafka_tools.STORIES)
+def test_kafkas_own_tools_say_of_apache_kafka(
+    story: str, tools: Program, apache_kafka: Kafka, tmp_path: Path
+) -> None:
+    wrong = kafka_tools.tell(story, tools, apache_kafka, tmp_path)
+    assert not wrong, wrong

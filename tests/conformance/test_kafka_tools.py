@@ -1,0 +1,65 @@
+"""Kafka's own command-line tools find in our broker what they find in Apache Kafka.
+
+`make oracle` asks Apache Kafka for the same (tests/oracle/test_conformance.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkalite.testing import Broker
+from tests.conformance import kafka_tools
+from tests.conformance.driven import Program
+from tests.conformance.kafka_tools import STORIES, Says
+from tests.conformance.table import Kafka
+from tools.apache_kafka import Unavailable
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Program]:
+    try:
+        program = kafka_tools.program()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    yield program
+    program.kill()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Kafka]:
+    with Broker(workers=1) as broker:
+        yield Kafka(broker.bootstrap)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_kafkas_own_tools_say_of_us(
+    story: str, tools: Program, broker: Kafka, tmp_path: Path
+) -> None:
+    wrong = kafka_tools.tell(story, tools, broker, tmp_path)
+    assert not wrong, wrong
+
+
+ANSWER = {"code": 0, "printed": "a  1\n\nb 2\n", "complained": ""}
+
+
+@pytest.mark.parametrize(
+    ("says", "fits"),
+    [
+        (Says("", "a 1\nb 2"), True),
+        (Says("", "a *\n..."), True),
+        (Says("", "...\nb 2\n..."), True),
+        (Says("", "a 1"), False),
+        (Says("", "b 2\na 1"), False),
+        (Says("", "...", code=1), False),
+        (Says("", "...", complains="no"), False),
+    ],
+)
+def test_what_is_printed_is_held_against_what_should_be(says: Says, fits: bool) -> None:
+    assert kafka_tools.fits(ANSWER, says, {}) is fits
+
+
+def test_a_complaint_that_was_not_foreseen_is_one() -> None:
+    assert not kafka_tools.fits({**ANSWER, "complained": "SomeException: no"}, Says("", "..."), {})
