@@ -20,12 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.run import Plan, Run, keep, run, spread, write_down
+from tests.faults.run import GROUPS, Plan, Run, keep, run, spread, write_down
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 COMPLAINT_SIZE_MAX = 300
-A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10}
-"""How many faults make a run: each takes about twenty seconds."""
+A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10, "F22": 50}
+"""How many faults make a run: each takes about twenty seconds, of groups two minutes."""
 
 
 def plans(words: argparse.Namespace) -> Iterator[Plan]:
@@ -33,7 +33,7 @@ def plans(words: argparse.Namespace) -> Iterator[Plan]:
     seeds = itertools.count(words.seed)
     if words.fault == "all":
         end = time.monotonic() + words.minutes * 60
-        kinds = itertools.cycle([*SCENARIOS, "one process"])
+        kinds = itertools.cycle([*SCENARIOS, GROUPS, "one process"])
         while time.monotonic() < end:
             kind = next(kinds)
             fault, workers = ("F1", 0) if kind == "one process" else (kind, words.workers)
@@ -47,7 +47,7 @@ def plans(words: argparse.Namespace) -> Iterator[Plan]:
 
 
 def plan(words: argparse.Namespace, fault: str, count: int, seed: int, workers: int) -> Plan:
-    partitions = 12 if fault in ("MOVES", "MIX") else 6
+    partitions = 12 if fault in ("MOVES", "MIX", GROUPS) else 6
     return Plan(fault, count, seed, workers, partitions, words.durability)
 
 
@@ -70,7 +70,7 @@ def shown(came: Run, seconds: float) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("fault", choices=[*SCENARIOS, "all"])
+    parser.add_argument("fault", choices=[*SCENARIOS, GROUPS, "all"])
     parser.add_argument("--count", type=int, default=10, help="faults, in as many runs as it takes")
     parser.add_argument("--minutes", type=float, default=15, help="for `all`")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))

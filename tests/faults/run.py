@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.testing import Broker
+from tests.faults import churn
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
 from tests.faults.footprint import at_rest, grown
 from tests.faults.history import History, violations
@@ -26,6 +27,7 @@ from tests.faults.stage import Stage
 
 ACKED_PER_SECOND_MIN = 500
 DURABILITIES = ("os", "fsync", "interval")
+GROUPS = "F22"
 RECORD = Path(__file__).with_name("record.jsonl")
 
 
@@ -118,7 +120,7 @@ def run(plan: Plan) -> Run:
     gc.collect()
     gc.disable()
     try:
-        return played(plan)
+        return churned(plan) if plan.fault == GROUPS else played(plan)
     finally:
         gc.enable()
 
@@ -150,6 +152,33 @@ def played(plan: Plan) -> Run:
         came.diary = stage.diary
         came.log = (broker.data / "kafkalite.log").read_text()
         came.complaints = [*violations(history), *stage.faults, *grown(before, after)]
+    return came
+
+
+def churned(plan: Plan) -> Run:
+    """Groups are what is hurt; a rebalance counts as a fault."""
+    history = History()
+    came = Run(plan, history)
+    with Broker(
+        durability=plan.mode,
+        config={**CONFIG, **churn.CONFIG},
+        workers=plan.workers,
+        listen=free_address(),
+    ) as broker:
+        play = churn.Churn(
+            broker, broker.topic(plan.partitions), plan.partitions, plan.seed, history
+        )
+        begun = time.monotonic()
+        try:
+            play.play(plan.count)
+        finally:
+            came.seconds = time.monotonic() - begun
+            play.end()
+        came.done = play.generations
+        came.recoveries = play.recoveries
+        came.diary = play.diary
+        came.log = (broker.data / "kafkalite.log").read_text()
+        came.complaints = play.faults
     return came
 
 

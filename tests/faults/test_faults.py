@@ -34,3 +34,7 @@ def test_of_many_processes_any_may_die_stop_or_give_its_partitions_away(
     fault, count, seed, tmp_path
 ):
     check(Plan(fault, count, seed, workers=3, partitions=6), tmp_path)
+
+
+def test_groups_whose_members_come_go_die_and_pause_have_one_owner_a_partition(tmp_path):
+    check(Plan("F22", count=8, seed=3, workers=2, partitions=12), tmp_path)

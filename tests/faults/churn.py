@@ -1,0 +1,365 @@
+"""F22: groups whose members come, go, are killed, pause and come back as zombies, all the time.
+
+Two groups of real clients read one topic: one whose members give everything up at each rebalance,
+one that rebalances cooperatively; some members of each are static.  About every second something
+is done to one of them, now and then to the coordinator.  All that the coordinator accepted is read
+from `__consumer_offsets` by an ordinary consumer and judged (group_log.py); and at the end every
+record was read by each group, and everything committed, soon after all is quiet.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.protocol.schemas import group_records
+from kafkalite.testing import Broker
+from tests.faults import group_log
+from tests.faults.group_log import Committed, Generation, GroupHistory, Told, assigned
+from tests.faults.group_member import SESSION_MS
+from tests.faults.history import ACKED, History, Send
+from tests.faults.prober import guarded
+from tests.faults.processes import SUPERVISOR, Processes
+from tests.faults.stage import patience
+
+STRATEGIES = {"eager": "roundrobin", "cooperative": "cooperative-sticky"}
+DYNAMIC, STATIC = 3, 2
+MEMBERS_MAX = 6
+PACE_S = (0.2, 1.2)
+SHORT_PAUSE_S = 0.5
+STABLE_S_MAX = 10.0
+QUIET_S_MAX = 60.0
+"""So long is waited for what should have come long before."""
+PRODUCE_PAUSE_S = 0.02
+PRODUCE_COUNT = 40
+CONFIG = {"group.min.session.timeout.ms": "500"}
+
+
+@dataclass(eq=False)
+class Member:
+    """A member's process, and what it says."""
+
+    group: str
+    name: str
+    instance: str
+    process: subprocess.Popen[str]
+    reader: threading.Thread | None = None
+    resume_at: float = 0.0
+    """When it is to run again, if it is stopped."""
+
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+
+@dataclass
+class Churn:
+    """One run."""
+
+    broker: Broker
+    topic: str
+    partitions: int
+    seed: int
+    history: History
+    faults: list[str] = field(default_factory=list)
+    diary: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+        self.processes = Processes(self.broker)
+        self.groups = {name: GroupHistory() for name in STRATEGIES}
+        self.members: list[Member] = []
+        self.turns: dict[str, int] = defaultdict(int)
+        self.reads: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self.running = True
+        self.quiet = False
+        self.names = 0
+        self.recoveries: dict[str, list[float]] = defaultdict(list)
+
+    @property
+    def generations(self) -> int:
+        """How many rebalances the log knows of."""
+        return sum(history.generations for history in self.groups.values())
+
+    # -- clients -----------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """Write to every partition, all the time."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
+
+        def outcome(send: Send, fault: Any, message: Any) -> None:
+            if fault is None:
+                send.outcome, send.offset = ACKED, message.offset()
+
+        number = 0
+        while not self.quiet:
+            for _ in range(PRODUCE_COUNT):
+                send = Send("producer", number % self.partitions, str(number))
+                self.history.sends.append(send)
+                producer.produce(
+                    self.topic, send.value, partition=send.partition,
+                    on_delivery=lambda fault, message, send=send: outcome(send, fault, message),
+                )  # fmt: skip
+                number += 1
+            producer.poll(0)
+            time.sleep(PRODUCE_PAUSE_S)
+        producer.flush(QUIET_S_MAX)
+
+    def follow(self) -> None:
+        """Read what the coordinator accepts."""
+        consumer = Consumer({
+            "bootstrap.servers": self.broker.bootstrap, "group.id": "follower", "log_level": 0,
+            "enable.auto.commit": False, "auto.offset.reset": "earliest",
+        })  # fmt: skip
+        consumer.assign([TopicPartition(CONSUMER_OFFSETS, 0, 0)])
+        while self.running:
+            for message in consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self.accepted(message.key(), message.value())
+        consumer.close()
+
+    def accepted(self, key: bytes, value: bytes | None) -> None:
+        record = group_records.read(key, value)
+        assert record is not None, f"a record of an unknown kind: {key!r}"
+        if record.kind == group_records.OFFSET_COMMIT:
+            history = self.groups[record.key.group]
+            if record.value is not None:
+                word = record.value.metadata.rstrip("\0")  # librdkafka's own end of a text
+                history.log.append(Committed(record.key.partition, record.value.offset, word))
+        elif record.value is not None:
+            owners = tuple(
+                (each["client_id"], assigned(each["assignment"], self.topic))
+                for each in record.value["members"]
+            )
+            self.groups[record.key].log.append(Generation(record.value["generation"], owners))
+
+    # -- members -----------------------------------------------------------------------------
+
+    def start(self, group: str, instance: str = "") -> Member:
+        """Begin a member, or a static one anew."""
+        self.names += 1
+        name = instance or f"{group}-{self.names}"
+        self.turns[name] += 1
+        words = [self.broker.bootstrap, self.topic, group, name, str(self.turns[name]),
+                 STRATEGIES[group], *([instance] if instance else [])]  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.group_member", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # where librdkafka says that a second one fenced it
+            text=True,
+        )
+        member = Member(group, name, instance, process)
+        member.reader = threading.Thread(
+            target=guarded, args=(lambda: self.listen(member), self.faults)
+        )
+        member.reader.start()
+        self.members.append(member)
+        return member
+
+    def listen(self, member: Member) -> None:
+        assert member.process.stdout is not None
+        for line in member.process.stdout:
+            if not line.endswith("\n"):
+                break  # killed within a word
+            word, *said = json.loads(line)
+            if word == "commit":
+                self.groups[member.group].told.append(Told(*said))
+            elif word == "read":
+                partition, first, last = said
+                self.reads[member.group, partition].append((first, last))
+            elif word == "error" and "fenced" not in said[0].lower():
+                self.faults.append(f"{member.name} was told: {said[0]}")
+
+    def living(self, group: str, *, static: bool | None = None) -> list[Member]:
+        """The members that run and are not stopped, of one kind or of both."""
+        return [
+            member
+            for member in self.members
+            if member.group == group and member.lives and not member.resume_at
+            and static in (None, bool(member.instance))
+        ]  # fmt: skip
+
+    def send(self, member: Member, number: signal.Signals) -> None:
+        if member.lives:
+            member.process.send_signal(number)
+
+    # -- what is done to them ----------------------------------------------------------------
+
+    def kill(self, group: str) -> None:
+        """A member dies without a word; another comes."""
+        self.send(self.dice.choice(self.living(group, static=False)), signal.SIGKILL)
+        self.start(group)
+
+    def leave(self, group: str) -> None:
+        """A member goes in order; another comes."""
+        self.send(self.dice.choice(self.living(group, static=False)), signal.SIGTERM)
+        self.start(group)
+
+    def grow(self, group: str) -> None:
+        if len(self.living(group)) < MEMBERS_MAX:
+            self.start(group)
+
+    def shrink(self, group: str) -> None:
+        there = self.living(group, static=False)
+        if len(there) > 1:
+            self.send(self.dice.choice(there), signal.SIGTERM)
+
+    def zombie(self, group: str) -> None:
+        """A member stops until it is surely out, and goes on as if nothing were."""
+        self.pause(group, SESSION_MS / 1000 + 1 + self.dice.random())
+        if not self.living(group, static=False):
+            self.start(group)
+
+    def doze(self, group: str) -> None:
+        """A member stops for a moment."""
+        self.pause(group, SHORT_PAUSE_S)
+
+    def pause(self, group: str, seconds: float) -> None:
+        member = self.dice.choice(self.living(group))
+        self.send(member, signal.SIGSTOP)
+        member.resume_at = time.monotonic() + seconds
+
+    def restart_static(self, group: str) -> None:
+        """A static member dies and is back within its session."""
+        member = self.dice.choice(self.living(group, static=True) or self.living(group))
+        self.send(member, signal.SIGKILL)
+        self.start(group, member.instance)
+
+    def conflict(self, group: str) -> None:
+        """A second member comes under the instance id of one that is there."""
+        for member in self.living(group, static=True)[:1]:
+            self.start(group, member.instance)
+
+    def kill_coordinator(self, group: str) -> None:
+        """The supervisor dies."""
+        for history in self.groups.values():
+            history.interrupted = True
+        self.processes.kill(SUPERVISOR)
+
+    ACTS = (kill, kill, leave, leave, grow, shrink, zombie, zombie, doze, restart_static, conflict,
+            kill_coordinator)  # fmt: skip
+
+    # -- the play ----------------------------------------------------------------------------
+
+    def play(self, count: int) -> None:
+        """Until there were so many rebalances, then until all is quiet."""
+        threads = [
+            threading.Thread(target=guarded, args=(work, self.faults))
+            for work in (self.produce, self.follow)
+        ]
+        for group in STRATEGIES:
+            for number in range(DYNAMIC + STATIC):
+                self.start(group, f"{group}-static-{number}" if number < STATIC else "")
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 30 + 4 * count * patience()
+        while self.generations < count and not self.faults:
+            time.sleep(self.dice.uniform(*PACE_S))
+            self.resume(time.monotonic())
+            group = self.dice.choice([*STRATEGIES])
+            if not self.living(group):
+                self.start(group)
+            act = self.dice.choice(self.ACTS)
+            self.diary.append(f"{time.time():.3f} {act.__name__} {group}")
+            act(self, group)
+            if time.monotonic() > deadline:
+                self.faults.append(f"I14: only {self.generations} rebalances of {count}")
+        self.quiet = True
+        threads[0].join()
+        self.settle()
+        self.end()
+        self.running = False
+        threads[1].join()
+        self.judge()
+
+    def resume(self, now: float) -> None:
+        for member in self.members:
+            if member.resume_at and member.resume_at <= now:
+                self.send(member, signal.SIGCONT)
+                member.resume_at = 0.0
+
+    def settle(self) -> None:
+        """All run again: soon both groups are stable and have committed everything."""
+        self.resume(float("inf"))
+        for group in STRATEGIES:
+            if not self.living(group):
+                self.start(group)
+        begun = time.monotonic()
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
+        left = self.behind(admin)
+        while left and time.monotonic() - begun < QUIET_S_MAX:
+            time.sleep(0.1)
+            left = self.behind(admin)
+        seconds = time.monotonic() - begun
+        self.recoveries["churn over: all is read and committed"].append(seconds)
+        if left or seconds > STABLE_S_MAX * patience():
+            self.faults.append(f"I14: {seconds:.1f} s after the churn the groups lack {left}")
+
+    def behind(self, admin: AdminClient) -> dict[str, int]:
+        """How many records each group has not committed yet."""
+        ends = [0] * self.partitions
+        for send in self.history.sends:
+            if send.outcome == ACKED:
+                ends[send.partition] = max(ends[send.partition], send.offset + 1)
+        left = {}
+        for group, history in self.groups.items():
+            at = [0] * self.partitions
+            for each in list(history.log):
+                if isinstance(each, Committed):
+                    at[each.partition] = each.offset
+            lag = sum(max(0, end - there) for end, there in zip(ends, at, strict=True))
+            state = admin.describe_consumer_groups([group])[group].result().state.name
+            if lag or state != "STABLE":
+                left[f"{group}, {state}"] = lag
+        return left
+
+    def end(self) -> None:
+        """Let the members go, and nothing be left of them."""
+        for member in self.members:
+            self.send(member, signal.SIGTERM)
+        for member in self.members:
+            try:
+                member.process.wait(QUIET_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.faults.append(f"I14: {member.name} does not end")
+                member.process.kill()
+                member.process.wait()
+            if member.process.returncode not in (0, -signal.SIGKILL):
+                self.faults.append(f"{member.name} ended with {member.process.returncode}")
+            assert member.reader is not None and member.process.stdout is not None
+            member.reader.join()
+            member.process.stdout.close()
+
+    def judge(self) -> None:
+        for group, history in self.groups.items():
+            self.faults += [f"{group}: {each}" for each in group_log.violations(history)]
+        for group in STRATEGIES:
+            for partition in range(self.partitions):
+                self.all_read(group, partition)
+
+    def all_read(self, group: str, partition: int) -> None:
+        reached = 0
+        for first, last in sorted(self.reads[group, partition]):
+            if first > reached:
+                break
+            reached = max(reached, last + 1)
+        acked = [
+            send.offset for send in self.history.sends
+            if send.partition == partition and send.outcome == ACKED
+        ]  # fmt: skip
+        if acked and reached <= max(acked):
+            self.faults.append(
+                f"I6: {group} read {partition} only up to {reached}, of {max(acked)}"
+            )

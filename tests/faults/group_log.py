@@ -1,0 +1,134 @@
+"""Whether the log of a group's offsets and generations could be that of a group that works.
+
+`__consumer_offsets` tells in one order what the coordinator accepted: each generation with who has
+what, and each commit with its committer's word.  Against that stand the members' own words.
+
+    I11  in a generation a partition has one owner; generations only grow; whoever commits a
+         partition owns it, or nobody else does; committed offsets never go back; what a member was
+         told is committed is in the log, and what it was told is not, is not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka.protocol.consumer import ConsumerProtocolAssignment
+
+
+class Generation(NamedTuple):
+    """Who has which partitions, by the members' names (their client ids)."""
+
+    number: int
+    owners: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Committed(NamedTuple):
+    """A commit that the log holds."""
+
+    partition: int
+    offset: int
+    word: str
+
+
+class Told(NamedTuple):
+    """What a member heard of a commit of its own."""
+
+    partition: int
+    offset: int
+    word: str
+    code: int
+
+
+@dataclass
+class GroupHistory:
+    """One group: what its log holds, in order, and what its members were told.
+
+    `interrupted`: its coordinator was killed meanwhile, so a client that asked again may have been
+    refused what it had been granted.
+    """
+
+    interrupted: bool = False
+    log: list[Generation | Committed] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+
+    @property
+    def generations(self) -> int:
+        """How many there were, with and without members."""
+        return len({each.number for each in self.log if isinstance(each, Generation)})
+
+
+def violations(history: GroupHistory) -> Iterator[str]:
+    """Every way in which the history breaks I11."""
+    yield from doubly_owned(history)
+    yield from stale(history)
+    yield from gone_back(history)
+    yield from untrue(history)
+
+
+def doubly_owned(history: GroupHistory) -> Iterator[str]:
+    number = -1
+    for each in history.log:
+        if not isinstance(each, Generation):
+            continue
+        if each.number < number:
+            yield f"I11: generation {each.number} comes after {number}"
+        number = each.number
+        owned: dict[int, str] = {}
+        for name, partitions in each.owners:
+            for partition in partitions:
+                if partition in owned:
+                    yield (
+                        f"I11: in generation {each.number} partition {partition} is"
+                        f" {owned[partition]}'s and {name}'s"
+                    )
+                owned[partition] = name
+
+
+def stale(history: GroupHistory) -> Iterator[str]:
+    owners: dict[int, str] = {}
+    number = -1
+    for each in history.log:
+        if isinstance(each, Generation):
+            owners = {part: name for name, parts in each.owners for part in parts}
+            number = each.number
+            continue
+        committer = each.word.partition("/")[0]
+        owner = owners.get(each.partition, committer)
+        if committer != owner:
+            yield f"I11: {each} was accepted in generation {number}, where it is {owner}'s"
+
+
+def gone_back(history: GroupHistory) -> Iterator[str]:
+    last: dict[int, Committed] = {}
+    for each in history.log:
+        if isinstance(each, Committed):
+            before = last.get(each.partition)
+            if before is not None and each.offset < before.offset:
+                yield f"I11: {each} goes back behind {before}"
+            last[each.partition] = each
+
+
+def untrue(history: GroupHistory) -> Iterator[str]:
+    held = {each.word: each for each in history.log if isinstance(each, Committed)}
+    for told in history.told:
+        found = held.get(told.word)
+        if told.code == 0 and found is None:
+            yield f"I1: {told} was acknowledged, and is not in the log"
+        # A connection that broke leaves it open whether it was accepted; a refusal does not.
+        if told.code > 0 and not history.interrupted and found is not None:
+            yield f"I5: {told} was refused, and is in the log as {found}"
+        if found is not None and (found.partition, found.offset) != (told.partition, told.offset):
+            yield f"I3: {told} is in the log as {found}"
+
+
+def assigned(assignment: bytes, topic: str) -> tuple[int, ...]:
+    """The partitions of a topic in a member's assignment, as kafka-python reads it."""
+    if not assignment:
+        return ()
+    read = ConsumerProtocolAssignment.decode(assignment)
+    return tuple(
+        part for each in read.assigned_partitions if each.topic == topic
+        for part in each.partitions
+    )  # fmt: skip

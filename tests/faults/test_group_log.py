@@ -1,0 +1,78 @@
+"""The judge of groups finds each way in which a coordinator could have failed, and no other."""
+
+import pytest
+
+from tests.faults.group_log import Committed, Generation, GroupHistory, Told, violations
+
+
+def generation(number, **owners):
+    return Generation(number, tuple((name, parts) for name, parts in owners.items()))
+
+
+GOOD = (
+    generation(1, a=(0, 1)),
+    Committed(0, 5, "a/1/1"),
+    generation(2, a=(0,), b=(1,)),
+    Committed(1, 3, "b/1/1"),
+    Committed(0, 5, "a/1/2"),
+    generation(3),
+    generation(4, b=(0, 1)),
+    Committed(0, 9, "b/1/2"),
+)
+TOLD = (
+    Told(0, 5, "a/1/1", 0),
+    Told(1, 3, "b/1/1", 0),
+    Told(0, 5, "a/1/2", -195),
+    Told(0, 7, "a/1/3", 22),
+    Told(0, 9, "b/1/2", 0),
+)
+
+
+def complaints(log=GOOD, told=TOLD, **kind):
+    return [each[:3] for each in violations(GroupHistory(log=[*log], told=[*told], **kind))]
+
+
+def test_a_group_that_works_is_not_complained_of():
+    assert complaints() == []
+    assert GroupHistory(log=[*GOOD]).generations == 4
+
+
+def test_a_static_member_written_down_again_is_no_other_generation():
+    again = (generation(1, a=(0,)), generation(1, a=(0,)))
+    assert complaints(again, ()) == [] and GroupHistory(log=[*again]).generations == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (generation(5, a=(0,), b=(0,)), "I11"),
+        (generation(2, b=(0,)), "I11"),
+        (Committed(0, 9, "a/1/4"), "I11"),
+        (Committed(0, 8, "b/1/3"), "I11"),
+    ],
+    ids=["two owners", "an older generation", "a stranger's commit", "a commit that goes back"],
+)
+def test_what_the_log_may_not_hold(wrong, complaint):
+    assert complaint in complaints((*GOOD, wrong), ())
+
+
+def test_who_gave_a_partition_up_may_commit_as_long_as_nobody_has_it():
+    log = (generation(1, a=(0,)), generation(2, a=(), b=()), Committed(0, 5, "a/1/1"))
+    assert complaints(log, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        (Told(0, 9, "b/1/9", 0), "I1:"),
+        (Told(1, 3, "b/1/1", 22), "I5:"),
+        (Told(0, 5, "b/1/1", 0), "I3:"),
+    ],
+    ids=["acknowledged and lost", "refused and kept", "another one kept"],
+)
+def test_what_members_may_not_have_been_told(told, complaint):
+    assert complaint in complaints(told=(told,))
+
+
+def test_a_refusal_proves_nothing_when_the_coordinator_died():
+    assert complaints(told=(Told(1, 3, "b/1/1", 22),), interrupted=True) == []
