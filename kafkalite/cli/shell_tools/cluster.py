@@ -31,12 +31,6 @@ class Brokers(Cluster):
         """Whether it is reached without TLS and login, so that cli/wire.py can ask it too."""
         return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
 
-    def reached(self) -> AdminClient:
-        """An admin client whose cluster has answered once."""
-        admin = self.admin()
-        self.metadata(admin)
-        return admin
-
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
     ) -> ClusterMetadata:

@@ -1,0 +1,410 @@
+"""kafka-consumer-groups.sh: groups listed, described, reset, and what they know forgotten.
+
+A failure is exit code 1, also where Kafka's prints it and ends with 0.
+
+Left out: --validate-regex, since there is no RE2 here.  A partition in which no record is as young
+as --to-datetime and --by-duration ask goes to its end without a word on stdout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+
+from kafkalite.cli import offset_words
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, plain
+from kafkalite.cli.command import say, warn
+from kafkalite.cli.group_offsets import (
+    STATES,
+    By,
+    Current,
+    Destination,
+    Groups,
+    Listed,
+    read_offsets,
+)
+from kafkalite.cli.reading import Place
+from kafkalite.cli.shell_tools import group_tables
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
+from kafkalite.cli.wire import Wire
+from kafkalite.errors import BY_CODE, Refusal
+from kafkalite.protocol.schemas.groups import OFFSET_DELETE
+
+ACTIONS = ("list", "describe", "reset-offsets", "delete", "delete-offsets")
+VIEWS = ("offsets", "members", "state")
+TYPES = {"classic": "Classic", "consumer": "Consumer"}
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def states(text: str) -> list[str]:
+    """The kind of --state: names of states, in any case."""
+    known = {state.lower(): state for state in (*STATES.values(), "Assigning", "Reconciling")}
+    names = [part.strip().lower() for part in text.split(",")]
+    if not set(names) <= known.keys():
+        raise ValueError(f"some of {', '.join(known.values())}")
+    return [known[name] for name in names]
+
+
+def types(text: str) -> list[str]:
+    """The kind of --type."""
+    names = [part.strip().lower() for part in text.split(",")]
+    if not set(names) <= TYPES.keys():
+        raise ValueError(f"some of {', '.join(TYPES.values())}")
+    return [TYPES[name] for name in names]
+
+
+def topic(text: str) -> tuple[str, list[int] | None]:
+    """The kind of --topic: NAME or NAME:0,1,2."""
+    name, colon, ids = text.partition(":")
+    if not colon:
+        return name, None
+    try:
+        return name, [whole(part.strip()) for part in ids.split(",")]
+    except ValueError:
+        raise ValueError("NAME or NAME:0,1,2") from None
+
+
+def moment(text: str) -> Destination:
+    """The kind of --to-datetime; without a zone it is UTC."""
+    try:
+        when = datetime.fromisoformat(text) if "T" in text else None
+    except ValueError:
+        when = None
+    if when is None:
+        raise ValueError("YYYY-MM-DDThh:mm:ss.sss")
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return offset_words.Since(max(0, (when - epoch) // MILLISECOND))
+
+
+def age(text: str) -> Destination:
+    """The kind of --by-duration."""
+    number = r"([0-9]{1,9})"
+    form = rf"P(?:{number}D)?(?:T(?:{number}H)?(?:{number}M)?(?:{number}(?:\.([0-9]{{1,9}}))?S)?)?"
+    parts = re.fullmatch(form, text.upper())
+    if parts is None or not any(parts.groups()):
+        raise ValueError("PnDTnHnMnS, as P1DT12H")
+    days, hours, minutes, seconds, fraction = (part or "0" for part in parts.groups())
+    whole_s = int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+    return offset_words.Ago(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
+
+
+def at(text: str) -> Destination:
+    return offset_words.At(whole(text))
+
+
+def by(text: str) -> Destination:
+    return By(whole(text))
+
+
+def patience(text: str) -> int:
+    """The kind of --timeout: a bound, and it is kept."""
+    if whole(text) < ANSWER_TIMEOUT_S * 1000:
+        raise ValueError(f"at least {ANSWER_TIMEOUT_S * 1000:.0f}, the time a broker is given")
+    return whole(text)
+
+
+PLACES: dict[str, Destination] = {
+    "to-earliest": offset_words.Since(offset_words.BEGINNING),
+    "to-latest": offset_words.Since(offset_words.END),
+    "to-current": Current(),
+}
+DESTINATIONS = (*PLACES, "to-offset", "shift-by", "to-datetime", "by-duration", "from-file")
+FLAGS = (
+    *CONNECTION,
+    Flag("list", words="list the groups"),
+    Flag("describe", words="show how far groups have read"),
+    Flag("reset-offsets", words="show, or with --execute set, where groups go on"),
+    Flag("delete", words="delete groups and their offsets"),
+    Flag("delete-offsets", words="let go of a group's offsets for topics"),
+    Flag("group", "ID", "the group; may be repeated", repeated=True),
+    Flag("all-groups", words="all groups"),
+    Flag("topic", "NAME[:ID,…]", "a topic, or some partitions; may be repeated", topic, True),
+    Flag("all-topics", words="all topics that the group has offsets for"),
+    Flag("offsets", words="with --describe: offsets and lag, as it does anyway"),
+    Flag("members", words="with --describe: the members"),
+    Flag("state", "STATE,…", "with --describe: the state; with --list: those in it", states,
+         optional=True),
+    Flag("type", "TYPE,…", "with --list: the types, or those of a type", types, optional=True),
+    Flag("verbose", words="with --describe: more of it"),
+    Flag("to-earliest", words="go on from the oldest record"),
+    Flag("to-latest", words="go on from the end"),
+    Flag("to-current", words="go on from where the group is"),
+    Flag("to-offset", "OFFSET", "go on from this offset", at),
+    Flag("shift-by", "COUNT", "go on so many records later, or with a minus earlier", by),
+    Flag("to-datetime", "WHEN", "go on from YYYY-MM-DDThh:mm:ss.sss, in UTC if no zone", moment),
+    Flag("by-duration", "PnDTnHnMnS", "go on from so long ago", age),
+    Flag("from-file", "FILE", "go on from the offsets in a CSV file"),
+    Flag("dry-run", words="only show it, as it does anyway"),
+    Flag("execute", words="do it"),
+    Flag("export", words="show it as CSV, for --from-file"),
+    Flag("timeout", "MS", "how long it may take", patience),
+    Flag("validate-regex", "REGEX", refused="is left out: there is no RE2 here"),
+)  # fmt: skip
+
+
+def run(asked: Given) -> int | None:
+    """List, describe, reset and delete consumer groups.
+
+    Examples:
+      kafka-consumer-groups.sh --bootstrap-server localhost:9092 --describe --group readers
+      kafka-consumer-groups.sh --bootstrap-server localhost:9092 --reset-offsets --group readers \\
+          --topic flights --to-earliest --execute
+    """
+    asked.wants("bootstrap-server")
+    action = asked.action(*ACTIONS)
+    check(asked, action)
+    try:
+        with faults_as_sentences():
+            groups = Groups(brokers(asked))
+            return VERBS[action](groups, asked)
+    except Refusal as refusal:
+        # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
+        print(f"\nError: Executing consumer group command failed due to {refusal}")
+        warn(str(refusal))
+        return refusal.exit_code
+
+
+def check(asked: Given, action: str) -> None:
+    for name in ("all-topics", "execute", "dry-run", "export", *DESTINATIONS):
+        asked.only_with(name, "reset-offsets")
+    for name in ("offsets", "members", "verbose"):
+        asked.only_with(name, "describe")
+    asked.only_with("state", "describe", "list")
+    asked.only_with("type", "list")
+    asked.only_with("topic", "reset-offsets", "delete-offsets")
+    asked.only_with("all-groups", "describe", "reset-offsets", "delete")
+    if action == "list":
+        asked.excludes("list", ["group"])
+    elif action == "delete-offsets":
+        asked.wants("group", "topic")
+        if len(asked.all("group")) > 1:
+            raise Refusal("--delete-offsets is for one group at a time")
+    else:
+        asked.action("group", "all-groups")
+    if action == "describe":
+        if len([name for name in VIEWS if name in asked]) > 1:
+            raise Refusal(f"give at most one of --{', --'.join(VIEWS)}")
+        if asked.one("state"):
+            raise Refusal("--state takes no value with --describe")
+    if action == "reset-offsets":
+        asked.action(*DESTINATIONS)
+        asked.excludes("execute", ["dry-run"])
+        if "from-file" not in asked:
+            asked.action("topic", "all-topics")
+
+
+def names(groups: Groups, asked: Given) -> list[str]:
+    """The groups meant, each once."""
+    if "all-groups" in asked:
+        return [name for name, _, _ in every(groups)]
+    return list(dict.fromkeys(asked.all("group")))
+
+
+def every(groups: Groups) -> list[tuple[str, str, str]]:
+    """All groups of the cluster: name, type, state."""
+    found = groups.admin.list_consumer_groups().result()
+    for fault in found.errors:
+        raise KafkaException(fault.args[0])
+    return sorted(
+        (group.group_id, group.type.name.capitalize(), STATES.get(group.state, "Unknown"))
+        for group in found.valid
+    )
+
+
+def list_groups(groups: Groups, asked: Given) -> int:
+    chosen = [
+        group
+        for group in every(groups)
+        if group[1] in (asked.one("type") or [group[1]])
+        and group[2] in (asked.one("state") or [group[2]])
+    ]
+    if "type" in asked or "state" in asked:
+        print(group_tables.listing(chosen, "type" in asked, "state" in asked))
+    elif chosen:
+        print("\n".join(name for name, _, _ in chosen))
+    return 0
+
+
+# -- describe --------------------------------------------------------------------------------------
+
+
+def describe(groups: Groups, asked: Given) -> int:
+    verbose = "verbose" in asked
+    for name in names(groups, asked):
+        group = groups.described(name)
+        if group is None:
+            raise Refusal(f"Group {name} not found.")
+        if "state" in asked:
+            shown: str | None = group_tables.state(group, verbose)
+        elif "members" in asked:
+            shown = group_tables.members(group, verbose)
+        else:
+            shown = offsets(groups, group, verbose)
+        state = STATES.get(group.state, "Unknown")
+        if state == "Empty":
+            say(f"\nConsumer group '{name}' has no active members.")
+        elif state.endswith("Rebalance"):
+            say(f"\nWarning: Consumer group '{name}' is rebalancing.")
+        if shown is not None:
+            print(f"\n{shown}", flush=True)
+    return 0
+
+
+def offsets(groups: Groups, group: ConsumerGroupDescription, verbose: bool) -> str | None:
+    committed = groups.committed(group.group_id)
+    owned = {
+        (place.topic, place.partition)
+        for member in group.members
+        for place in group_tables.assigned(member)
+    }
+    ends = groups.bounds({*committed, *owned}, OffsetSpec.latest())
+    return group_tables.offsets(group, committed, ends, verbose)
+
+
+# -- reset -----------------------------------------------------------------------------------------
+
+
+def reset(groups: Groups, asked: Given) -> int:
+    chosen = names(groups, asked)
+    if "execute" not in asked and "dry-run" not in asked:
+        say("kafkalite: nothing is changed without --execute")
+    listed = from_file(asked, chosen)
+    rows: list[tuple[str, str, int, int]] = []
+    code = 0
+    for name in chosen:
+        found = groups.described(name)
+        state = STATES.get(found.state, "Unknown") if found else "Dead"
+        if state not in ("Empty", "Dead"):
+            print(
+                f"\nError: Assignments can only be reset if the group '{name}' is inactive,"
+                f" but the current state is {state}."
+            )
+            code = 1
+            continue
+        new = destinations(groups, asked, name, listed.get(name), exists=found is not None)
+        if new and "execute" in asked:
+            groups.commit(name, new)
+        rows += [(name, *place, offset) for place, offset in sorted(new.items())]
+    if "export" in asked:
+        first = 1 if len(chosen) == 1 else 0
+        print("".join(",".join(map(str, [*row][first:])) + "\n" for row in rows))
+    else:
+        print(f"\n{group_tables.new_offsets(rows)}")
+    return code
+
+
+def from_file(asked: Given, chosen: list[str]) -> dict[str, dict[Place, int]]:
+    path = asked.one("from-file")
+    if path is None:
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        try:
+            return read_offsets(path, file, chosen)
+        except UnicodeDecodeError:
+            raise Refusal(f"{path} is no text in UTF-8") from None
+
+
+def destinations(
+    groups: Groups, asked: Given, name: str, listed: dict[Place, int] | None, exists: bool
+) -> dict[Place, int]:
+    """Where a group is to go on."""
+    committed = groups.committed(name) if exists else {}
+    if listed is not None:
+        return groups.destinations(list(listed), Listed(listed), committed)
+    places = list(committed) if "all-topics" in asked else list(named(groups, asked))
+    flag = next(flag for flag in DESTINATIONS if flag in asked)
+    where: Destination = PLACES[flag] if flag in PLACES else asked.one(flag)
+    mine = {place: held for place, held in committed.items() if place in places}
+    return groups.destinations(places, where, mine)
+
+
+def named(groups: Groups, asked: Given) -> Iterator[Place]:
+    """The partitions that --topic names, which must be there."""
+    for name, ids in asked.all("topic"):
+        there = groups.topics.get(name)
+        if there is None:
+            raise Refusal(f"topic {name} does not exist")
+        for number in there if ids is None else ids:
+            if number not in there:
+                raise Refusal(f'The partitions "{name}-{number}" do not exist')
+            yield name, number
+
+
+# -- forget ----------------------------------------------------------------------------------------
+
+
+def delete(groups: Groups, asked: Given) -> int:
+    chosen = names(groups, asked)
+    done, faults = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
+    quoted = ", ".join(f"'{name}'" for name in done)
+    if not faults:
+        print(f"Deletion of requested consumer groups ({quoted}) was successful.")
+        return 0
+    print("\nError: Deletion of some consumer groups failed:")
+    for name, fault in faults.items():
+        print(f"* Group '{name}' could not be deleted due to: {plain(fault.str())}")
+    if done:
+        print(f"\nThese consumer groups were deleted successfully: {quoted}")
+    return 1
+
+
+def delete_offsets(groups: Groups, asked: Given) -> int:
+    (name,) = asked.all("group")
+    places: list[Place] = []
+    rows: list[tuple[str, int | None, str]] = []
+    for topic_name, ids in asked.all("topic"):
+        there = groups.topics.get(topic_name)
+        if there is None and ids is None:
+            rows.append((topic_name, None, f"Error: {BY_CODE[3]()}"))
+        places += [(topic_name, number) for number in ((there or []) if ids is None else ids)]
+    whole_code, codes = forgotten(groups, name, places) if places else (0, {})
+    for place, code in sorted(codes.items()):
+        rows.append((*place, f"Error: {fault_of(code)}" if code else "Successful"))
+    if whole_code:
+        print(f"\nError: {fault_of(whole_code)}")
+    elif any(codes.values()):
+        print("\nError: Encountered some partition-level error, see the follow-up details.")
+    else:
+        print(f"Request succeeded for deleting offsets from group {name}.")
+    print(f"\n{group_tables.statuses(rows)}")
+    return 0 if all(status == "Successful" for _, _, status in rows) else 1
+
+
+def forgotten(groups: Groups, name: str, places: list[Place]) -> tuple[int, dict[Place, int]]:
+    """Ask the group's coordinator: the code of it all, and that of each partition."""
+    node = groups.admin.describe_consumer_groups([name])[name].result().coordinator
+    topics: dict[str, list[dict[str, int]]] = {}
+    for topic_name, number in places:
+        topics.setdefault(topic_name, []).append({"partition_index": number})
+    request = {
+        "group_id": name,
+        "topics": [{"name": known, "partitions": parts} for known, parts in topics.items()],
+    }
+    answer = Wire(groups.cluster).ask(OFFSET_DELETE, request, (node.host, node.port))
+    if answer.error_code:
+        return answer.error_code, dict.fromkeys(places, answer.error_code)
+    return 0, {
+        (known.name, part.partition_index): part.error_code
+        for known in answer.topics
+        for part in known.partitions
+    }
+
+
+def fault_of(code: int) -> str:
+    return str(BY_CODE[code]()) if code in BY_CODE else f"error {code}"
+
+
+VERBS = {
+    "list": list_groups,
+    "describe": describe,
+    "reset-offsets": reset,
+    "delete": delete,
+    "delete-offsets": delete_offsets,
+}
+TOOL = Tool(FLAGS, run)

@@ -1,0 +1,137 @@
+"""The tables of kafka-consumer-groups.sh, as wide as Kafka makes them, for scripts that cut them.
+
+Left out: the epochs of consumer groups, which librdkafka does not tell; they are dashes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConsumerGroupDescription, MemberDescription
+
+from kafkalite.cli.group_offsets import STATES, Committed
+from kafkalite.cli.reading import Place
+
+MISSING = "-"
+LAST = 0
+"""The width of a column that nothing is beside."""
+
+Column = tuple[str, int]
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], grow: str = "") -> str:
+    """Columns padded to their widths; those named in `grow` are as wide as their longest cell."""
+    cells = [[MISSING if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [
+        max([width, *(len(row[at]) for row in cells)]) if name in grow.split() else width
+        for at, (name, width) in enumerate(columns)
+    ]
+    lines = [[name for name, _ in columns], *cells]
+    return "\n".join(
+        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def listing(groups: Sequence[tuple[str, str, str]], with_type: bool, with_state: bool) -> str:
+    """The groups with their types and states, each where it is wanted."""
+    width = max([15, *(len(name) for name, _, _ in groups)]) + 10
+    columns = [("GROUP", width)]
+    columns += [("TYPE", 20)] * with_type + [("STATE", 20)] * with_state
+    rows = [[name, *[kind] * with_type, *[state] * with_state] for name, kind, state in groups]
+    return table(columns, rows)
+
+
+def offsets(
+    group: ConsumerGroupDescription,
+    committed: Mapping[Place, Committed],
+    ends: Mapping[Place, int],
+    verbose: bool,
+) -> str | None:
+    """How far the group has read, partition by partition; None when it has read none."""
+    owned = [
+        ((place.topic, place.partition), member)
+        for member in sorted(group.members, key=lambda each: -len(assigned(each)))
+        for place in sorted(assigned(member))
+    ]
+    taken = {place for place, _ in owned}
+    rows = []
+    for place, member in [*owned, *((place, None) for place in committed if place not in taken)]:
+        held, end = committed.get(place), ends.get(place)
+        epoch = [held.leader_epoch if held else None] * verbose
+        offset = held.offset if held else None
+        lag = None if offset is None or end is None else end - offset
+        who = (member.member_id, member.host, member.client_id) if member else (None, None, None)
+        rows.append([group.group_id, *place, *epoch, offset, end, lag, *who])
+    columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10)]
+    columns += [("LEADER-EPOCH", 15)] * verbose
+    columns += [("CURRENT-OFFSET", 15), ("LOG-END-OFFSET", 15), ("LAG", 15)]
+    columns += [("CONSUMER-ID", 15), ("HOST", 15), ("CLIENT-ID", LAST)]
+    return table(columns, rows, grow="GROUP TOPIC CONSUMER-ID HOST") if rows else None
+
+
+def members(group: ConsumerGroupDescription, verbose: bool) -> str:
+    """Who is in the group, and with --verbose what each was assigned."""
+    static = any(member.group_instance_id for member in group.members)
+    columns = [("GROUP", 15), ("CONSUMER-ID", 15)]
+    columns += [("GROUP-INSTANCE-ID", 17)] * static
+    # Kafka writes a space behind the last column here, and only here.
+    columns += [("HOST", 15), ("CLIENT-ID", 15), ("#PARTITIONS", 15 if verbose else 16)]
+    if verbose:
+        columns += [("CURRENT-EPOCH", 15), ("CURRENT-ASSIGNMENT", 20)]
+        columns += [("TARGET-EPOCH", 15), ("TARGET-ASSIGNMENT", 20)]
+    rows = []
+    for member in sorted(group.members, key=lambda each: -len(assigned(each))):
+        places = assigned(member)
+        row = [group.group_id, member.member_id, *[member.group_instance_id or ""] * static]
+        row += [member.host, member.client_id, str(len(places))]
+        if verbose:
+            target = member.target_assignment
+            wanted = written(target.topic_partitions) if target else MISSING
+            row += [MISSING, written(places), MISSING, wanted]
+        rows.append(row)
+    return table(columns, rows, grow="GROUP CONSUMER-ID HOST CLIENT-ID")
+
+
+def state(group: ConsumerGroupDescription, verbose: bool) -> str:
+    """The group as a whole."""
+    node = group.coordinator
+    columns = [("GROUP", 15), ("COORDINATOR (ID)", 25), ("ASSIGNMENT-STRATEGY", 20), ("STATE", 20)]
+    columns += [("GROUP-EPOCH", 15), ("TARGET-ASSIGNMENT-EPOCH", 25)] * verbose
+    columns += [("#MEMBERS", LAST)]
+    row = [
+        group.group_id,
+        f"{node.host}:{node.port}  ({node.id})",
+        group.partition_assignor or MISSING,
+        STATES.get(group.state, "Unknown"),
+        *[MISSING, MISSING] * verbose,
+        len(group.members),
+    ]
+    return table(columns, [row], grow="GROUP COORDINATOR (ID)")
+
+
+def new_offsets(rows: Sequence[tuple[str, str, int, int]]) -> str:
+    """Where groups are to go on: group, topic, partition, offset."""
+    columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10), ("NEW-OFFSET", LAST)]
+    return table(columns, rows, grow="GROUP TOPIC")
+
+
+def statuses(rows: Sequence[tuple[str, int | None, str]]) -> str:
+    """What became of each partition's offset that was to be forgotten."""
+    columns = [("TOPIC", 15), ("PARTITION", 10), ("STATUS", 15)]
+    return table(columns, rows, grow="TOPIC")
+
+
+def assigned(member: MemberDescription) -> list[TopicPartition]:
+    return list(member.assignment.topic_partitions) if member.assignment else []
+
+
+def written(places: Iterable[TopicPartition]) -> str:
+    """An assignment in one word: `flights:0,1;audit:0`."""
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for place in sorted(places):
+        topics[place.topic].append(place.partition)
+    words = [f"{topic}:{','.join(map(str, known))}" for topic, known in topics.items()]
+    return ";".join(words) or MISSING
