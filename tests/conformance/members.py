@@ -78,7 +78,10 @@ class Group:
         return frozenset((topic, at) for topic in found for at in found[topic].partitions)
 
     def settle(self) -> None:
-        """Wait until each partition is one member's, and no member has none for want of trying."""
+        """Wait until each partition is one member's, and no member has none for want of trying.
+
+        Between any two that join: kafka-python at times forgets an assignment that another follows.
+        """
         places = self.places
 
         def settled() -> bool:

@@ -207,6 +207,10 @@ class Kafka:
         answers = self.admin.list_offsets(asked).values()
         return sum(answer.exception(30) is None for answer in answers)
 
+    def remove_records(self, topic: str, before: int) -> None:
+        """Remove the first records of a topic's first partition."""
+        done(self.admin.delete_records([TopicPartition(topic, 0, before)]))
+
     def committed(self, group: str) -> dict[Place, tuple[int, str]]:
         """What is committed for a group, and the text beside it."""
         asked = [ConsumerGroupTopicPartitions(group)]

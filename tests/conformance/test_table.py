@@ -11,13 +11,25 @@ from collections.abc import Iterator
 import pytest
 
 from kafkalite.testing import Broker
-from tests.conformance import consuming, groups, producing, restarts, topics
+from tests.conformance import (
+    configs,
+    consuming,
+    group_admin,
+    groups,
+    offsets,
+    producing,
+    restarts,
+    topics,
+)
 from tests.conformance.clients import CLIENTS, missing
 from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 
-assert SCENARIOS, (consuming, groups, producing, restarts, topics)
+assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
+CONFIG = {"group.min.session.timeout.ms": "500"}
+"""So that a member that was killed is soon missed."""
+
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 
 
@@ -33,7 +45,7 @@ def kafka(shape: str) -> Iterator[Kafka]:
     if ELSEWHERE:
         yield Kafka(ELSEWHERE)
         return
-    with Broker(workers=SHAPES[shape]) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
         yield Kafka(broker.bootstrap)
 
 
@@ -42,7 +54,7 @@ def restarted(shape: str) -> Iterator[Kafka]:
     """A Kafka of its own, that may be ended."""
     if ELSEWHERE:
         pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
-    with Broker(workers=SHAPES[shape]) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
         yield Kafka(broker.bootstrap, broker)
 
 
