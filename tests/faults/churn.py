@@ -20,7 +20,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
@@ -86,6 +86,10 @@ class Churn:
         self.running = True
         self.quiet = False
         self.names = 0
+        self.threads = [
+            threading.Thread(target=guarded, args=(work, self.faults))
+            for work in (self.produce, self.follow)
+        ]
         self.recoveries: dict[str, list[float]] = defaultdict(list)
 
     @property
@@ -255,14 +259,10 @@ class Churn:
 
     def play(self, count: int) -> None:
         """Until there were so many rebalances, then until all is quiet."""
-        threads = [
-            threading.Thread(target=guarded, args=(work, self.faults))
-            for work in (self.produce, self.follow)
-        ]
         for group in STRATEGIES:
             for number in range(DYNAMIC + STATIC):
                 self.start(group, f"{group}-static-{number}" if number < STATIC else "")
-        for thread in threads:
+        for thread in self.threads:
             thread.start()
         deadline = time.monotonic() + 30 + 4 * count * patience()
         while self.generations < count and not self.faults:
@@ -277,11 +277,9 @@ class Churn:
             if time.monotonic() > deadline:
                 self.faults.append(f"I14: only {self.generations} rebalances of {count}")
         self.quiet = True
-        threads[0].join()
+        self.threads[0].join()
         self.settle()
         self.end()
-        self.running = False
-        threads[1].join()
         self.judge()
 
     def resume(self, now: float) -> None:
@@ -320,13 +318,17 @@ class Churn:
                 if isinstance(each, Committed):
                     at[each.partition] = each.offset
             lag = sum(max(0, end - there) for end, there in zip(ends, at, strict=True))
-            state = admin.describe_consumer_groups([group])[group].result().state.name
+            try:
+                state = admin.describe_consumer_groups([group])[group].result().state.name
+            except KafkaException as fault:
+                state = str(fault)  # of a coordinator that was just killed
             if lag or state != "STABLE":
                 left[f"{group}, {state}"] = lag
         return left
 
     def end(self) -> None:
-        """Let the members go, and nothing be left of them."""
+        """Let the members and the others go, and nothing be left of them; again does no harm."""
+        self.resume(float("inf"))
         for member in self.members:
             self.send(member, signal.SIGTERM)
         for member in self.members:
@@ -336,11 +338,17 @@ class Churn:
                 self.faults.append(f"I14: {member.name} does not end")
                 member.process.kill()
                 member.process.wait()
-            if member.process.returncode not in (0, -signal.SIGKILL):
+            # One that has hardly begun ends at the signal itself.
+            if member.process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
                 self.faults.append(f"{member.name} ended with {member.process.returncode}")
             assert member.reader is not None and member.process.stdout is not None
             member.reader.join()
             member.process.stdout.close()
+        self.quiet = True
+        self.running = False
+        for thread in self.threads:
+            if thread.is_alive():
+                thread.join()
 
     def judge(self) -> None:
         for group, history in self.groups.items():
