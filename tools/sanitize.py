@@ -39,8 +39,10 @@ def build(
     from setup import DIRECTIVES
 
     os.chdir(ROOT)
+    # Those that are built here must not look as if they had been built already.
+    others = shutil.ignore_patterns("__pycache__", *(f"{name}.*.so" for name in modules))
     for part in ("kafkalite", "tests", "tools", "benchmarks"):
-        shutil.copytree(part, scratch / part, dirs_exist_ok=True)
+        shutil.copytree(part, scratch / part, dirs_exist_ok=True, ignore=others)
     shutil.copy("pyproject.toml", scratch)
     extensions = [
         Extension(

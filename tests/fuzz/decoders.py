@@ -59,6 +59,9 @@ def build() -> None:
     os.environ["CC"] = compiler
     modules = sorted(path.stem for path in (sanitize.ROOT / "ext").glob("*.pyx"))
     sanitize.build(modules, SCRATCH, flags)
+    for name in modules:
+        (built,) = (SCRATCH / "kafkalite" / "_ext").glob(f"{name}.*.so")
+        assert b"__sanitizer_cov" in built.read_bytes(), f"{built} has no eyes; remove {SCRATCH}"
     libraries, name = sysconfig.get_config_vars("LIBDIR", "LDLIBRARY")
     source = str(Path(__file__).with_name("driver.c"))
     subprocess.run(

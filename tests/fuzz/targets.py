@@ -1,6 +1,7 @@
 """What a fuzzer may do to each compiled decoder: one function each, given bytes nobody has judged.
 
     plans      codec.read and codec.write under every plan there is
+    groups     records of __consumer_offsets, and what a consumer subscribes to
     frames     the header, Produce and Fetch by hand against their schemas
     batches    check, judge, header, place, stamp, and the records of batches found whole
     records    decode, encode, validate and timestamps_outside of a payload
@@ -27,10 +28,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext import codec, offset_index, record_batch, records, segment_walk, wire
-from kafkalite.errors import KafkaError
+from kafkalite.errors import CorruptMessage, KafkaError
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
 from kafkalite.protocol.schema import BY_KEY, Message
-from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas import bus, group_records, internal
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, batches, build
@@ -39,6 +40,7 @@ from tests.fuzz.torn_frames import loop, loop_seeds
 from tests.protocol.annotated import bytes_of
 from tests.protocol.values import filled, versions
 from tests.records import golden_segments as golden
+from tests.twins import codec_reader as codec_twin
 from tests.twins import offset_index as index_twin
 from tests.twins import record_batch as batch_twin
 from tests.twins import records as records_twin
@@ -82,14 +84,17 @@ START_SIZE = 3
 
 
 def plans(given: memoryview) -> int:
-    """What was read can be written, and what was written reads the same."""
+    """What was read can be written, and what was written reads the same; the twin read it, too."""
     number, message, version = PLANS.get(bytes(given[:START_SIZE]), (0, None, 0))
     if message is None:
         return 0
     plan = message.plan(version)
     fields = codec.read(plan, given, START_SIZE, message.units_max)
+    twin = codec_twin.read(message, version, bytes(given[START_SIZE:]))
     if isinstance(fields, int):
+        assert twin is None
         return 1
+    assert twin == fields or codec.write(plan, twin) == codec.write(plan, fields)
     written = codec.write(plan, fields)
     # By their bytes and not as values, for some numbers are not equal to themselves.
     assert codec.write(plan, codec.read(plan, written)) == written
@@ -100,6 +105,57 @@ def plans_seeds() -> Iterator[bytes]:
     for start, message, version in every_message():
         values = filled(message, version, small=True, counts=(1, 2))
         yield start + message.write(version, values)
+
+
+# A record of __consumer_offsets: how long its key is, the key, and the value; or a subscription.
+
+KEY_SIZE = struct.Struct(">H")
+
+
+def groups(given: memoryview) -> int:
+    """What was read and is written reads the same."""
+    if len(given) < KEY_SIZE.size:
+        return 0
+    (size,) = KEY_SIZE.unpack_from(given)
+    said = bytes(given[KEY_SIZE.size :])
+    key, value = said[:size], said[size:]
+    named = group_records.subscribed_topics(said)
+    assert named is None or all(isinstance(name, str) for name in named)
+    try:
+        record = group_records.read(key, value or None)
+    except CorruptMessage:
+        return 1 + (named is not None)
+    if record is None:
+        return 3
+    again = group_records.read(*group_records.write(record))
+    assert again == record or said[:2] == b"\0\0", (again, record)
+    return 4 + 10 * key[1] + (value[1] if len(value) > 1 else 9)
+
+
+def groups_seeds() -> Iterator[bytes]:
+    key = group_records.OffsetKey("a group", "a topic", 3)
+    made = [
+        group_records.offset_record(key, offset)
+        for offset in (
+            None,
+            group_records.Offset(7, 1, "why", 5),
+            group_records.Offset(7, -1, "", 5, expire_timestamp=9),
+            group_records.Offset(7, 1, "why", 5, topic_id=bytes(range(16))),
+        )
+    ]
+    for version in range(5):
+        fields = filled(group_records.GROUP_METADATA_VALUE, version, small=True, counts=(1, 2))
+        value = group_records.GROUP_METADATA_VALUE.write(version, fields)
+        name = b"\0\2\0\1g"
+        yield KEY_SIZE.pack(len(name)) + name + struct.pack(">h", version) + value
+        fields = filled(group_records.OFFSET_COMMIT_VALUE, version, small=True)
+        value = group_records.OFFSET_COMMIT_VALUE.write(version, fields)
+        name, _ = group_records.write(made[0])
+        yield KEY_SIZE.pack(len(name)) + name + struct.pack(">h", version) + value
+    for record in made:
+        name, value = group_records.write(record)
+        yield KEY_SIZE.pack(len(name)) + name + (value or b"")
+    yield KEY_SIZE.pack(0) + group_records.SUBSCRIPTION.write(0, {"topics": ["a", "b"]})
 
 
 # A request, from its header on.
@@ -323,7 +379,8 @@ def indexes_seeds() -> Iterator[bytes]:
 
 
 TARGETS = {
-    "plans": Target(plans, plans_seeds, 30),
+    "plans": Target(plans, plans_seeds, 25),
+    "groups": Target(groups, groups_seeds, 5),
     "frames": Target(frames, frames_seeds, 20),
     "batches": Target(whole_batches, batches_seeds, 20),
     "records": Target(payload_records, records_seeds, 20),
