@@ -35,7 +35,7 @@ CONNECTION = (
     ),
     argument(
         "--profile",
-        metavar="NAME",
+        metavar="PROFILE",
         help="the cluster kept under this name (kafkalite profile list shows them)",
     ),
     argument(

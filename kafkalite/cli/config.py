@@ -28,9 +28,8 @@ from kafkalite.cli.resource import (
     Resource,
     listed,
 )
-from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Key
-from kafkalite.config.topic import TOPIC
+from kafkalite.config.resources import SCOPES
 from kafkalite.errors import Refusal
 
 HIDDEN = "(hidden)"
@@ -162,7 +161,13 @@ def resources(kind: str | None, as_json: bool, **connection: Unpack[Connection])
 
 
 @command(
-    argument("pattern", nargs="?", default="*", help="part of a name, or a pattern with * and ?"),
+    argument(
+        "pattern",
+        metavar="KEY",
+        nargs="?",
+        default="*",
+        help="part of a name, or a pattern with * and ?",
+    ),
     argument("--json", dest="as_json", action="store_true", help="print a JSON list"),
 )
 def keys(pattern: str, as_json: bool) -> None:
@@ -175,7 +180,7 @@ def keys(pattern: str, as_json: bool) -> None:
     """
     found = [
         (scope.owner, key)
-        for scope in (BROKER, TOPIC)
+        for scope in SCOPES.values()
         for key in scope.values()
         if fnmatch.fnmatchcase(key.name, pattern) or pattern in key.name
     ]

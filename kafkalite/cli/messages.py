@@ -291,7 +291,15 @@ def rest_of_ended_pipe(fd: int) -> int | None:
 
 
 @command(
-    argument("-t", "--topic", dest="named", action="append", default=[], help="the topic"),
+    argument(
+        "-t",
+        "--topic",
+        dest="named",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="the topic",
+    ),
     argument("topics", nargs="*", metavar="TOPIC", help="the same; several with -G"),
     argument("-G", "--group", help="read as a member of this group, and commit how far"),
     argument("-p", "--partition", type=int, action="append", help="only this one; may be repeated"),

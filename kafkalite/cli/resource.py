@@ -30,8 +30,9 @@ from kafkalite.protocol.schemas.configs import (
 SET, UNSET, APPEND, SUBTRACT = range(4)
 """What may happen to a key; the last two are for lists."""
 
-KINDS = {"topic": 2, "node": 4, "cluster": 4, "group": 32, "client-metrics": 16}
-"""What has configs, and the wire's number for it; the cluster is the broker without a name."""
+KINDS = {"topic": 2, "node": 4, "cluster": 4, "group": 32, "client-metrics": 16, "logger": 8}
+"""What has configs, and the wire's number for it; the cluster is the broker without a name, and a
+logger goes by its node's."""
 
 SPOKEN = {
     "topic": ConfigResource.Type.TOPIC,
@@ -139,13 +140,13 @@ class Configs:
 
     def change(self, resource: Resource, changes: Sequence[Change], dry_run: bool = False) -> None:
         """Change keys of a resource, all of them or none; or only see whether that could be."""
-        self._address(resource)
+        at = self._address(resource)
         hint = self._near_miss(resource, changes)
         try:
             if resource.kind in SPOKEN:
                 self._change(resource, changes, dry_run)
             else:
-                self._change_by_wire(resource, changes, dry_run)
+                self._change_by_wire(resource, changes, dry_run, at)
         except Refusal as refusal:
             raise Refusal(f"{refusal}{hint}") from None
         if hint:  # Kafka keeps it for what may be plugged in
@@ -160,7 +161,9 @@ class Configs:
             futures = self.admin.incremental_alter_configs([asked], validate_only=dry_run)
             futures[asked].result(ANSWER_TIMEOUT_S)
 
-    def _change_by_wire(self, resource: Resource, changes: Sequence[Change], dry_run: bool) -> None:
+    def _change_by_wire(
+        self, resource: Resource, changes: Sequence[Change], dry_run: bool, at: Address | None
+    ) -> None:
         configs = [
             {"name": key, "config_operation": operation, "value": value}
             for key, operation, value in changes
@@ -172,12 +175,13 @@ class Configs:
         }
         request = {"resources": [wanted], "validate_only": dry_run}
         with answered(resource):
-            for result in Wire(self.cluster).ask(INCREMENTAL_ALTER_CONFIGS, request).responses:
+            answer = Wire(self.cluster).ask(INCREMENTAL_ALTER_CONFIGS, request, at)
+            for result in answer.responses:
                 raise_for(result.error_code, result.error_message)
 
     def _address(self, resource: Resource) -> Address | None:
         """Where a node listens, who alone knows its own; anybody knows the others'."""
-        if resource.kind != "node":
+        if resource.kind not in ("node", "logger"):
             return None
         node = self.nodes.get(int(resource.name)) if resource.name.isdecimal() else None
         if node is None or node.host is None:

@@ -25,7 +25,8 @@ def test_a_pattern_is_a_part_of_a_name_or_has_stars(capsys, pattern):
 
 def test_the_json_says_all_that_is_declared(capsys):
     assert main(["config", "keys", "min.insync.replicas", "--json"]) == 0
-    _, entry = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    (entry,) = [key for key in found if key["scope"] == "topic"]
     assert entry == {
         "name": "min.insync.replicas",
         "scope": "topic",

@@ -1,0 +1,184 @@
+"""kafkalite completion: what a shell offers at the tab key.
+
+    source <(kafkalite completion bash)
+
+The shells' side is argcomplete's.  At each tab the shell calls `kafkalite` itself, with the line so
+far in its environment; `complete` answers from the commands' own arguments.  Names of topics,
+groups, profiles and keys are asked for when they are wanted: a broker that does not answer at once
+has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafkalite.cli.command import Command, argument, command
+
+ANSWER_S = 0.5
+"""Nobody waits longer for a tab."""
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@command(argument("shell", choices=SHELLS, help=", ".join(SHELLS)))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete kafkalite's commands, flags and names.
+
+    Examples:
+      source <(kafkalite completion bash)        # in ~/.bashrc, so that it holds for every shell
+      source <(kafkalite completion zsh)         # in ~/.zshrc, after compinit
+      kafkalite completion fish | source         # in ~/.config/fish/config.fish
+    """
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["kafkalite"], shell=shell))
+
+
+def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Command]]) -> None:
+    """Answer a shell that wants the line in its environment completed, and end."""
+    import argcomplete
+    from argcomplete.completers import SuppressCompleter
+
+    parser = argparse.ArgumentParser(prog="kafkalite")
+    nouns = parser.add_subparsers()
+    typed = os.environ.get("COMP_LINE", "").split()[1:2]
+    for word in words:
+        # Only what stands on the line already is worth importing a module for.
+        if [word] == typed:
+            fill(nouns.add_parser(word), word, commands_of(word))
+        else:
+            nouns.add_parser(word)
+    argcomplete.autocomplete(
+        parser,
+        always_complete_options=False,
+        default_completer=SuppressCompleter(),
+    )
+    sys.exit(0)
+
+
+def fill(parser: argparse.ArgumentParser, word: str, verbs: dict[str, Command]) -> None:
+    """Give a parser the verbs of a word, or what follows the one that it is itself."""
+    if word in verbs:
+        arm(parser, verbs[word])
+        return
+    below = parser.add_subparsers()
+    for verb in verbs.values():
+        arm(below.add_parser(verb.name, help=verb.summary), verb)
+
+
+def arm(parser: argparse.ArgumentParser, verb: Command) -> None:
+    """Give a parser a command's arguments, each with what may be offered for it."""
+    from argcomplete.completers import FilesCompleter
+
+    for names, words in verb.arguments:
+        action: Any = parser.add_argument(*names, **words)
+        kind = action.metavar or action.dest.upper()
+        if kind in OFFERS:
+            action.completer = offered(OFFERS[kind])
+        elif kind in FILES:
+            action.completer = FilesCompleter()
+
+
+def offered(offer: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[..., list[str]]:
+    """The same as argcomplete asks for it; nothing where it cannot be had."""
+
+    def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        try:
+            return list(offer(parsed_args))
+        except Exception:  # a shell has nowhere to show it
+            return []
+
+    return names
+
+
+def topics(given: argparse.Namespace) -> Iterable[str]:
+    from kafkalite.protocol.schemas.cluster import METADATA
+
+    request = {"topics": None, "allow_auto_topic_creation": False}
+    return [topic.name for topic in wire(given).ask(METADATA, request).topics]
+
+
+def groups(given: argparse.Namespace) -> Iterable[str]:
+    """Of all brokers: each knows those that it coordinates."""
+    from kafkalite.protocol.schemas.cluster import METADATA
+    from kafkalite.protocol.schemas.groups import LIST_GROUPS
+
+    asked = wire(given)
+    request = {"topics": [], "allow_auto_topic_creation": False}
+    for broker in asked.ask(METADATA, request).brokers:
+        answer = asked.ask(LIST_GROUPS, {}, (broker.host, broker.port))
+        yield from [group.group_id for group in answer.groups]
+
+
+def profile_names(given: argparse.Namespace) -> Iterable[str]:
+    from kafkalite.cli.profiles import read
+
+    return read()[0]
+
+
+def key_names(given: argparse.Namespace) -> Iterable[str]:
+    """The keys of whatever the command is about."""
+    from kafkalite.cli.resource import KINDS
+    from kafkalite.config.resources import SCOPES, Resource
+
+    kind = getattr(given, "kind", None)
+    scopes = [SCOPES[Resource(KINDS[kind])]] if kind else SCOPES.values()
+    return [name for scope in scopes for name in scope]
+
+
+def topic_assignments(given: argparse.Namespace) -> Iterable[str]:
+    from kafkalite.config.topic import TOPIC
+
+    return [f"{name}=" for name in TOPIC]
+
+
+def resource_keys(given: argparse.Namespace) -> Iterable[str]:
+    """After `config get KIND`: the resource, then its keys."""
+    if given.kind == "cluster" or given.words:
+        return key_names(given)
+    if given.kind == "topic":
+        return topics(given)
+    if given.kind == "group":
+        return groups(given)
+    return node_ids(given) if given.kind in ("node", "logger") else []
+
+
+def resource_assignments(given: argparse.Namespace) -> Iterable[str]:
+    """After `config set KIND`: the resource, then what to set."""
+    ending = "=" if given.kind == "cluster" or given.words else ""
+    return [name + ending for name in resource_keys(given)]
+
+
+def node_ids(given: argparse.Namespace) -> Iterable[str]:
+    from kafkalite.protocol.schemas.cluster import METADATA
+
+    request = {"topics": [], "allow_auto_topic_creation": False}
+    return [str(broker.node_id) for broker in wire(given).ask(METADATA, request).brokers]
+
+
+def wire(given: argparse.Namespace) -> Any:
+    """Whom the line so far would ask."""
+    from kafkalite.cli.clients import Cluster
+    from kafkalite.cli.wire import Wire
+
+    cluster = Cluster(given.bootstrap, given.properties or (), given.profile)
+    return Wire(cluster, timeout_s=ANSWER_S)
+
+
+OFFERS: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
+    "TOPIC": topics,
+    "TOPIC[:PARTITIONS]": topics,
+    "GROUP": groups,
+    "PROFILE": profile_names,
+    "KEY": key_names,
+    "KEY=VALUE": topic_assignments,
+    "NAME KEY": resource_keys,
+    "NAME KEY=VALUE": resource_assignments,
+}
+"""What there is to offer, by an argument's metavar."""
+
+FILES = ("FILE", "DIR", "FILES")
