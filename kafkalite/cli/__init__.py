@@ -32,6 +32,7 @@ MODULES = {
     "node": "node",
     "config": "config",
     "profile": "profiles",
+    "completion": "completion",
     "log": "log",
     "shell-tools": "shell_tools",
 }
@@ -47,6 +48,10 @@ NOBODY_READS = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code."""
+    if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks at the tab key
+        from kafkalite.cli.completion import complete
+
+        complete(MODULES, commands_of)
     return guarded(lambda: run(sys.argv[1:] if argv is None else argv))
 
 
