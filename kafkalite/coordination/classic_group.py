@@ -278,7 +278,6 @@ class ClassicGroup:
             for member in self.members:
                 self.members.assign(member, b"")
                 self._answer_sync(member, {"error_code": RebalanceInProgress.code}, turn)
-        self.unsynced.clear()
         turn.deadlines.drop(self._due(SYNC))
         was_empty = self.state is State.EMPTY
         self._enter(State.PREPARING, turn)

@@ -94,6 +94,7 @@ class Stage:
         self.now_ms = 0
         self.log: list[tuple[bytes, bytes | None]] = []
         self.writable = True
+        self.failed_count = 0
         self.limits = LIMITS._replace(**limits)
         self._ids = count(1)
         self.machine = self._machine()
@@ -122,6 +123,7 @@ class Stage:
     def take(self, result: Decision) -> bool:
         """Write, replay and answer; whether it could be written."""
         if result.records and not self.writable:
+            self.failed_count += 1
             return False
         for record in result.records:
             key, value = group_records.write(record)

@@ -1,0 +1,93 @@
+"""Lives of a group, each from a seed; a failure is that seed.  And bugs, which some life finds.
+
+KAFKALITE_GROUP_LIVES=2000 pytest tests/coordination/test_group_simulation.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import textwrap
+
+import pytest
+
+from kafkalite.coordination.classic_group import ClassicGroup
+from kafkalite.coordination.committed_offsets import CommittedOffsets
+from kafkalite.coordination.group_coordinator import GroupCoordinator
+from kafkalite.coordination.group_members import Members
+from kafkalite.coordination.group_turn import Turn
+from tests.coordination.group_world import World
+
+LIVES = int(os.environ.get("KAFKALITE_GROUP_LIVES", "60"))
+STEPS = 300
+PARTS = 6
+LIVES_TO_FIND_A_BUG = 60
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_whatever_happens_a_group_keeps_its_promises(part):
+    for seed in range(part, LIVES, PARTS):
+        try:
+            World(seed).live(STEPS)
+        except AssertionError as fault:
+            raise AssertionError(f"life {seed}: {fault}") from fault
+
+
+BUGS = [
+    # (class, method, what stands there, what stands there with the bug)
+    (ClassicGroup, "check_commit", "generation != self.generation", "False"),
+    (ClassicGroup, "check_commit", "and self.state is State.EMPTY", ""),
+    (ClassicGroup, "_current", "request.generation_id != self.generation", "False"),
+    (ClassicGroup, "_complete_join", "self.generation + 1 if", "self.generation if"),
+    (ClassicGroup, "_complete_join", "self._hear(member, turn)", "pass"),
+    (ClassicGroup, "_complete_join", "turn.put_off(self._due(SYNC),", "print("),
+    (ClassicGroup, "_joined", "self.members if member is self.leader else ()", "self.members"),
+    (ClassicGroup, "_joined", "self.leader.member_id", "member.member_id"),
+    (ClassicGroup, "_prepare", "self._due(JOIN), self.members", "self._due('x'), self.members"),
+    (ClassicGroup, "_prepare", "self._answer_sync(", "print("),
+    (ClassicGroup, "_assign", "assigned.get(member.member_id, b\"\")", "request.assignments[0][1]"),
+    (ClassicGroup, "_answer_sync", "self._hear(member, turn)", "pass"),
+    (ClassicGroup, "_update", "self.members.wait_to_join(member, token),", "None,"),
+    (ClassicGroup, "_replace", "turn.records.append(", "print("),
+    (ClassicGroup, "_remove", "if member is self.leader:", "if False:"),
+    (ClassicGroup, "_remove", "self.unsynced.discard(member.member_id)", "pass"),
+    (ClassicGroup, "expire_session", "self._rebalance(turn)", "pass"),
+    (ClassicGroup, "replay", "self.kept = value", "pass"),
+    (ClassicGroup, "replay", "self.members.assign(", "print("),
+    (ClassicGroup, "restore", "max(kept[\"generation\"], 0)", "0"),
+    (ClassicGroup, "restore", "self._hear(member, turn)", "pass"),
+    (Members, "rename", "del self.by_id[member.member_id]", "pass"),
+    (Members, "wait_to_sync", "member.sync_token, token", "member.sync_token, NOBODY"),
+    (CommittedOffsets, "replay", "partitions[index] = offset", "partitions[0] = offset"),
+    (CommittedOffsets, "_remove", ".pop(index, None)", ".get(index)"),
+    (CommittedOffsets, "expired", "wall_ms >= end_ms", "wall_ms >= begin_ms"),
+    (CommittedOffsets, "records", "offset is not None", "offset.offset % 7"),
+    (GroupCoordinator, "_give_up_unwritten", "if reply.token is not asker", "if False"),
+    (GroupCoordinator, "_decided", "self._weigh(group, turn)", "pass"),
+    (GroupCoordinator, "replay", "self._drop(group)", "pass"),
+    (GroupCoordinator, "records", "group.kept is not None", "group.kept[\"members\"]"),
+    (GroupCoordinator, "_drop", "self._size -= self._sizes.pop(group.group_id, 0)", "pass"),
+    (Turn, "answer", "self.waiting.pop(token, None)", "pass"),
+]  # fmt: skip
+
+
+def with_bug(cls, name, there, bug):
+    """The method with one of its texts changed."""
+    source = textwrap.dedent(inspect.getsource(getattr(cls, name)))
+    assert source.count(there) == 1, f"{name} has no {there}"
+    scope = {}
+    code = "from __future__ import annotations\n" + source.replace(there, bug)
+    exec(compile(code, cls.__module__, "exec"), vars(sys.modules[cls.__module__]), scope)
+    return scope[name]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug[1]}: {bug[3]} for {bug[2]}")
+def test_some_life_finds_the_bug(bug, monkeypatch):
+    monkeypatch.setattr(bug[0], bug[1], with_bug(*bug))
+    for seed in range(LIVES_TO_FIND_A_BUG):
+        try:
+            World(seed).live(STEPS)
+        except Exception:
+            return
+    pytest.fail(f"{LIVES_TO_FIND_A_BUG} lives, and nothing was noticed")
