@@ -27,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
     tool: flags.Tool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
     every = (*tool.flags, HELP, VERSION)
     if not words or any(word in ("--help", "-help", "-h") for word in words):
-        print(flags.page(f"{name}.sh", *described(tool.run.__doc__), every))
+        page = flags.page(f"{name}.sh", *described(tool.run.__doc__), every)
+        print(page, file=sys.stdout if words else sys.stderr)
         return 0 if words else 1
     asked = flags.given(words, every)
     if "version" in asked:

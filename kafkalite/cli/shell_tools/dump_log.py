@@ -1,0 +1,267 @@
+"""kafka-dump-log.sh: what stands in segments, indexes and snapshots, read as files.
+
+Left out: decoders of internal topics' records and of one's own; aborted transactions' indexes;
+--max-message-size, since a batch is read as large as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kafkalite._ext import record_batch
+from kafkalite._ext.record_batch import HEADER_SIZE, header
+from kafkalite.cli import log
+from kafkalite.cli.command import warn
+from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
+from kafkalite.errors import KafkaError, Refusal
+from kafkalite.records.batch import BatchHeader, Record, RecordBatch
+from kafkalite.storage import layout
+from kafkalite.storage.producer_state import decoded
+
+MAGIC = 2
+SEQUENCES = 1 << 31
+TIMESTAMPS = ("CreateTime", "LogAppendTime")
+END_OF_TRANSACTION = ("ABORT", "COMMIT")
+INTERNAL = "is left out: records of internal topics are shown as they are"
+CLASSES = "is left out: there are no Java classes here"
+
+FLAGS = (
+    Flag("files", "FILE,FILE,…", "segments, indexes and snapshots; must be given"),
+    Flag("print-data-log", words="show the records of each batch with key and value"),
+    Flag("deep-iteration", words="show the records of each batch without them"),
+    Flag("skip-record-metadata", words="show of the records key and value only"),
+    Flag("max-bytes", "BYTES", "read no more of a segment", whole),
+    Flag("verify-index-only", words="say only what is wrong in an index"),
+    Flag("index-sanity-check", words="say only whether an index can be used"),
+    Flag("max-message-size", "BYTES", refused="has no effect here: a batch may be of any size"),
+    *(
+        Flag(name, refused=INTERNAL)
+        for name in (
+            "offsets-decoder",
+            "transaction-log-decoder",
+            "cluster-metadata-decoder",
+            "remote-log-metadata-decoder",
+            "share-group-state-decoder",
+        )
+    ),
+    Flag("key-decoder-class", "CLASS", refused=CLASSES, optional=True),
+    Flag("value-decoder-class", "CLASS", refused=CLASSES, optional=True),
+)
+
+
+class Shown:
+    """What of records is to be shown."""
+
+    def __init__(self, asked: Given) -> None:
+        self.contents = "print-data-log" in asked
+        self.records = self.contents or "deep-iteration" in asked
+        self.bare = "skip-record-metadata" in asked
+
+
+def run(asked: Given) -> int | None:
+    """Show what stands in the files of a log.
+
+    Examples:
+      kafka-dump-log.sh --files data/flights-0/00000000000000000000.log --print-data-log
+      kafka-dump-log.sh --files data/flights-0/00000000000000000000.index --index-sanity-check
+    """
+    asked.wants("files")
+    size_max = asked.one("max-bytes", sys.maxsize)
+    if size_max < 0:
+        raise Refusal("--max-bytes wants a number that is not negative")
+    code = 0
+    for name in asked.one("files").split(","):
+        path = Path(name.strip())
+        print(f"Dumping {path}")
+        kind = log.kind_of(path)
+        if kind == layout.LOG:
+            segment(path, Shown(asked), size_max)
+        elif kind in (layout.OFFSET_INDEX, layout.TIME_INDEX):
+            code |= index(path, asked)
+        elif kind == layout.SNAPSHOT:
+            snapshot(path)
+        else:
+            warn(f"{path} is none of {', '.join(log.KINDS)} with an offset for a name")
+            code = 1
+    return code
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+def segment(path: Path, shown: Shown, size_max: int) -> None:
+    """Every batch by its header, those with a wrong checksum too, up to bytes that are none."""
+    print(f"Log starting offset: {log.base_offset_of(path)}")
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        end = min(size, size_max)
+        position = 0
+        while end - position >= HEADER_SIZE:
+            fields = BatchHeader(*header(os.pread(file.fileno(), HEADER_SIZE, position)))
+            if fields.magic != MAGIC or not HEADER_SIZE <= fields.size <= end - position:
+                break
+            batch = os.pread(file.fileno(), fields.size, position)
+            valid = record_batch.check(batch) == 0
+            print(batch_line(fields, position, valid))
+            if shown.records and valid:
+                show_records(batch, fields, shown)
+            position += fields.size
+        if end == size and position < end:
+            print(f"Found {end - position} invalid bytes at the end of {path.name}")
+
+
+def batch_line(fields: BatchHeader, position: int, valid: bool) -> str:
+    horizon = fields.delete_horizon_ms
+    sequence = fields.base_sequence
+    last = (sequence + fields.last_offset_delta) % SEQUENCES if sequence >= 0 else sequence
+    words = {
+        "baseOffset": fields.base_offset,
+        "lastOffset": fields.last_offset,
+        "count": fields.count,
+        "baseSequence": sequence,
+        "lastSequence": last,
+        "producerId": fields.producer_id,
+        "producerEpoch": fields.producer_epoch,
+        "partitionLeaderEpoch": fields.leader_epoch,
+        "isTransactional": truth(fields.is_transactional),
+        "isControl": truth(fields.is_control),
+        "deleteHorizonMs": "OptionalLong.empty" if horizon is None else f"OptionalLong[{horizon}]",
+        "position": position,
+        TIMESTAMPS[fields.timestamp_type]: fields.max_timestamp,
+        "size": fields.size,
+        "magic": fields.magic,
+        "compresscodec": codec_of(fields),
+        "crc": fields.crc,
+        "isvalid": truth(valid),
+    }
+    return " ".join(f"{name}: {value}" for name, value in words.items())
+
+
+def codec_of(fields: BatchHeader) -> str:
+    try:
+        return fields.codec.name.lower()
+    except (KafkaError, ValueError):
+        return "unknown"
+
+
+def show_records(batch: bytes, fields: BatchHeader, shown: Shown) -> None:
+    try:
+        records = RecordBatch(batch).records()
+    except KafkaError as fault:
+        warn(f"the records of the batch at offset {fields.base_offset} do not read: {fault}")
+        return
+    for record in records:
+        print(record_line(record, fields, shown))
+
+
+def record_line(record: Record, fields: BatchHeader, shown: Shown) -> str:
+    if shown.bare and fields.is_control:
+        return ""
+    words = [] if shown.bare else [metadata(record, fields)]
+    if fields.is_control:
+        words.append(control(record))
+    elif shown.contents:
+        if record.key is not None:
+            words.append(f"key: {record.key.decode(errors='replace')}")
+        if record.value is not None:
+            words.append(f"payload: {record.value.decode(errors='replace')}")
+    return " ".join(["|", *words])
+
+
+def metadata(record: Record, fields: BatchHeader) -> str:
+    sequence = fields.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + record.offset - fields.base_offset) % SEQUENCES
+    names = ",".join(name for name, _ in record.headers)
+    return (
+        f"offset: {record.offset} {TIMESTAMPS[fields.timestamp_type]}: {record.timestamp}"
+        f" keySize: {size_of(record.key)} valueSize: {size_of(record.value)}"
+        f" sequence: {sequence} headerKeys: [{names}]"
+    )
+
+
+def control(record: Record) -> str:
+    """What a control record says: how a transaction ended, or else its type."""
+    key, value = record.key or b"", record.value or b""
+    kind = struct.unpack_from(">hh", key)[1] if len(key) >= 4 else None
+    if kind in (0, 1) and len(value) >= 6:
+        epoch = struct.unpack_from(">hi", value)[1]
+        return f"endTxnMarker: {END_OF_TRANSACTION[kind]} coordinatorEpoch: {epoch}"
+    return f"controlType: {'unknown' if kind is None else kind}"
+
+
+def size_of(content: bytes | None) -> int:
+    return -1 if content is None else len(content)
+
+
+def truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# -- indexes and snapshots -------------------------------------------------------------------------
+
+
+def index(path: Path, asked: Given) -> int:
+    """Show an index, and what is wrong in it."""
+    damages = [damage.sentence for damage in log.index_damages(path)]
+    if "index-sanity-check" in asked:
+        if not damages:
+            print(f"{path} passed sanity check.")
+    elif "verify-index-only" not in asked:
+        show = offsets if path.suffix == layout.OFFSET_INDEX else times
+        print("".join(f"{line}\n" for line in show(path)), end="")
+    for sentence in damages:
+        warn(f"{path}: {sentence}")
+    return 1 if damages else 0
+
+
+def offsets(path: Path) -> Iterator[str]:
+    base = log.base_offset_of(path)
+    for relative, position in struct.iter_unpack(">ii", entries(path, 8)):
+        yield f"offset: {base + relative} position: {position}"
+
+
+def times(path: Path) -> Iterator[str]:
+    base = log.base_offset_of(path)
+    for timestamp, relative in struct.iter_unpack(">qi", entries(path, 12)):
+        yield f"timestamp: {timestamp} offset: {base + relative}"
+
+
+def entries(path: Path, size: int) -> bytes:
+    """An index's entries, without the zeros that Kafka keeps behind those of an open one."""
+    content = path.read_bytes()
+    content = content[: len(content) // size * size]
+    while content.endswith(bytes(size)) and len(content) > size:
+        content = content[:-size]
+    return content
+
+
+def snapshot(path: Path) -> None:
+    try:
+        producers = decoded(path.read_bytes())
+    except (ValueError, KafkaError) as fault:
+        raise Refusal(f"{path}: {fault}") from None
+    for producer in producers:
+        first = producer.txn_first_offset
+        first_shown = f"OptionalLong[{first}]" if first >= 0 else "OptionalLong.empty"
+        words = [
+            f"producerId: {producer.producer_id} producerEpoch: {producer.epoch}",
+            f"coordinatorEpoch: {producer.coordinator_epoch}",
+            f"currentTxnFirstOffset: {first_shown}",
+            f"lastTimestamp: {producer.last_timestamp}",
+        ]
+        for last in producer.batches[-1:]:
+            delta = last.last_offset - last.base_offset
+            words.append(
+                f"firstSequence: {last.base_sequence} lastSequence: {last.last_sequence}"
+                f" lastOffset: {last.last_offset} offsetDelta: {delta}"
+                f" timestamp: {last.timestamp}"
+            )
+        print(" ".join(words))
+
+
+TOOL = Tool(FLAGS, run)
