@@ -79,7 +79,7 @@ def run(tests: Sequence[str]) -> int:
     environment = os.environ | {
         "LD_PRELOAD": " ".join(library.strip() for library in libraries),
         # Python frees little when it ends, and none of that is a leak of ours.
-        "ASAN_OPTIONS": "detect_leaks=0",
+        "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(SCRATCH),

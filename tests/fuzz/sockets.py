@@ -33,6 +33,7 @@ GROWTH_MAX = 96 << 20
 """What the broker's processes may have grown by together after the first frames."""
 
 KEPT_SIZE_MAX = 600
+LAST_WORDS = 3000
 TURN_S = 0.001
 IDS_EVERY = 200
 
@@ -75,7 +76,8 @@ class Campaign:
         try:
             self.talks.append(Talk(conversation, address, self.tally))
         except OSError as refused:
-            raise Fault(f"{conversation.seed}: no connection: {refused}") from None
+            last = "".join(f"\n{name}: {said[-LAST_WORDS:]}" for name, said in self.said())
+            raise Fault(f"{conversation.seed}: no connection: {refused}{last}") from None
 
     def moved(self, talk: Talk) -> bool:
         try:
@@ -101,11 +103,10 @@ class Campaign:
 
     def judge(self) -> None:
         """The broker as a whole: its processes, its threads, what it logged, its memory."""
-        for name in (self.broker.data / LOG_FILE, self.broker.directory / "output"):
-            said = name.read_text() if name.exists() else ""
+        for name, said in self.said():
             at = said.find("Traceback")
             if at >= 0:
-                raise Fault(f"a stack trace in {name.name}: {said[max(0, at - 300) : at + 3000]}")
+                raise Fault(f"a stack trace in {name}: {said[max(0, at - 300) : at + 3000]}")
         if processes(self.broker.pid) != self.processes:
             raise Fault("a process of the broker ended or was started anew")
         for pid, count in self.threads.items():
@@ -113,6 +114,11 @@ class Campaign:
                 raise Fault(f"a thread of process {pid} ended")
         if self.resident and self.growth > GROWTH_MAX:
             raise Fault(f"the broker grew by {self.growth >> 20} MiB")
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """The broker's log and its output."""
+        for path in (self.broker.data / LOG_FILE, self.broker.directory / "output"):
+            yield path.name, path.read_text() if path.exists() else ""
 
     @property
     def growth(self) -> int:
