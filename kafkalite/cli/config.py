@@ -1,8 +1,8 @@
 """kafkalite config: what may be set, and what is.
 
 A resource is `topic NAME`, `node ID`, `cluster` (what holds for every node that has no value of its
-own), `group NAME` or `client-metrics NAME`.  Works against any Kafka, but for `keys`, which are
-those of this version.
+own), `group NAME`, `client-metrics NAME` or `logger ID` (how much a node logs).  Works against any
+Kafka, but for `keys`, which are those of this version.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ def set_values(
     """Set keys, all of them or none; KEY+=VALUE and KEY-=VALUE add to a list and take from it.
 
     Examples:
-      kafkalite config set topic flights retention.ms=3600000 cleanup.policy+=compact
+      kafkalite config set topic flights retention.ms=3600000 max.message.bytes=2000000
       kafkalite config set cluster log.retention.hours=24
-      kafkalite config set node 1 num.network.threads=4 --dry-run
+      kafkalite config set node 1 max.connections=500 --dry-run
+      kafkalite config set logger 0 kafkalite.broker=DEBUG
       kafkalite config set client-metrics slow match=client_id=web.* interval.ms=5000
     """
     resource, assignments = addressed(kind, words)

@@ -66,6 +66,7 @@ TYPES = {
     9: "password",
 }
 
+HINT = "; did you mean "
 PREFIXED = "listener.name."
 """What comes before another key's name, for one listener."""
 
@@ -148,7 +149,7 @@ class Configs:
             else:
                 self._change_by_wire(resource, changes, dry_run, at)
         except Refusal as refusal:
-            raise Refusal(f"{refusal}{hint}") from None
+            raise Refusal(f"{refusal}{'' if HINT in str(refusal) else hint}") from None
         if hint:  # Kafka keeps it for what may be plugged in
             warn(f"{resource}: the broker took a key that it does not know{hint}")
 

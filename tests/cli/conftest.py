@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
+from kafkalite.cli import main
 from kafkalite.testing import Broker
 
 TIMEOUT_S = 60
 
 Ended = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Ended]
+
+
+class Said(NamedTuple):
+    """What a command ended with, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The rows of what it printed, the titles among them."""
+        assert self.code == 0, self.err
+        return [line.split() for line in self.out.splitlines()]
+
+
+Tell = Callable[..., Said]
 
 
 @pytest.fixture
@@ -33,3 +58,16 @@ def run(kafka_broker: Broker) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def tell(kafka_broker: Broker, monkeypatch, capsys) -> Tell:
+    """The same without a process of its own, for commands that need none."""
+    monkeypatch.setenv("KAFKALITE_BOOTSTRAP", kafka_broker.bootstrap)
+
+    def tell(*words: str) -> Said:
+        capsys.readouterr()
+        code = main(words)
+        return Said(code, *capsys.readouterr())
+
+    return tell

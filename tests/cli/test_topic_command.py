@@ -89,3 +89,46 @@ def test_a_topic_that_does_not_exist_cannot_be_described(run):
     ended = run("topic", "describe", fresh("nobody"))
     assert (ended.returncode, ended.stdout) == (1, b"")
     assert b"Unknown topic or partition" in ended.stderr
+
+
+def test_a_topic_grows_and_changes_its_configs(tell, kafka_topic):
+    words = ("-p", "3", "-c", "retention.ms=60000", "-c", "segment.ms=5000")
+    assert tell("topic", "alter", kafka_topic, *words).out == f"{kafka_topic} altered\n"
+    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    assert len(topic["partitions"]) == 3
+    assert topic["configs"] == {"retention.ms": "60000", "segment.ms": "5000"}
+    assert tell("topic", "alter", kafka_topic, "-u", "segment.ms", "--json").json == [
+        {"name": kafka_topic, "altered": True, "dry_run": False}
+    ]
+    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    assert topic["configs"] == {"retention.ms": "60000"}
+
+
+def test_a_dry_run_alters_nothing(tell, kafka_topic):
+    words = ("-p", "3", "-c", "retention.ms=60000")
+    said = tell("topic", "alter", kafka_topic, *words, "--dry-run")
+    assert said.out == f"{kafka_topic} could be altered\n"
+    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    assert (len(topic["partitions"]), topic["configs"]) == (1, {})
+
+
+def test_what_cannot_be_altered_is_one_sentence_and_leaves_all_as_it_was(tell, kafka_topic):
+    for words, code, sentence in [
+        ((), 2, "say what to alter"),
+        (("-p", "0"), 1, "1 to 100,000 partitions, not 0"),
+        (("-p", "1", "-c", "retention.ms=1"), 1, kafka_topic),
+        (("-c", "retentoin.ms=1"), 1, "did you mean retention.ms"),
+        (("-c", "retention.ms=soon"), 1, "retention.ms"),
+    ]:
+        said = tell("topic", "alter", kafka_topic, *words)
+        assert (said.code, said.out) == (code, "")
+        assert sentence in said.err
+        assert said.err.count("\n") == 1
+    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    assert (len(topic["partitions"]), topic["configs"]) == (1, {})
+
+
+def test_one_topic_that_cannot_be_altered_does_not_keep_the_others_from_it(tell, kafka_topic):
+    said = tell("topic", "alter", fresh("nobody"), kafka_topic, "-p", "2")
+    assert (said.code, said.out) == (1, f"{kafka_topic} altered\n")
+    assert fresh("nobody") in said.err

@@ -1,0 +1,137 @@
+"""kafkalite config get, set, unset and list, against a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Tell
+
+REFUSED = [
+    (["get", "topic", "nobody"], 1, "topic nobody: "),
+    (["get", "topic"], 2, "name the topic"),
+    (["get", "broker"], 2, "invalid choice: 'broker'"),
+    (["get", "node", "9"], 1, "there is no node 9; there are 0"),
+    (["get", "node", "zero"], 1, "there is no node zero"),
+    (["get", "node", "0", "log.retentoin.ms"], 1, "node 0 has no key log.retentoin.ms; did you"),
+    (["get", "node", "0", "zz*"], 1, "node 0 has no key zz*"),
+    (["set", "cluster"], 2, "say what to set on cluster: KEY=VALUE"),
+    (["set", "cluster", "x"], 2, "'x' is not of the form KEY=VALUE"),
+    (["set", "cluster", "=x"], 2, "'=x' is not of the form KEY=VALUE"),
+    (["set", "cluster", "log.retentoin.ms=1"], 1, "did you mean log.retention.ms"),
+    (["set", "cluster", "log.retention.check.interval.ms=soon"], 1, "not 'soon'"),
+    (["set", "node", "0", "listeners=x"], 1, "listeners is decided when the broker starts"),
+    (["set", "node", "9", "max.connections=9"], 1, "there is no node 9"),
+    (["set", "topic", "nobody", "retention.ms=1"], 1, "topic nobody: "),
+    (["unset", "cluster"], 2, "say which keys to unset on cluster"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=lambda v: str(v)[:60])
+def test_a_config_asked_for_wrongly_is_one_sentence(tell: Tell, words, code, sentence):
+    said = tell("config", *words)
+    assert (said.code, said.out) == (code, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert said.err.count("did you mean") <= 1
+
+
+def test_what_is_set_on_a_topic_is_shown_with_its_source_until_it_is_unset(tell, kafka_topic):
+    said = tell("config", "set", "topic", kafka_topic, "retention.ms=60000", "segment.ms=5000")
+    assert said.out == (
+        f"topic {kafka_topic}: retention.ms=60000\ntopic {kafka_topic}: segment.ms=5000\n"
+    )
+    assert tell("config", "get", "topic", kafka_topic, "retention.ms", "segment.ms").table == [
+        ["KEY", "VALUE", "SOURCE"],
+        ["retention.ms", "60000", "topic"],
+        ["segment.ms", "5000", "topic"],
+    ]
+    shown = tell("config", "get", "topic", kafka_topic).table
+    assert ["retention.ms", "60000", "topic"] in shown
+    assert not any(source == "default" for _, _, source in shown)
+    said = tell("config", "unset", "topic", kafka_topic, "retention.ms")
+    assert said.out == f"topic {kafka_topic}: retention.ms unset\n"
+    (entry,) = tell("config", "get", "topic", kafka_topic, "retention.ms", "--json").json["configs"]
+    assert (entry["value"], entry["source"]) == ("604800000", "default")
+
+
+def test_a_value_is_shown_with_where_it_was_looked_for_and_what_it_means(tell, kafka_topic):
+    tell("config", "set", "topic", kafka_topic, "retention.ms=60000")
+    page = tell("config", "get", "topic", kafka_topic, "retention.ms", "-v").out.splitlines()
+    assert page[0] == "retention.ms = 60000  (topic)"
+    assert page[1] == "    topic    retention.ms = 60000"
+    assert "segment" in page[-1] or "segment" in page[-2]
+    answer = tell("config", "get", "topic", kafka_topic, "retention.*", "-v", "--json").json
+    assert (answer["kind"], answer["name"]) == ("topic", kafka_topic)
+    assert [entry["key"] for entry in answer["configs"]] == ["retention.bytes", "retention.ms"]
+    entry = answer["configs"][1]
+    assert entry["synonyms"][0] == {"key": "retention.ms", "value": "60000", "source": "topic"}
+    assert entry["type"] == "long"
+    assert entry["doc"]
+
+
+def test_a_dry_run_changes_nothing_and_says_so(tell, kafka_topic):
+    words = ("topic", kafka_topic, "retention.ms=60000")
+    said = tell("config", "set", *words, "--dry-run")
+    assert said.out == f"topic {kafka_topic}: retention.ms=60000 (not done: --dry-run)\n"
+    assert tell("config", "set", *words, "--dry-run", "--json").json == {
+        "kind": "topic",
+        "name": kafka_topic,
+        "changes": [{"key": "retention.ms", "operation": "set", "value": "60000"}],
+        "dry_run": True,
+    }
+    (entry,) = tell("config", "get", "topic", kafka_topic, "retention.ms", "--json").json["configs"]
+    assert entry["source"] == "default"
+    wrong = tell("config", "set", "topic", kafka_topic, "retention.ms=soon", "--dry-run")
+    assert (wrong.code, wrong.out) == (1, "")
+
+
+def test_one_key_that_does_not_pass_leaves_all_as_they_were(tell, kafka_topic):
+    said = tell("config", "set", "topic", kafka_topic, "retention.ms=60000", "segment.ms=soon")
+    assert said.code == 1
+    (entry,) = tell("config", "get", "topic", kafka_topic, "retention.ms", "--json").json["configs"]
+    assert entry["source"] == "default"
+
+
+def test_what_is_set_on_the_cluster_holds_for_a_node_that_has_no_value_of_its_own(tell):
+    key = "log.retention.check.interval.ms"
+
+    def at_node():
+        (entry,) = tell("config", "get", "node", "0", key, "--json").json["configs"]
+        return entry["value"], entry["source"]
+
+    default = at_node()
+    try:
+        assert tell("config", "set", "cluster", f"{key}=200000").code == 0
+        assert tell("config", "get", "cluster").table[1:] == [[key, "200000", "cluster"]]
+        assert at_node() == ("200000", "cluster")
+        assert tell("config", "set", "node", "0", f"{key}=150000").code == 0
+        assert at_node() == ("150000", "node")
+    finally:
+        tell("config", "unset", "node", "0", key)
+        tell("config", "unset", "cluster", key)
+    assert at_node() == default
+    said = tell("config", "get", "cluster")
+    assert said.table == [["KEY", "VALUE", "SOURCE"]]
+    assert said.err == "nothing is set on cluster\n"
+
+
+def test_subscriptions_to_clients_metrics_are_made_listed_and_ended(tell):
+    words = ("client-metrics", "slow")
+    assert tell("config", "set", *words, "interval.ms=5000").code == 0
+    assert tell("config", "list", "client-metrics").table == [["KIND", "NAME"], [*words]]
+    assert tell("config", "get", *words).table[1:] == [["interval.ms", "5000", "client-metrics"]]
+    assert tell("config", "unset", *words, "interval.ms").code == 0
+    assert tell("config", "list", "client-metrics", "--json").json == []
+
+
+def test_how_much_a_node_logs_is_a_config_too(tell):
+    assert tell("config", "set", "logger", "0", "kafkalite.broker=DEBUG").code == 0
+    found = tell("config", "get", "logger", "0", "kafkalite.broker").table
+    assert found[1] == ["kafkalite.broker", "DEBUG", "logger"]
+    assert tell("config", "unset", "logger", "0", "kafkalite.broker").code == 0
+
+
+def test_topics_and_nodes_are_listed_as_what_has_configs(tell, kafka_topic):
+    assert ["topic", kafka_topic] in tell("config", "list").table
+    assert tell("config", "list", "node").table == [["KIND", "NAME"], ["node", "0"]]
+    assert tell("config", "list", "cluster").table == [["KIND", "NAME"], ["cluster"]]
