@@ -15,6 +15,7 @@ from kafkalite.errors import (
     PolicyViolation,
     UnknownTopicOrPartition,
 )
+from kafkalite.protocol.schemas import internal
 from tests.coordination.making import DEDICATED, cluster_of, create, do
 
 TOPIC, BROKER, LOGGER = Resource.TOPIC, Resource.BROKER, Resource.BROKER_LOGGER
@@ -273,6 +274,19 @@ def test_with_a_topic_goes_what_was_set_on_it(controller):
     do(controller, controller.delete_topics([controller.image.topics["a"].topic_id]))
     topic_with(controller)
     assert set_on(controller, TOPIC, "a") == {}
+
+
+def test_the_fewest_records_bring_what_is_set_back(controller):
+    topic_with(controller, retention_ms="5")
+    alter(controller, BROKER, "", ("num.partitions", "3"), ("fetch.max.bytes", "2000"))
+    alter(controller, BROKER, "1", ("fetch.max.bytes", "3000"))
+    alter(controller, METRICS, "s", ("metrics", "*"))
+    again = Controller()
+    for record in controller.records():
+        again.replay(internal.read(internal.write(record)))
+    assert again.image.configs == controller.image.configs
+    assert len(again.image.configs) == 3
+    assert set_on(again, TOPIC, "a") == {"retention.ms": "5"}
 
 
 def test_every_kind_of_resource_has_its_keys():

@@ -62,7 +62,20 @@ CHANGES = st.builds(
     st.sampled_from([None, "1", "delete", "a,b", "INFO"]),
     st.integers(0, 4),
 )
-ALTERATIONS = st.builds(
+GOOD_ALTERATIONS = st.sampled_from(
+    [
+        Alteration(kind, name, [Change(key, text, 0 if text else 1)])
+        for kind, name, key in [
+            (Resource.BROKER, "", "num.partitions"),
+            (Resource.BROKER, "1", "fetch.max.bytes"),
+            (Resource.BROKER_LOGGER, "2", "kafkalite"),
+            (Resource.CLIENT_METRICS, "s", "metrics"),
+            (Resource.TOPIC, "a", "retention.ms"),
+        ]
+        for text in ("INFO" if kind is Resource.BROKER_LOGGER else "2000", None)
+    ]
+)
+ANY_ALTERATIONS = st.builds(
     Alteration,
     st.sampled_from([*Resource, 3]),
     st.sampled_from(["", "0", "1", "2", "9", "a", "b", "c"]),
@@ -228,7 +241,11 @@ class ControllerMachine(RuleBasedStateMachine):
     # -- configs -----------------------------------------------------------------------------
 
     @rule(
-        wanted=st.lists(ALTERATIONS, max_size=4, unique_by=lambda wanted: wanted.resource),
+        wanted=st.lists(
+            st.one_of(GOOD_ALTERATIONS, ANY_ALTERATIONS),
+            max_size=4,
+            unique_by=lambda wanted: wanted.resource,
+        ),
         validate_only=st.booleans(),
     )
     def alter_configs(self, wanted: list[Alteration], validate_only: bool) -> None:
