@@ -222,3 +222,39 @@ def _buckets(value: Any) -> list[int]:
     if not all(type(count) is int and count >= 0 for count in numbers):
         raise ValueError("a count is not below zero")
     return numbers
+
+
+# -- what clients push ---------------------------------------------------------------------------
+
+PUSHES = "pushes"
+"""The datagram socket in the run directory at which the exporter takes what clients push."""
+PUSH = struct.Struct("<4sBI")
+PUSH_MAGIC = b"KLPU"
+PUSH_SIZE_MAX = 8 << 20
+
+
+class Push(NamedTuple):
+    """One client's push (KIP-714), still compressed, and what the node knows of the client."""
+
+    labels: dict[str, str]
+    codec: int
+    interval_ms: int
+    payload: bytes
+
+    def packed(self) -> bytes:
+        """As a datagram."""
+        said = json.dumps([self.labels, self.interval_ms]).encode()
+        return PUSH.pack(PUSH_MAGIC, self.codec, len(said)) + said + self.payload
+
+
+def read_push(datagram: bytes) -> Push | None:
+    """What a datagram says; None where it says nothing."""
+    try:
+        magic, codec, size = PUSH.unpack_from(datagram)
+        begin = PUSH.size + size
+        if magic != PUSH_MAGIC or begin > len(datagram):
+            return None
+        labels, interval_ms = json.loads(datagram[PUSH.size : begin])
+        return Push(_labels(labels), codec, int(_number(interval_ms)), datagram[begin:])
+    except (ValueError, TypeError, AttributeError, RecursionError, struct.error):
+        return None

@@ -35,6 +35,9 @@ NOT_IN_A_BROKER = {
     "numpy": "columns are the client's; the broker moves bytes",
     "pyarrow": "columns are the client's; the broker moves bytes",
     "confluent_kafka": "it is for the command line; the broker serves clients and is none",
+    "prometheus_client": "it is the exporter's; the broker writes pages",
+    "opentelemetry": "it is the exporter's; the broker passes pushes on",
+    "google": "it is the exporter's; the broker passes pushes on",
     "rich": "it is for the command line; the broker writes a log file",
 }
 BROKER_ROOMS = {*FLOORS[0], *FLOORS[1], *FLOORS[2], *FLOORS[3], "broker", "process"}

@@ -24,13 +24,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("protocol",),
     ("storage", "transport", "coordination"),
     ("broker", "client"),
-    ("process", "gateway", "registry", "connect", "mirror", "sql", "console"),
+    ("process", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"),
     ("cli",),
     ("testing",),
     ("__init__", "__main__"),
 )
 
-GUESTS = {"client", "gateway", "registry", "connect", "mirror", "sql", "console"}
+GUESTS = {"client", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"}
 BROKER_TOWER = {"storage", "coordination", "broker", "process"}
 
 

@@ -51,7 +51,7 @@ class RequestCounts:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.requests: Counter[int] = Counter()
+        self.requests = [0] * (api.versions[1] + 1)
         """By version; what was begun."""
         self.errors: Counter[int] = Counter()
         """By code: each response, and each entry of one, that says so."""
@@ -122,6 +122,7 @@ class Traffic:
 
     def refused_batch(self, code: int, size: int) -> None:
         """A batch was not appended."""
+        self.produces += 1
         if code == MessageTooLarge.code:
             self.bytes_rejected += size
         elif code not in EXPECTED:

@@ -27,6 +27,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     groups,
     offsets,
     produce,
+    telemetry,
     topics,
     transactions,
 )

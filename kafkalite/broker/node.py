@@ -25,6 +25,7 @@ from pathlib import Path
 from socket import socket
 from typing import NamedTuple
 
+from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.groups import Groups
@@ -115,6 +116,7 @@ class Node:
         self.fetch_sessions = FetchSessions(slots)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
         self.groups = Groups(self)
+        self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()

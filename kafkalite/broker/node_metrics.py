@@ -26,21 +26,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.client_telemetry import Pusher
 from kafkalite.broker.counts import Traffic
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.purgatory import Delayed, DelayedFetch, DelayedProduce
 from kafkalite.errors import BY_CODE
-from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Page, page_path
+from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, PUSHES, Family, Page, page_path
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
 log = logging.getLogger("kafkalite.broker")
 
-PERIOD_MS = 1_000
+PERIOD_MS, PERIOD_MS_MAX = 1_000, 5_000
 IDLE_PERIODS = 5
 COST = 200
-"""The page is written no more often than makes it this part of the process's time."""
+"""A page that takes long is written seldomer: at most so small a part of the time is spent on it,
+unless that would make it too old."""
 
 TOPIC_COUNTERS = {
     "messages_in": ("messagesin", "Records that were produced."),
@@ -57,6 +59,14 @@ PARTITION_GAUGES: dict[str, tuple[str, Callable[[Any], int]]] = {
     "logstartoffset": ("Where a partition's log begins.", lambda log: log.log_start_offset),
     "logendoffset": ("The offset its next record gets.", lambda log: log.end_offset),
     "numlogsegments": ("How many segments it has.", lambda log: len(log.segments)),
+}
+GROUP_GAUGES = {
+    "groups": "numgroups",
+    "Empty": "numgroupsempty",
+    "PreparingRebalance": "numgroupspreparingrebalance",
+    "CompletingRebalance": "numgroupscompletingrebalance",
+    "Stable": "numgroupsstable",
+    "offsets": "numoffsets",
 }
 LOOP_COUNTERS = {
     "ticks": "Rounds of the loop.",
@@ -94,7 +104,8 @@ class NodeMetrics:
             except OSError as fault:
                 log.warning("%s cannot be written: %s", self.page.path, fault.strerror)
         took_ms = (self.node.clock.monotonic_ns() - began_ns) // 1_000_000
-        self.node.reactor.call_later(max(PERIOD_MS, COST * took_ms), self.look)
+        period_ms = min(max(PERIOD_MS, COST * took_ms), PERIOD_MS_MAX)
+        self.node.reactor.call_later(period_ms, self.look)
 
     def close(self) -> None:
         """The node ends."""
@@ -116,6 +127,7 @@ class NodeMetrics:
         yield from self._controller()
         yield from self._loop()
         yield from self._groups()
+        yield from self._telemetry()
         yield from self._logs()
 
     # -- requests ----------------------------------------------------------------------------
@@ -127,7 +139,8 @@ class NodeMetrics:
             [
                 ({"request": counts.api.name, "version": str(version)}, count)
                 for _, counts in counted
-                for version, count in counts.requests.items()
+                for version, count in enumerate(counts.requests)
+                if count
             ],
         )  # fmt: skip
         yield Family(
@@ -223,8 +236,27 @@ class NodeMetrics:
             yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, sentence, value)
 
     def _groups(self) -> Iterator[Family]:
-        """The group coordinators' counts; empty where none is."""
-        return iter(())
+        """What the coordinators that are here count."""
+        counts: Counter[str] = Counter()
+        for host in self.node.groups:
+            counts.update(host.coordinator.counts)
+            counts["rebalances"] += host.coordinator.rebalance_count
+            counts["commits"] += host.coordinator.commit_count
+        for state, name in GROUP_GAUGES.items():
+            sentence = "Consumer groups, or those of them in this state; the offsets they keep."
+            name = f"kafka_coordinator_group_groupmetadatamanager_{name}"
+            yield one(name, GAUGE, sentence, counts[state])
+        rebalances, commits = counts["rebalances"], counts["commits"]
+        yield one("kafkalite_group_rebalances_total", COUNTER, "Rebalances.", rebalances)
+        yield one("kafkalite_group_offset_commits_total", COUNTER, "Committed offsets.", commits)
+
+    def _telemetry(self) -> Iterator[Family]:
+        counts = self.node.telemetry.counts
+        yield Family(
+            "kafkalite_telemetry_pushes_total", COUNTER,
+            "Pushes of clients that the exporter took, and that were dropped.",
+            [({"result": result}, counts[result]) for result in ("taken", "dropped")],
+        )  # fmt: skip
 
     # -- the process -------------------------------------------------------------------------
 
@@ -276,9 +308,12 @@ def resident_size() -> int:
 
 
 def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
-    """Keep a node's page in the run directory; without one it serves all the same."""
+    """Keep a node's page in the run directory, and hand on there what clients push; where that
+    cannot be, the node serves all the same."""
     try:
-        return NodeMetrics(node, run_directory)
+        keeper = NodeMetrics(node, run_directory)
+        node.telemetry.deliver = Pusher(run_directory / PUSHES)
+        return keeper
     except OSError as fault:
         log.warning("no metrics: %s: %s", fault.filename or run_directory, fault.strerror)
         return None

@@ -34,6 +34,7 @@ MODULES = {
     "profile": "profiles",
     "completion": "completion",
     "log": "log",
+    "metrics": "metrics",
     "shell-tools": "shell_tools",
 }
 """The module that holds each word, in the order the help shows them."""

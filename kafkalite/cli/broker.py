@@ -58,6 +58,7 @@ NEVER: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
         action="store_true",
         help="allow an address that other machines can reach, without any login",
     ),
+    argument("--metrics", metavar="HOST:PORT", help="serve /metrics to Prometheus there"),
 )
 def start(
     listen: str | None,
@@ -68,6 +69,7 @@ def start(
     config: Path | None,
     overrides: list[tuple[str, str]],
     insecure: bool,
+    metrics: str | None,
 ) -> int:
     """Run the broker in the foreground until SIGTERM or Ctrl-C.
 
@@ -75,6 +77,7 @@ def start(
       kafkalite start
       kafkalite start --listen 127.0.0.1:0 --data /tmp/try --durability os --ready-file ready.json
       kafkalite start -o num.partitions=6 -o log.retention.hours=24
+      kafkalite start --metrics 127.0.0.1:9308
     """
     from kafkalite.process import launcher
     from kafkalite.process.options import Options
@@ -88,6 +91,7 @@ def start(
         config=config,
         overrides=dict(overrides),
         insecure=insecure,
+        metrics=metrics,
     )
     return launcher.start(options)
 

@@ -50,6 +50,8 @@ def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[
         "log file": str(log_file),
         "durability": f"{ready['durability']}: {promise(settings)}",
     }
+    if "metrics" in ready:
+        facts["metrics"] = f"http://{ready['metrics']}/metrics"
     broker = ready["bootstrap"]
     ours = "" if broker == DEFAULT_BOOTSTRAP else f" -b {broker}"
     kafkalite = command_name()

@@ -31,13 +31,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS, Listener
+from kafkalite.config.broker import (
+    METRICS_LISTENER,
+    SOCKET_LISTEN_BACKLOG_SIZE,
+    WORKERS,
+    Listener,
+)
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.birth import REFUSED, Birth, Run
+from kafkalite.process.exporter_process import ExporterProcess
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
@@ -47,6 +53,7 @@ from kafkalite.process.options import (
     data_directory,
     default_workers,
     listen_address,
+    metrics_address,
     raise_descriptor_limit,
     ready_file,
     settings_of,
@@ -88,6 +95,7 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
+    metrics = metrics_address(settings[METRICS_LISTENER], options.insecure)
     readiness = ready_file(options)
     data = data_directory(options, settings)
     single = workers_of(settings, data) == 0
@@ -99,8 +107,8 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
             return 0
     raise_descriptor_limit()
     if runs is None or single:
-        return Single(settings, data, address, readiness, carried).run(until)
-    return Launcher(settings, data, address, readiness, runs, carried).run(until)
+        return Single(settings, data, address, readiness, carried, metrics).run(until)
+    return Launcher(settings, data, address, readiness, runs, carried, metrics).run(until)
 
 
 def workers_of(settings: Settings, data: Path) -> int:
@@ -144,12 +152,14 @@ class Launcher:
         readiness: Path | None,
         runs: Runs,
         carried: Carried | None = None,
+        metrics: Listener | None = None,
     ) -> None:
         self.settings = settings
         self.data = data
         self.runs = runs
         self.carried = carried
         self.reactor = Reactor(SystemClock())
+        self.exporter = ExporterProcess(self.reactor, metrics, data)
         self.directory = LogDirectory(data)
         self.remembered = recall(data)
         self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
@@ -201,6 +211,7 @@ class Launcher:
             self.announcement.clear()
             for node_id in sorted(self.roster):
                 self.node(node_id).listener = self.ports.bind_first(node_id)
+            self.exporter.bind()
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
@@ -212,6 +223,7 @@ class Launcher:
         if until is not None:
             self.reactor.watch(until, lambda: self.starter_gone(until))
         turn_when_large(self.reactor, self.data / LOG_FILE)
+        self.exporter.start()
         log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
         rest_collector()
 
@@ -222,6 +234,7 @@ class Launcher:
 
     def leave_nothing(self) -> None:
         """No process, and no file that says there is one."""
+        self.exporter.close()
         for node in self.nodes.values():
             node.kill()
         while any(node.runs for node in self.nodes.values()):
@@ -446,6 +459,8 @@ class Launcher:
             nodes=self.announcement.nodes(there, first),
             restarts=self.restarts.done,
         )
+        if self.exporter.where:
+            ready["metrics"] = self.exporter.where
         if self.restarts.asked:
             ready["restart"] = self.restarts.told(self.renewing)
         self.announcement.say(ready)
@@ -486,7 +501,9 @@ class Launcher:
             }
             for node_id, node in self.nodes.items()
         ]
-        held = [node.listener for node in self.nodes.values()] + [self.orders.socket]
+        self.exporter.end()
+        held = [node.listener for node in self.nodes.values()]
+        held += [self.orders.socket, self.exporter.listener]
         self.restarts.execute(
             lambda: self.signals > 0,
             [self.directory.descriptor, *(each.fileno() for each in held if each is not None)],
@@ -498,12 +515,15 @@ class Launcher:
             ports=self.ports.ports,
             free=self.ports.free,
             nodes=nodes,
+            metrics=self.exporter.descriptor,
         )
+        self.exporter.start()  # it has failed
 
     def take_over(self, carried: Carried) -> None:
         """Go on as the new code, with all that was held."""
         self.directory.adopt(carried["lock"])
         self.restarts.take_over(carried)
+        self.exporter.bind(carried.metrics)
         self.incarnation = max(self.incarnation, carried["incarnation"])
         self.renewed_from = self.incarnation + 1
         self.roster = set(carried["roster"])

@@ -12,12 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.config.broker import LISTENERS, LOG_DIRS, WORKERS, Listener, parse_listener
+from kafkalite.config.broker import (
+    LISTENERS,
+    LOG_DIRS,
+    METRICS_LISTENER,
+    WORKERS,
+    Listener,
+    parse_listener,
+)
 from kafkalite.config.settings import Settings, read_properties
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import InvalidConfig, Refusal
 from kafkalite.process.ready import default_data_directory
 
+PORT_MAX = 65_535
 WORKERS_MIN = 3
 """Without a word on it: so many, or one for each processor core, so that a replication factor of 3
 works on a laptop."""
@@ -34,6 +42,7 @@ class Options(NamedTuple):
     config: Path | None = None
     overrides: Mapping[str, str] = {}
     insecure: bool = False
+    metrics: str | None = None
 
 
 def settings_of(options: Options) -> Settings:
@@ -45,6 +54,8 @@ def settings_of(options: Options) -> Settings:
         if not colon or not port.isdecimal() or "://" in options.listen:
             raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
+    if options.metrics is not None:
+        static[METRICS_LISTENER.name] = options.metrics
     if options.durability is not None:
         static[DURABILITY.name] = options.durability
     if options.workers is not None:
@@ -64,6 +75,23 @@ def listen_address(settings: Settings, insecure: bool) -> Listener:
             " reaches it may read and write everything; listen on 127.0.0.1, or add --insecure"
         )
     return address
+
+
+def metrics_address(text: str | None, insecure: bool) -> Listener | None:
+    """The address in HOST:PORT, if one is given; one that others can reach is refused unless asked
+    for twice."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+        raise Refusal(f"metrics are served at HOST:PORT, which {text!r} is not")
+    if not (insecure or is_loopback(host)):
+        raise Refusal(
+            f"{host or 'every address'} can be reached from other machines, which would learn the"
+            " names of topics, groups and clients; serve metrics on 127.0.0.1, or add --insecure"
+        )
+    return Listener(host, int(port))
 
 
 def is_loopback(host: str) -> bool:

@@ -59,6 +59,8 @@ class Ready(TypedDict):
     nodes: list[NodeReady]
     restarts: int
     restart: NotRequired[RestartReady]
+    metrics: NotRequired[str]
+    """HOST:PORT of the exporter, if there is one."""
 
 
 def text_of(ready: Ready) -> str:

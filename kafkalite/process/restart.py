@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kafkalite.config.broker import LISTENERS, LOG_DIRS, WORKERS, Listener
+from kafkalite.config.broker import LISTENERS, LOG_DIRS, METRICS_LISTENER, WORKERS, Listener
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import ENDING
@@ -87,6 +87,11 @@ class Carried:
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
+    @property
+    def metrics(self) -> int:
+        """The exporter's listening socket; -1 where there is none, as in older versions."""
+        return int(self.fields.get("metrics", -1))
+
 
 def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]:
     """What no restart can change, by its key: it is in the sockets, in the lock, in the cluster.
@@ -94,6 +99,7 @@ def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]
     return {
         LOG_DIRS.name: str(data),
         LISTENERS.name: f"{address.host}:{address.port}",
+        METRICS_LISTENER.name: settings[METRICS_LISTENER],
         WORKERS.name: settings[WORKERS],
     }
 

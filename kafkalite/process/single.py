@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kafkalite.broker.assembly import node_alone
 from kafkalite.broker.node import Node
+from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, Listener
@@ -27,11 +28,13 @@ from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.asking import Question
+from kafkalite.process.exporter_process import ExporterProcess
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
+from kafkalite.process.run_directory import remove_run_directory, run_directory
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.parts import check_parts
@@ -52,12 +55,14 @@ class Single:
         address: Listener,
         ready_file: Path | None,
         carried: Carried | None = None,
+        metrics: Listener | None = None,
     ) -> None:
         self.settings = settings
         self.data = data
         self.address = address
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
+        self.exporter = ExporterProcess(self.reactor, metrics, data)
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
         lasts = lasting(settings, address, data)
@@ -66,6 +71,7 @@ class Single:
         """The listener, once the node is to close for a restart."""
         self.is_ready = False
         self.signals = 0
+        self.run_directory: Path | None = None
 
     def run(self, until: int | None = None) -> int:
         """Open, serve and end; see the module."""
@@ -86,10 +92,15 @@ class Single:
         try:
             self.serve(node_alone(self.settings, self.reactor, logs, listener), listener)
             if self.kept is not None:
-                lock, kept = self.directory.descriptor, self.kept.fileno()
+                lock, kept, metrics = (
+                    self.directory.descriptor, self.kept.fileno(), self.exporter.descriptor
+                )  # fmt: skip
+                self.exporter.end()
                 self.restarts.execute(
-                    lambda: self.signals > 0, (lock, kept), lock=lock, listener=kept
-                )
+                    lambda: self.signals > 0,
+                    [each for each in (lock, kept, metrics) if each >= 0],
+                    lock=lock, listener=kept, metrics=metrics,
+                )  # fmt: skip
                 self.kept.close()
         except Refusal:
             raise
@@ -97,7 +108,10 @@ class Single:
             log.critical("the broker ends because of a fault", exc_info=True)
             raise
         finally:
+            self.exporter.close()
             self.announcement.withdraw()
+            if self.run_directory is not None:
+                remove_run_directory(self.run_directory)
         return 0
 
     def begin(self) -> socket.socket:
@@ -108,9 +122,11 @@ class Single:
             check_parts(self.data)
             self.announcement.clear()
             listener = ports.bind_first(SUPERVISOR_ID)
+            self.exporter.bind()
         else:
             self.directory.adopt(self.carried["lock"])
             self.restarts.take_over(self.carried)
+            self.exporter.bind(self.carried.metrics)
             os.set_inheritable(self.carried["listener"], False)
             listener = socket.socket(fileno=self.carried["listener"])
         log_to(self.data / LOG_FILE, f"node-{SUPERVISOR_ID}")
@@ -124,6 +140,7 @@ class Single:
         """Open the node, say that it is ready when it is, and close it at the end."""
         log.info("starting on %s, data in %s", listener.getsockname(), self.data)
         node.open()
+        self.tell_metrics(node)
         rest_collector()
         try:
             Question(self.reactor, listener, self.ready)
@@ -132,6 +149,16 @@ class Single:
             self.close(node)
             raise
         self.close(node)
+
+    def tell_metrics(self, node: Node) -> None:
+        """Keep the node's page where an exporter looks for it; without one it serves as well."""
+        try:
+            self.run_directory = run_directory(self.directory.cluster_id, self.data)
+        except Refusal as refusal:
+            log.warning("no metrics: %s", refusal)
+        else:
+            keep_page(node, self.run_directory)
+        self.exporter.start()
 
     def close(self, node: Node) -> None:
         """The clean end: what the logs hold is flushed, and the next start need not look."""
@@ -186,6 +213,8 @@ class Single:
             ),
             restarts=self.restarts.done,
         )
+        if self.exporter.where:
+            ready["metrics"] = self.exporter.where
         if self.restarts.asked:
             renewing = [SUPERVISOR_ID] if self.restarts.passed else []
             ready["restart"] = self.restarts.told(renewing)

@@ -1,10 +1,15 @@
-"""A node in this process that keeps a page."""
+"""A node in this process that keeps a page; a broker in its own with an exporter."""
+
+import urllib.error
+import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from kafkalite import metrics
 from kafkalite.broker.node_metrics import IDLE_PERIODS, PERIOD_MS, NodeMetrics
 from tests.handlers.conftest import InProcess
+from tests.process.conftest import start  # noqa: F401
 
 
 class Told:
@@ -47,3 +52,49 @@ def metered(tmp_path):
     yield node
     node.keeper.close()
     node.broker.close()
+
+
+class Scraped:
+    """A broker of its own process, and its exporter over HTTP."""
+
+    def __init__(self, begin, *flags, workers=0):
+        self.broker = begin("--metrics", "127.0.0.1:0", *flags, workers=workers)
+        self.bootstrap = self.broker.ready["bootstrap"]
+        self.where = self.broker.ready["metrics"]
+
+    def page(self, path):
+        """Status and text of a page; status 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.where}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+        except OSError:
+            return 0, ""
+
+    @property
+    def samples(self):
+        """Values by name and labels; empty while nobody answers."""
+        status, text = self.page("/metrics")
+        if status != 200:
+            return {}
+        return {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def whole(self, name, **labels):
+        """The sum over the samples of this name that have these labels, and of brokers all."""
+        wanted = set(labels.items())
+        return sum(
+            value
+            for (of, *has), value in self.samples.items()
+            if of == name and {each for each in has if each[0] != "broker"} == wanted
+        )
+
+
+@pytest.fixture
+def scraped(start):  # noqa: F811
+    """Starts brokers with an exporter."""
+    return lambda *flags, **options: Scraped(start, *flags, **options)

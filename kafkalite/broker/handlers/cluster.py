@@ -75,6 +75,9 @@ def api_versions(node: Node, request: Any, caller: Caller) -> Response:
         for words in (request.client_software_name, request.client_software_version):
             if not SOFTWARE.fullmatch(words):
                 raise InvalidRequest()
+        node.telemetry.named(
+            caller.peer, request.client_software_name, request.client_software_version
+        )
     meant = request.cluster_id, request.node_id
     if meant != (None, -1):
         if None in meant or -1 in meant:

@@ -71,9 +71,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                 partition.traffic.produces += 1
             except KafkaError as fault:
                 any_fault = True
-                traffic = node.replicas.traffic_of(topic)
-                traffic.produces += 1
-                traffic.refused_batch(fault.code, len(batch or b""))
+                node.replicas.traffic_of(topic).refused_batch(fault.code, len(batch or b""))
                 leader = None
                 if fault.code == NotLeaderOrFollower.code:
                     leader = leader_of(node, topic, index)
@@ -86,17 +84,9 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                     OpenEntry(partition, appended.last_offset, entries, len(entries))
                 )
             entries.append(
-                (
-                    index,
-                    0,
-                    appended.base_offset,
-                    appended.append_time_ms,
-                    appended.log_start_offset,
-                    (),
-                    None,
-                    None,
-                )
-            )
+                (index, 0, appended.base_offset, appended.append_time_ms,
+                 appended.log_start_offset, (), None, None)
+            )  # fmt: skip
     if acks == NOBODY:
         if any_fault:
             # The client hears of a fault only by losing the connection: as Kafka does.

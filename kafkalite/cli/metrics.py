@@ -1,0 +1,70 @@
+"""kafkalite metrics: what a running broker tells Prometheus."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.command import argument, command, say
+
+if TYPE_CHECKING:
+    from kafkalite.exporter.exporting import Broker
+
+
+@command(
+    DATA,
+    argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:9308",
+        help="where to serve /metrics, /healthz and /readyz (default 127.0.0.1:9308)",
+    ),
+    argument(
+        "--insecure", action="store_true", help="allow an address that other machines can reach"
+    ),
+    argument(
+        "--descriptor", metavar="N", type=int,
+        help="serve on this socket instead, and end with standard input: for `start --metrics`",
+    ),
+)  # fmt: skip
+def metrics(data: Path | None, listen: str, insecure: bool, descriptor: int | None) -> int:
+    """Serve a broker's metrics to Prometheus until SIGTERM or Ctrl-C.
+
+    `kafkalite start --metrics HOST:PORT` does the same beside the broker, and ends with it.
+
+    Examples:
+      kafkalite metrics
+      kafkalite metrics --data /tmp/try --listen 127.0.0.1:9400
+    """
+    from kafkalite.exporter.exporting import export
+    from kafkalite.process.exporter_process import bind_metrics
+    from kafkalite.process.options import metrics_address
+
+    directory = chosen(data)
+    if descriptor is not None:
+        given = socket.socket(fileno=descriptor)
+        return export(given, lambda: broker_on(directory), sys.stdin.fileno())
+    address = metrics_address(listen, insecure)
+    assert address is not None
+    listener = bind_metrics(address)
+    host, port = listener.getsockname()[:2]
+    say(f"metrics at http://{host}:{port}/metrics")
+    return export(listener, lambda: broker_on(directory), None)
+
+
+def broker_on(directory: Path) -> Broker | None:
+    """The broker that runs on a data directory and is ready, if one is."""
+    from kafkalite.errors import Refusal
+    from kafkalite.exporter.exporting import Broker
+    from kafkalite.process.ready import running
+    from kafkalite.process.run_directory import bus_path
+
+    try:
+        ready = running(directory)
+        if ready is None:
+            return None
+        nodes = {node["id"]: (node["host"], node["port"]) for node in ready["nodes"]}
+        return Broker(ready["bootstrap"], nodes, bus_path(ready).parent)
+    except (Refusal, OSError, KeyError, TypeError):
+        return None

@@ -1,0 +1,195 @@
+"""What clients push of themselves (KIP-714): OTLP, turned into metrics with the client's labels.
+
+    org.apache.kafka.producer.connection.creation.rate
+    ─▶ kafka_client_producer_connection_creation_rate
+
+A sum that is told as what came since the last push is added up; one that is told whole is taken as
+it is.  A client that ends, or is silent for three of its intervals, is forgotten with its values.
+
+What comes is hostile: it is opened up to `OPENED_SIZE_MAX`, and of what stands in it only so much
+is kept.
+
+Left out: exponential histograms and summaries, which no client sends; exemplars.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, MetricsData
+from prometheus_client.core import Metric
+
+from kafkalite.errors import KafkaError
+from kafkalite.metrics import Push
+from kafkalite.records.compression import Codec, decompress
+
+OPENED_SIZE_MAX = 8 << 20
+CLIENTS_MAX = 1_000
+SERIES_MAX = 2_000
+"""Of one client."""
+LABELS_MAX = 16
+WORD_LENGTH_MAX = 200
+KEPT_MS_MIN = 60_000
+KEPT_INTERVALS = 3
+
+PREFIX = "org.apache.kafka."
+OURS = "kafka_client_"
+
+Series = tuple[str, str, tuple[tuple[str, str], ...]]
+"""A value's metric, its suffix in it, and its labels."""
+
+
+class Client:
+    """One client's values."""
+
+    def __init__(self) -> None:
+        self.values: dict[Series, float] = {}
+        self.kinds: dict[str, str] = {}
+        self.until_ms = 0.0
+
+
+class Point(NamedTuple):
+    """One value that was pushed; `more` says that it is to be added to what there was."""
+
+    name: str
+    kind: str
+    suffix: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    more: bool
+
+
+class ClientMetrics:
+    """Keeps what clients pushed; see the module."""
+
+    def __init__(self, now_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
+        self._now_ms = now_ms
+        self._clients: OrderedDict[tuple[tuple[str, str], ...], Client] = OrderedDict()
+        self._taken = self._refused = 0
+
+    def push(self, push: Push | None) -> None:
+        """Take a push in, or count it as one that nobody understands."""
+        try:
+            if push is None:
+                raise DecodeError
+            opened = decompress(Codec.of(push.codec), push.payload, OPENED_SIZE_MAX)
+            points = list(points_of(MetricsData.FromString(opened)))
+        except (DecodeError, KafkaError):
+            self._refused += 1
+            return
+        self._taken += 1
+        key = tuple(sorted(push.labels.items()))
+        client = self._clients.pop(key, None) or Client()
+        self._clients[key] = client
+        while len(self._clients) > CLIENTS_MAX:
+            self._clients.popitem(last=False)
+        client.until_ms = self._now_ms() + max(KEPT_MS_MIN, KEPT_INTERVALS * push.interval_ms)
+        for point in points:
+            if client.kinds.setdefault(point.name, point.kind) != point.kind:
+                continue
+            series = (point.name, point.suffix, point.labels)
+            if series in client.values or len(client.values) < SERIES_MAX:
+                before = client.values.get(series, 0.0) if point.more else 0.0
+                client.values[series] = before + point.value
+
+    def collect(self) -> Iterator[Metric]:
+        """All values of the clients that are still heard."""
+        now_ms = self._now_ms()
+        for key in [key for key, client in self._clients.items() if client.until_ms < now_ms]:
+            self._clients.pop(key, None)
+        merged: dict[str, Metric] = {}
+        for key, client in list(self._clients.items()):
+            for (name, suffix, labels), value in list(client.values.items()):
+                kind = client.kinds[name]
+                metric = merged.get(name)
+                if metric is None:
+                    metric = merged[name] = Metric(name, "As clients push it (KIP-714).", kind)
+                if metric.type == kind:  # else clients disagree on what it is
+                    metric.add_sample(name + suffix, {**dict(labels), **dict(key)}, value)
+        yield from merged.values()
+        counted = Metric("kafkalite_client_pushes", "Pushes of clients.", "counter")
+        for result, count in (("taken", self._taken), ("refused", self._refused)):
+            counted.add_sample("kafkalite_client_pushes_total", {"result": result}, count)
+        yield counted
+        known = Metric("kafkalite_client_instances", "Clients that push.", "gauge")
+        known.add_sample(known.name, {}, len(self._clients))
+        yield known
+
+
+def points_of(pushed: MetricsData) -> Iterator[Point]:
+    """The values in a push."""
+    for resource in pushed.resource_metrics:
+        outer = labels_of(resource.resource.attributes)
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                name = name_of(metric.name)
+                if name:
+                    yield from points_of_metric(name, metric, outer)
+
+
+def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[Point]:
+    """The values of one metric."""
+    kind = metric.WhichOneof("data")
+    if kind == "gauge":
+        for point in metric.gauge.data_points:
+            yield from whole(name, "gauge", "", point, outer, number(point), False)
+    elif kind == "sum":
+        delta = adds_up(metric.sum)
+        grows = metric.sum.is_monotonic
+        for point in metric.sum.data_points:
+            of = ("counter", "_total") if grows else ("gauge", "")
+            yield from whole(name, *of, point, outer, number(point), delta)
+    elif kind == "histogram":
+        delta = adds_up(metric.histogram)
+        for point in metric.histogram.data_points:
+            for suffix, value in (("_count", float(point.count)), ("_sum", point.sum)):
+                yield from whole(name, "summary", suffix, point, outer, value, delta)
+
+
+def whole(
+    name: str, kind: str, suffix: str, point: Any, outer: dict[str, str], value: float, more: bool
+) -> Iterator[Point]:
+    """The point, if its value is one."""
+    if math.isfinite(value):
+        labels = {**outer, **labels_of(point.attributes)}
+        yield Point(name, kind, suffix, tuple(sorted(labels.items())), value, more)
+
+
+def adds_up(metric: Any) -> bool:
+    """Whether what is told is only what came since the last time."""
+    delta = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    return bool(metric.aggregation_temporality == delta)
+
+
+def number(point: Any) -> float:
+    """A point's value, whichever way it stands there."""
+    return float(point.as_int if point.WhichOneof("value") == "as_int" else point.as_double)
+
+
+def name_of(name: str) -> str:
+    """Prometheus's name of a client's metric, without the suffix of a counter; empty where it is
+    none."""
+    words = re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix(PREFIX)).strip("_")
+    words = words.removesuffix("_total")
+    return OURS + words if words and len(words) <= WORD_LENGTH_MAX else ""
+
+
+def labels_of(attributes: Iterable[Any]) -> dict[str, str]:
+    """What the client says beside a value, as labels."""
+    labels: dict[str, str] = {}
+    for attribute in attributes:
+        name = re.sub(r"[^a-z0-9]+", "_", attribute.key.lower()).strip("_")
+        kind = attribute.value.WhichOneof("value")
+        if not name or not name[0].isalpha() or len(name) > WORD_LENGTH_MAX or kind is None:
+            continue
+        if kind in ("string_value", "int_value", "bool_value", "double_value"):
+            labels[name] = str(getattr(attribute.value, kind))[:WORD_LENGTH_MAX]
+        if len(labels) == LABELS_MAX:
+            break
+    return labels

@@ -1,0 +1,66 @@
+"""The exporter, put together: its sources, its socket, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from kafkalite.exporter.client_metrics import ClientMetrics
+from kafkalite.exporter.group_lag import GroupLag
+from kafkalite.exporter.page_metrics import PageMetrics
+from kafkalite.exporter.pushes import Pushes
+from kafkalite.exporter.serving import Address, Server, why_not_ready
+
+
+class Broker(NamedTuple):
+    """A running broker, as far as an exporter must know it."""
+
+    bootstrap: str
+    nodes: dict[int, Address]
+    run_directory: Path
+
+
+def export(listener: socket.socket, broker: Callable[[], Broker | None], until: int | None) -> int:
+    """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
+
+    `broker` tells which one runs at the moment, if any.
+    """
+
+    def run_directory() -> Path | None:
+        found = broker()
+        return found.run_directory if found is not None else None
+
+    def bootstrap() -> str | None:
+        found = broker()
+        return found.bootstrap if found is not None else None
+
+    def nodes() -> dict[int, Address] | None:
+        found = broker()
+        return found.nodes if found is not None else None
+
+    clients = ClientMetrics()
+    registry = CollectorRegistry()
+    for source in (PageMetrics(run_directory), GroupLag(bootstrap), clients):
+        registry.register(source)
+    Pushes(run_directory, clients)
+    server = Server(listener, registry, lambda: why_not_ready(nodes()))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+    if until is not None:
+        threading.Thread(target=end_with, args=[until], name="until", daemon=True).start()
+    server.serve_forever()
+    return 0
+
+
+def end_with(descriptor: int) -> None:
+    """End with the process that holds the other end of this pipe."""
+    while os.read(descriptor, 1):
+        pass
+    os._exit(0)

@@ -1,0 +1,138 @@
+"""How far consumer groups are behind, asked of the broker as any client would.
+
+A scrape never waits for it: it gets what was found last, and has it found anew in the background
+when that is a few seconds old.  Nobody asks while nobody scrapes.  The names are those of the
+widely used kafka_exporter.
+
+Left out: more groups than `GROUPS_MAX`, the last ones by name; groups whose offsets nobody commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from prometheus_client.core import Metric
+
+FRESH_S = 3.0
+KEPT_S = 60.0
+"""How long what was found is told when it cannot be found anew."""
+ANSWER_S_MAX = 5.0
+GROUPS_MAX = 1_000
+
+
+class Found(NamedTuple):
+    """What was found last."""
+
+    at_s: float
+    lags: list[tuple[str, str, int, int, int]]
+    """Group, topic, partition, committed offset, log end."""
+    members: dict[str, int]
+
+
+class GroupLag:
+    """Keeps what is known of the groups; `bootstrap` tells where the broker is, if anywhere."""
+
+    def __init__(self, bootstrap: Callable[[], str | None]) -> None:
+        self.bootstrap = bootstrap
+        self._found = Found(float("-inf"), [], {})
+        self._asked = threading.Event()
+        self._admin: tuple[str, AdminClient] | None = None
+        self._works = 0
+        self._thread = threading.Thread(target=self._run, name="group lag", daemon=True)
+        self._thread.start()
+
+    def collect(self) -> Iterator[Metric]:
+        """What was found last, and whether finding it works."""
+        found = self._found
+        now_s = time.monotonic()
+        if now_s - found.at_s >= FRESH_S:
+            self._asked.set()
+        if now_s - found.at_s >= KEPT_S:
+            found = Found(found.at_s, [], {})
+        lag = Metric("kafka_consumergroup_lag", "Records that a group has not read yet.", "gauge")
+        offset = Metric("kafka_consumergroup_current_offset", "What it committed last.", "gauge")
+        members = Metric("kafka_consumergroup_members", "How many members it has.", "gauge")
+        for group, topic, partition, committed, end in found.lags:
+            labels = {"consumergroup": group, "topic": topic, "partition": str(partition)}
+            lag.add_sample(lag.name, labels, max(0, end - committed))
+            offset.add_sample(offset.name, labels, committed)
+        for group, count in found.members.items():
+            members.add_sample(members.name, {"consumergroup": group}, count)
+        up = Metric("kafkalite_group_lag_up", "Whether groups could be asked about.", "gauge")
+        up.add_sample(up.name, {}, self._works)
+        yield from (lag, offset, members, up)
+
+    # -- in the background -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            try:
+                self._found = self._find()
+                self._works = 1
+            except Exception:  # whatever it is, lag is told again when it can be
+                self._works = 0
+                self._admin = None
+                time.sleep(FRESH_S)
+
+    def _find(self) -> Found:
+        admin = self._client()
+        listed = admin.list_consumer_groups(request_timeout=ANSWER_S_MAX).result(ANSWER_S_MAX)
+        groups = sorted(group.group_id for group in listed.valid)[:GROUPS_MAX]
+        committed: list[tuple[str, TopicPartition]] = []
+        for group in groups:
+            for partition in self._committed(admin, group):
+                if partition.offset >= 0:
+                    committed.append((group, partition))
+        ends = self._ends(admin, {(each.topic, each.partition) for _, each in committed})
+        lags = [
+            (group, each.topic, each.partition, each.offset, ends[each.topic, each.partition])
+            for group, each in committed
+            if (each.topic, each.partition) in ends
+        ]
+        return Found(time.monotonic(), lags, self._members(admin, groups))
+
+    def _client(self) -> AdminClient:
+        where = self.bootstrap()
+        if where is None:
+            raise KafkaException("there is no broker")
+        if self._admin is None or self._admin[0] != where:
+            quiet = {"log_level": 0, "enable.metrics.push": False}
+            self._admin = where, AdminClient({"bootstrap.servers": where, **quiet})
+        return self._admin[1]
+
+    def _committed(self, admin: AdminClient, group: str) -> list[TopicPartition]:
+        asked = [ConsumerGroupTopicPartitions(group)]
+        with contextlib.suppress(KafkaException):  # it has gone meanwhile
+            (answer,) = admin.list_consumer_group_offsets(
+                asked, request_timeout=ANSWER_S_MAX
+            ).values()
+            return list(answer.result(ANSWER_S_MAX).topic_partitions)
+        return []
+
+    def _ends(self, admin: AdminClient, wanted: set[tuple[str, int]]) -> dict[Any, int]:
+        if not wanted:
+            return {}
+        asked = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
+        ends = {}
+        for partition, answer in admin.list_offsets(asked, request_timeout=ANSWER_S_MAX).items():
+            with contextlib.suppress(KafkaException):  # its topic has gone meanwhile
+                ends[partition.topic, partition.partition] = answer.result(ANSWER_S_MAX).offset
+        return ends
+
+    def _members(self, admin: AdminClient, groups: list[str]) -> dict[str, int]:
+        if not groups:
+            return {}
+        members = {}
+        answers = admin.describe_consumer_groups(groups, request_timeout=ANSWER_S_MAX)
+        for group, answer in answers.items():
+            with contextlib.suppress(KafkaException):
+                members[group] = len(answer.result(ANSWER_S_MAX).members)
+        return members

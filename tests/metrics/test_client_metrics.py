@@ -1,0 +1,177 @@
+"""What clients push, decoded: made here by the same library that takes it apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, MetricsData
+
+from kafkalite.exporter import client_metrics
+from kafkalite.exporter.client_metrics import ClientMetrics
+from kafkalite.metrics import PUSH, Push, read_push
+from kafkalite.records.compression import Codec, compress
+
+DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+LABELS = {"client_id": "c"}
+
+
+class Time:
+    now_ms = 0.0
+
+    def __call__(self):
+        return self.now_ms
+
+
+@pytest.fixture
+def time():
+    return Time()
+
+
+@pytest.fixture
+def clients(time):
+    return ClientMetrics(time)
+
+
+def pushed(*metrics, resource=None):
+    """OTLP of metrics: (name, kind, value, attributes, temporality)."""
+    told = MetricsData()
+    of = told.resource_metrics.add()
+    for key, value in (resource or {}).items():
+        of.resource.attributes.add(key=key).value.string_value = value
+    scope = of.scope_metrics.add()
+    for name, kind, value, attributes, temporality in metrics:
+        metric = scope.metrics.add(name=name)
+        into = getattr(metric, kind)
+        if kind != "gauge":
+            into.aggregation_temporality = temporality
+        if kind == "sum":
+            into.is_monotonic = True
+        point = into.data_points.add()
+        if kind == "histogram":
+            point.count, point.sum = value
+        elif isinstance(value, int):
+            point.as_int = value
+        else:
+            point.as_double = value
+        for key, attribute in attributes.items():
+            point.attributes.add(key=key).value.string_value = attribute
+    return told.SerializeToString()
+
+
+def push(clients, payload, codec=Codec.NONE, labels=LABELS, interval_ms=1_000):
+    clients.push(Push(labels, codec, interval_ms, compress(codec, payload)))
+
+
+def told(clients):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for metric in clients.collect()
+        for sample in metric.samples
+        if metric.name.startswith("kafka_client")
+    }
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_push_is_read_however_it_is_compressed(clients, codec):
+    metric = ("org.apache.kafka.consumer.poll.idle.ratio.avg", "gauge", 0.5, {"topic": "t"}, 0)
+    push(clients, pushed(metric, resource={"client.rack": "r"}), codec)
+    name = "kafka_client_consumer_poll_idle_ratio_avg"
+    assert told(clients) == {
+        (name, ("client_id", "c"), ("client_rack", "r"), ("topic", "t")): 0.5
+    }
+
+
+def test_what_came_since_is_added_and_what_is_whole_replaced(clients):
+    for value in (3, 4):
+        push(
+            clients,
+            pushed(
+                ("org.apache.kafka.a.total", "sum", value, {}, DELTA),
+                ("org.apache.kafka.b", "sum", value, {}, CUMULATIVE),
+                ("org.apache.kafka.c", "histogram", (value, value * 10.0), {}, DELTA),
+            ),
+        )
+    of = ("client_id", "c")
+    assert told(clients) == {
+        ("kafka_client_a_total", of): 7,
+        ("kafka_client_b_total", of): 4,
+        ("kafka_client_c_count", of): 7,
+        ("kafka_client_c_sum", of): 70,
+    }
+
+
+def test_clients_are_told_apart_and_forgotten_when_they_are_silent(clients, time):
+    payload = pushed(("m", "gauge", 1, {}, 0))
+    push(clients, payload, labels={"client_id": "a"})
+    push(clients, payload, labels={"client_id": "b"}, interval_ms=100_000)
+    assert len(told(clients)) == 2
+    time.now_ms = client_metrics.KEPT_MS_MIN + 1
+    assert [key[1] for key in told(clients)] == [("client_id", "b")]
+    time.now_ms = 300_001
+    assert told(clients) == {}
+
+
+def test_a_metric_that_changes_its_kind_keeps_the_first(clients):
+    push(clients, pushed(("m", "gauge", 1, {}, 0)))
+    push(clients, pushed(("m", "sum", 5, {}, DELTA)))
+    assert told(clients) == {("kafka_client_m", ("client_id", "c")): 1}
+
+
+def test_what_is_kept_of_clients_is_bounded(clients, monkeypatch):
+    monkeypatch.setattr(client_metrics, "CLIENTS_MAX", 3)
+    monkeypatch.setattr(client_metrics, "SERIES_MAX", 5)
+    many = pushed(*(("m", "gauge", 1, {"n": str(n)}, 0) for n in range(9)))
+    for n in range(9):
+        push(clients, many, labels={"client_id": str(n)})
+    assert len(told(clients)) == 15
+
+
+def test_names_and_labels_that_are_none_are_passed_over(clients):
+    push(
+        clients,
+        pushed(
+            ("", "gauge", 1, {}, 0),
+            ("äöü", "gauge", 1, {}, 0),
+            ("x" * 999, "gauge", 1, {}, 0),
+            ("nan", "gauge", float("nan"), {}, 0),
+            ("m", "gauge", 1, {"9": "x", "__": "y", "A-b": "z\n\"" * 999}, 0),
+        ),
+    )
+    (key,) = told(clients)
+    assert key[0] == "kafka_client_m"
+    assert [name for name, _ in key[1:]] == ["a_b", "client_id"]
+    assert len(dict(key[1:])["a_b"]) == client_metrics.WORD_LENGTH_MAX
+
+
+@given(payload=st.binary(max_size=300), codec=st.integers(0, 255))
+def test_garbage_is_counted_and_nothing_else(payload, codec):
+    clients = ClientMetrics()
+    clients.push(Push(LABELS, codec, 1_000, payload))
+    clients.push(None)
+    assert list(clients.collect())
+
+
+def test_a_bomb_is_not_opened(clients, monkeypatch):
+    monkeypatch.setattr(client_metrics, "OPENED_SIZE_MAX", 1_000)
+    push(clients, bytes(1_000_000), Codec.ZSTD)
+    assert (clients._taken, clients._refused) == (0, 1)
+
+
+@given(st.binary(max_size=100))
+def test_datagrams_of_garbage_are_none(datagram):
+    assert read_push(datagram) is None
+
+
+@given(at=st.integers(0, 100), flip=st.integers(1, 255))
+def test_a_datagram_with_a_byte_changed_harms_nobody(at, flip):
+    datagram = bytearray(Push(LABELS, 4, 1_000, b"x").packed())
+    datagram[at % len(datagram)] ^= flip
+    ClientMetrics().push(read_push(bytes(datagram)))
+
+
+def test_a_datagram_is_read_as_it_was_packed():
+    push = Push(LABELS, 4, 1_000, b"payload")
+    assert read_push(push.packed()) == push
+    assert read_push(push.packed()[: PUSH.size + 3]) is None

@@ -1,0 +1,235 @@
+"""The exporter beside a real broker, with real clients."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
+from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
+from tests.metrics.conftest import Scraped
+from tests.process.waiting import is_gone, until
+
+TOPIC = "kafka_server_brokertopicmetrics_{}_total"
+SHAPES = [pytest.param(0, id="one process"), pytest.param(2, id="two workers")]
+
+
+def produced(scraped, topic, count, partitions=1):
+    admin = AdminClient({"bootstrap.servers": scraped.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": scraped.bootstrap})
+    for number in range(count):
+        producer.produce(topic, b"v" * 10, partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def consumed(scraped, topic, count, group):
+    """Read so many in a group, and commit that."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": scraped.bootstrap, "group.id": group,
+            "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        }
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    last = [message for message in consumer.consume(count, 30) if message.error() is None][-1]
+    consumer.commit(message=last, asynchronous=False)
+    return consumer
+
+
+def exporter_pid(scraped):
+    """The exporter's process, a child of the broker's."""
+    broker = scraped.broker.process.pid
+    for child in Path(f"/proc/{broker}/task/{broker}/children").read_text().split():
+        with suppress(OSError):  # it has gone
+            if b"metrics" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                return int(child)
+    return 0
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_real_traffic_is_seen_in_a_scrape(scraped, workers):
+    broker = scraped(workers=workers)
+    produced(broker, "flights", 100, partitions=4)
+    consumer = consumed(broker, "flights", 100, "readers")
+    until(lambda: broker.whole(TOPIC.format("messagesin"), topic="flights") == 100)
+    until(lambda: broker.whole(TOPIC.format("bytesout"), topic="flights") > 1_000)
+    assert broker.whole("kafka_server_replicamanager_leadercount") >= 4
+    assert broker.whole("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert broker.whole("kafkalite_node_up") == workers + 1
+    name = "kafka_network_requestmetrics_totaltimems_count"
+    until(lambda: broker.whole(name, request="Fetch") > 0)
+    until(lambda: broker.whole("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1)
+    assert broker.page("/healthz") == (200, "ok\n")
+    assert broker.page("/readyz") == (200, "ready\n")
+    assert broker.page("/else")[0] == 404
+    consumer.close()
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_the_lag_of_a_group_is_told(scraped, workers):
+    broker = scraped(workers=workers)
+    produced(broker, "flights", 10)
+    consumer = consumed(broker, "flights", 4, "readers")
+    of = {"consumergroup": "readers", "topic": "flights", "partition": "0"}
+    until(lambda: broker.whole("kafka_consumergroup_lag", **of) == 6)
+    assert broker.whole("kafka_consumergroup_current_offset", **of) == 4
+    until(lambda: broker.whole("kafka_consumergroup_members", consumergroup="readers") == 1)
+    assert broker.whole("kafkalite_group_lag_up") == 1
+    consumer.close()
+    until(lambda: broker.whole("kafka_consumergroup_members", consumergroup="readers") == 0)
+
+
+def ask(address, api, version, **fields):
+    """One request over a socket of its own, and its answer."""
+    flexible = api.request_header_flexible(version)
+    request = write_header(api.key, version, 7, "a test", flexible)
+    request += api.request.write(version, fields)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(len(request).to_bytes(4, "big") + request)
+        with connection.makefile("rb") as stream:
+            answer = stream.read(int.from_bytes(stream.read(4), "big"))
+    return api.response.read(version, answer, 5 if api.response_header_flexible(version) else 4)
+
+
+def nodes_of(scraped):
+    """Where each node is."""
+    return {node["id"]: (node["host"], node["port"]) for node in scraped.broker.ready["nodes"]}
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_each_node_describes_the_logs_it_has(scraped, workers):
+    broker = scraped(workers=workers)
+    produced(broker, "flights", 8, partitions=4)
+    found = {}
+    for node_id, address in nodes_of(broker).items():
+        (directory,) = ask(address, DESCRIBE_LOG_DIRS, 4, topics=None).results
+        for topic in directory.topics:
+            for partition in topic.partitions:
+                assert (topic.name, partition.partition_index) not in found
+                found[topic.name, partition.partition_index] = node_id
+                assert partition.partition_size > 0
+    assert {key for key in found if key[0] == "flights"} == {("flights", n) for n in range(4)}
+    assert len(set(found.values())) == (workers or 1)
+
+
+def subscribe(scraped, **config):
+    """Have clients push."""
+    configs = [
+        {"name": key, "config_operation": 0, "value": value} for key, value in config.items()
+    ]
+    resource = {"resource_type": 16, "resource_name": "all", "configs": configs}
+    address = nodes_of(scraped)[0]
+    (answer,) = ask(address, INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_what_librdkafka_pushes_is_seen_in_a_scrape(scraped, workers):
+    broker = scraped(workers=workers)
+    produced(broker, "flights", 1)
+    subscribe(broker, **{"metrics": "*", "interval.ms": "200"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "teller"})
+
+    def told():
+        producer.produce("flights", b"v")
+        producer.poll(0.05)
+        return {key[0] for key in broker.samples if ("client_id", "teller") in key}
+
+    until(lambda: "kafka_client_producer_connection_creation_total" in told())
+    assert broker.whole("kafkalite_client_pushes_total", result="refused") == 0
+    assert broker.whole("kafkalite_client_pushes_total", result="taken") > 0
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_an_exporter_that_dies_is_started_again_on_the_same_port(scraped, workers):
+    broker = scraped(workers=workers)
+    until(lambda: exporter_pid(broker))
+    first = exporter_pid(broker)
+    until(lambda: broker.page("/healthz")[0] == 200)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: exporter_pid(broker) not in (0, first))
+    until(lambda: broker.page("/healthz")[0] == 200)
+    until(lambda: broker.page("/readyz")[0] == 200)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+@pytest.mark.parametrize("workers", SHAPES)
+def test_an_exporter_ends_with_its_broker(scraped, workers, number):
+    broker = scraped(workers=workers)
+    until(lambda: exporter_pid(broker))
+    pid = exporter_pid(broker)
+    os.kill(broker.broker.process.pid, number)
+    until(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_a_restart_on_new_code_takes_the_port_along(scraped, workers):
+    broker = scraped(workers=workers)
+    until(lambda: broker.page("/healthz")[0] == 200)
+    first = exporter_pid(broker)
+    command = [sys.executable, "-m", "kafkalite", "restart", "--data", str(broker.broker.data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    until(lambda: broker.page("/readyz")[0] == 200)
+    assert exporter_pid(broker) not in (0, first)
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        for words in (
+            ["start", "--listen", "127.0.0.1:0", "--metrics", where, "--workers", "0"],
+            ["start", "--listen", "127.0.0.1:0", "--metrics", where, "--workers", "1"],
+            ["metrics", "--listen", where],
+        ):
+            command = [sys.executable, "-m", "kafkalite", *words, "--data", str(tmp_path / "d")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 1
+            assert done.stderr.count("\n") == 1
+            assert f"cannot serve metrics on {where}: address already in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("0.0.0.0:0", "add --insecure"),
+        (":9308", "add --insecure"),
+        ("here", "HOST:PORT"),
+        ("127.0.0.1:99999", "HOST:PORT"),
+        ("127.0.0.1:-1", "HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(tmp_path, where, words):
+    command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
+    command += ["--data", str(tmp_path / "d"), "--metrics", where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_exporter_alone_says_when_no_broker_is_there(tmp_path):
+    command = [sys.executable, "-m", "kafkalite", "metrics", "--listen", "127.0.0.1:0"]
+    command += ["--data", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as alone:
+        where = re.search(r"http://(\S+)/metrics", alone.stderr.readline())[1]
+        scraped = Scraped.__new__(Scraped)
+        scraped.where = where
+        assert scraped.page("/healthz") == (200, "ok\n")
+        assert scraped.page("/readyz") == (503, "no broker is ready\n")
+        assert ("kafkalite_group_lag_up",) in scraped.samples
+        alone.terminate()
+        assert alone.wait(30) == 0
