@@ -28,6 +28,8 @@ from tools.apache_kafka import Unavailable
 
 RESULTS = Path(__file__).with_name("results")
 WARM_UP_RECORDS = 300_000
+LIKE_OURS = {"group.initial.rebalance.delay.ms": "0"}
+"""What would not be compared otherwise but waited for."""
 
 
 def main() -> int:
@@ -48,7 +50,7 @@ def main() -> int:
         subjects: list[Subject] = [running.enter_context(Kafkalite(scratch / "ours"))]
         if not asked.alone:
             try:
-                subjects.append(running.enter_context(Kafka(scratch / "theirs")))
+                subjects.append(running.enter_context(Kafka(scratch / "theirs", LIKE_OURS)))
             except Unavailable as missing:
                 print(f"without Apache Kafka: {missing}", file=sys.stderr)
         bench = Bench(subjects, SMALL if asked.small else FULL, scratch)
