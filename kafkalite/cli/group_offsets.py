@@ -55,6 +55,7 @@ STATES: dict[Enum, str] = {
 """Kafka's own words."""
 
 LINE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+NUMBER = re.compile(r"[0-9]{1,18}")
 PARTITIONS_MAX = 100_000
 
 
@@ -306,7 +307,7 @@ def read_offsets(
         if not row:
             continue
         fields = [groups[0], *row] if len(row) == 3 and len(groups) == 1 else row
-        if len(fields) != 4 or not (fields[2] + fields[3]).isdecimal():
+        if len(fields) != 4 or not all(map(NUMBER.fullmatch, fields[2:])):
             columns = "topic,partition,offset"
             columns = columns if len(groups) == 1 else f"group,{columns}"
             raise Refusal(f"{name}, line {number}: {','.join(row)!r} is not {columns}")

@@ -1,0 +1,272 @@
+"""kafkalite group, from a shell's point of view."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kafkalite.cli.group_offsets import Span, read_offsets, span
+from kafkalite.cli.membership import spoken
+from kafkalite.errors import Refusal
+from kafkalite.testing import Broker
+from tests.cli.conftest import Tell
+from tests.process.waiting import until
+
+_numbers = itertools.count(1)
+COUNT = 10
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(kafka_broker: Broker) -> str:
+    """Two partitions, ten records in each, one a second from the epoch on."""
+    name = kafka_broker.topic(2)
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    for partition, number in itertools.product(range(2), range(COUNT)):
+        producer.produce(name, b"x", partition=partition, timestamp=1_000 * (number + 1))
+    producer.flush()
+    return name
+
+
+@pytest.fixture
+def member(kafka_broker: Broker, topic: str, group: str):
+    """A consumer that has all of the topic, for as long as the test lasts."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka_broker.bootstrap,
+            "group.id": group,
+            "client.id": "sitter",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+
+    def has_all():
+        consumer.poll(0.05)
+        return len(consumer.assignment()) == 2
+
+    until(has_all)
+    yield consumer
+    consumer.close()
+
+
+def committed(tell: Tell, group: str) -> dict[int, int]:
+    (found,) = tell("group", "describe", group, "--json").json
+    return {each["partition"]: each["committed"] for each in found["partitions"]}
+
+
+def test_a_group_is_listed_and_described_with_its_lag_and_members(tell, topic, group, member):
+    member.commit(offsets=[TopicPartition(topic, 0, 4, metadata="here")], asynchronous=False)
+    assert [group, "Stable", "classic"] in tell("group", "list").table
+    (found,) = tell("group", "describe", group, "--json").json
+    (owner,) = found["members"]
+    assert (found["name"], found["state"], found["type"]) == (group, "Stable", "classic")
+    assert (found["assignor"], found["lag"]) == ("range", 6)
+    assert found["coordinator"]["id"] == 0
+    assert owner["id"].startswith("sitter-")
+    assert (owner["client_id"], owner["instance_id"]) == ("sitter", None)
+    assert owner["host"].startswith("/127.0.0.1")
+    assert owner["partitions"] == {topic: [0, 1]}
+    rows = {"topic": topic, "end": COUNT, "member": owner["id"]}
+    assert found["partitions"] == [
+        {**rows, "partition": 0, "committed": 4, "lag": 6, "metadata": "here"},
+        {**rows, "partition": 1, "committed": None, "lag": None, "metadata": None},
+    ]
+    page = tell("group", "describe", group).out.splitlines()
+    assert page[0] == f"group {group}"
+    assert page[1] == "state Stable (classic, range)"
+    assert page[2].startswith("coordinator node 0 at 127.0.0.1:")
+    assert page[3:5] == ["lag 6", ""]
+    assert page[5].split() == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]
+    assert page[6].split() == [topic, "0", "4", "10", "6", owner["id"]]
+    assert page[7].split() == [topic, "1", "-", "10", "-", owner["id"]]
+    assert page[9].split() == ["MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"]
+    assert page[10].split() == [owner["id"], "sitter", owner["host"], "-", f"{topic}:0-1"]
+
+
+def test_a_list_is_narrowed_by_name_state_and_type(tell, topic, group, member):
+    tell("group", "reset", f"{group}-idle", "-t", topic, "--to", "end")
+    assert tell("group", "list", group, "--names").out == f"{group}\n{group}-idle\n"
+    assert tell("group", "list", group, "--state", "Empty", "--names").out == f"{group}-idle\n"
+    assert tell("group", "list", group, "--state", "Stable", "--json").json == [
+        {"name": group, "state": "Stable", "type": "classic", "simple": False}
+    ]
+    assert tell("group", "list", group, "--type", "consumer").table == [["GROUP", "STATE", "TYPE"]]
+
+
+def test_a_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, member):
+    member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    for words, sentence in [
+        (("reset", group, "--all-topics", "--to", "end"), "is Stable with 1 member; only a group"),
+        (("delete", group), f"group {group}: "),
+        (("delete", group, "-t", topic), f"group {group}: "),
+    ]:
+        said = tell("group", *words)
+        assert (said.code, said.out) == (1, "")
+        assert sentence in said.err
+        assert said.err.count("\n") == 1
+    assert committed(tell, group) == {0: 4, 1: None}
+
+
+@pytest.mark.parametrize(
+    ("words", "offsets"),
+    [
+        (["--to", "beginning"], {0: 0, 1: 0}),
+        (["--to", "end"], {0: 10, 1: 10}),
+        (["--to", "3"], {0: 3, 1: 3}),
+        (["--to", "-3"], {0: 7, 1: 7}),
+        (["--to", "-300"], {0: 0, 1: 0}),
+        (["--to", "current"], {0: 5, 1: 5}),
+        (["--to", "@5500"], {0: 5, 1: 5}),
+        (["--to", "@1970-01-01T00:00:07+00:00"], {0: 6, 1: 6}),
+        (["--to", "@-1h"], {0: 10, 1: 10}),
+        (["--shift-by", "2"], {0: 7, 1: 7}),
+        (["--shift-by", "-2"], {0: 3, 1: 3}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_group_goes_on_from_where_it_is_told(words, offsets, tell, topic, group):
+    assert tell("group", "reset", group, "-t", topic, "--to", "5").code == 0
+    before = tell("group", "reset", group, "--all-topics", *words, "--dry-run")
+    assert before.err == "nothing is committed: --dry-run\n"
+    assert committed(tell, group) == {0: 5, 1: 5}
+    after = tell("group", "reset", group, "--all-topics", *words)
+    assert (after.out, after.err) == (before.out, "")
+    assert after.table == [
+        ["GROUP", "TOPIC", "PARTITION", "OLD", "NEW"],
+        *([group, topic, str(index), "5", str(offset)] for index, offset in offsets.items()),
+    ]
+    assert committed(tell, group) == offsets
+
+
+def test_an_offset_that_is_not_held_is_brought_to_the_nearest_and_told(tell, topic, group):
+    said = tell("group", "reset", group, "-t", f"{topic}:1", "--to", "999")
+    assert said.table[1:] == [[group, topic, "1", "-", "10"]]
+    assert said.err == f"{topic} [1] holds 0 to 10, not 999: 10 is taken\n"
+    said = tell("group", "reset", group, "-t", f"{topic}:1", "--shift-by", "-999", "--json")
+    row = {"group": group, "topic": topic, "partition": 1, "old_offset": 10, "new_offset": 0}
+    assert said.json == [row]
+
+
+def test_what_was_exported_is_read_again(tell, topic, group, tmp_path, monkeypatch):
+    tell("group", "reset", group, "-t", topic, "--to", "7")
+    words = ("--all-topics", "--to", "current", "--dry-run", "--export")
+    exported = tell("group", "reset", group, *words).out
+    assert exported == f"{topic},0,7\n{topic},1,7\n"
+    tell("group", "reset", group, "-t", topic, "--to", "end")
+    (tmp_path / "offsets.csv").write_text(exported)
+    assert tell("group", "reset", group, "--from-file", str(tmp_path / "offsets.csv")).code == 0
+    assert committed(tell, group) == {0: 7, 1: 7}
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{group},{topic},1,2\n"))
+    assert tell("group", "reset", group, "--from-file", "-").code == 0
+    assert committed(tell, group) == {0: 7, 1: 2}
+
+
+def test_several_groups_are_exported_with_their_names(tell, topic, group):
+    both = (group, f"{group}-too")
+    said = tell("group", "reset", *both, "-t", f"{topic}:0", "--to", "2", "--export")
+    assert said.out == f"{group},{topic},0,2\n{group}-too,{topic},0,2\n"
+
+
+def test_one_group_that_cannot_be_reset_leaves_the_others_as_they_were(tell, topic, group, member):
+    idle = f"{group}-idle"
+    tell("group", "reset", idle, "-t", topic, "--to", "5")
+    assert tell("group", "reset", idle, group, "-t", topic, "--to", "end").code == 1
+    assert committed(tell, idle) == {0: 5, 1: 5}
+
+
+def test_what_was_committed_for_a_partition_or_a_topic_is_forgotten(tell, topic, group):
+    tell("group", "reset", group, "-t", topic, "--to", "5")
+    said = tell("group", "delete", group, "-t", f"{topic}:1")
+    assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
+    assert committed(tell, group) == {0: 5}
+    row = {"group": group, "topic": topic, "partition": 0, "offset": 5}
+    assert tell("group", "delete", group, "-t", topic, "--json").json == [row]
+
+
+def test_groups_are_deleted(tell, topic, group):
+    tell("group", "reset", group, "-t", topic, "--to", "5")
+    said = tell("group", "delete", "nobody", group)
+    assert (said.code, said.out) == (1, f"{group} deleted\n")
+    assert "group nobody: " in said.err
+    assert tell("group", "describe", group).code == 1
+    assert tell("group", "delete", group, "--if-exists").out == f"{group} did not exist\n"
+    assert tell("group", "delete", group, "--if-exists", "--json").json == [
+        {"name": group, "deleted": False}
+    ]
+
+
+REFUSED = [
+    (["describe", "nobody"], 1, "group nobody does not exist (see: kafkalite group list)"),
+    (["delete", "nobody"], 1, "group nobody: "),
+    (["delete", "nobody", "-t", "t"], 1, "group nobody does not exist"),
+    (["list", "--state", "Idle"], 2, "invalid choice: 'Idle'"),
+    (["reset", "g", "--to", "end"], 2, "say what to reset, once"),
+    (["reset", "g", "-t", "t", "--all-topics", "--to", "end"], 2, "say what to reset, once"),
+    (["reset", "g", "--all-topics"], 2, "say where to, once"),
+    (["reset", "g", "-t", "t", "--to", "1", "--shift-by", "1"], 2, "say where to, once"),
+    (["reset", "g", "-t", "t", "--to", "soon"], 2, "'soon' is no place to start: beginning, curr"),
+    (["reset", "g", "-t", "t", "--shift-by", "far"], 2, "invalid int value: 'far'"),
+    (["reset", "g", "-t", "t:x", "--to", "1"], 2, "'t:x' is neither TOPIC nor TOPIC:PARTITIONS"),
+    (["reset", "g", "-t", "t:0-999999", "--to", "1"], 2, "has too many partitions"),
+    (["reset", "g", "-t", "t", "--to", "1", "--export", "--json"], 2, "two forms of the same"),
+    (["reset", "nobody", "--all-topics", "--to", "end"], 1, "group nobody has committed nothing"),
+    (["reset", "nobody", "-t", "nowhere", "--to", "end"], 1, "topic 'nowhere' does not exist"),
+    (["reset", "g", "--from-file", "/no/such"], 1, "/no/such: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=lambda v: str(v)[:60])
+def test_a_group_asked_for_wrongly_is_one_sentence(tell, words, code, sentence):
+    said = tell("group", *words)
+    assert (said.code, said.out) == (code, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_partition_that_is_not_there_is_not_reset(tell, topic, group):
+    said = tell("group", "reset", group, "-t", f"{topic}:0-2", "--to", "end")
+    assert (said.code, said.out) == (1, "")
+    assert f"topic {topic!r} has no partition 2: it has 2" in said.err
+    assert tell("group", "describe", group).code == 1
+
+
+def test_what_has_no_offset_cannot_be_shifted(tell, topic, group):
+    tell("group", "reset", group, "-t", f"{topic}:0", "--to", "5")
+    said = tell("group", "reset", group, "-t", topic, "--shift-by", "1")
+    assert (said.code, said.out) == (1, "")
+    assert f"{topic} [1] has nothing committed that could be shifted" in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "groups", "sentence"),
+    [
+        ("t,zero,1", ["g"], "line 1: 't,zero,1' is not topic,partition,offset"),
+        ("t,0,-1", ["g"], "line 1: 't,0,-1' is not topic,partition,offset"),
+        ("t,0", ["g"], "line 1: 't,0' is not topic,partition,offset"),
+        ("t,0,1", ["g", "h"], "line 1: 't,0,1' is not group,topic,partition,offset"),
+        ("\nother,t,0,1", ["g"], "line 2: group other was not named"),
+        ("t,,5", ["g"], "line 1: 't,,5' is not topic,partition,offset"),
+        ("t,0," + "9" * 30, ["g"], "is not topic,partition,offset"),
+    ],
+)
+def test_a_line_that_does_not_read_is_named(line, groups, sentence):
+    with pytest.raises(Refusal, match="offsets.csv, ") as refused:
+        read_offsets("offsets.csv", line.splitlines(), groups)
+    assert sentence in str(refused.value)
+
+
+def test_partitions_are_written_as_runs_and_read_again():
+    assert spoken({"a": [0, 1, 2, 5, 7, 8], "b": [3]}) == "a:0-2,5,7-8 b:3"
+    assert span("a:0-2,5,7-8") == Span("a", (0, 1, 2, 5, 7, 8))
+    assert span("a") == Span("a", None)
+    assert spoken({}) == ""
