@@ -67,6 +67,9 @@ GATHER_MS = 200
 """How long the first member of an empty group waits for those that are just about to join, where
 no delay is set: together they need one generation, and one after the other a heartbeat for each."""
 
+SESSIONS_WAIT_MS_MIN = 1_000
+"""How long at least until it is looked again whether anybody came, whatever members ask for."""
+
 GENERATION_MAX = (1 << 31) - 1
 
 GROUP_SIZE = 1_500
@@ -326,7 +329,8 @@ class ClassicGroup:
         joined = next((member for member in self.members if member.join_token is not NOBODY), None)
         if self.members and joined is None:
             # Static members alone, and none of them came: their sessions have to end.
-            turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
+            wait_ms = max(self.members.rebalance_timeout_ms, SESSIONS_WAIT_MS_MIN)
+            turn.put_off(self._due(JOIN), wait_ms)
             return
         if self.leader is None or self.leader.join_token is NOBODY:
             self.leader = joined

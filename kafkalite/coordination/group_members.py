@@ -241,4 +241,4 @@ class Members:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest time that any of them may take to come back."""
-        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
+        return max([0, *(member.rebalance_timeout_ms for member in self.by_id.values())])

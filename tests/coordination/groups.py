@@ -34,6 +34,9 @@ CHECK_MS = 600_000
 WALL_MS = 1_700_000_000_000
 """The wall clock when the monotonic one says 0."""
 
+TICKS_MAX = 1_000
+"""How often something may be due at one moment."""
+
 LIMITS = GroupLimits(
     min_session_ms=6_000,
     max_session_ms=1_800_000,
@@ -139,7 +142,10 @@ class Stage:
     def at(self, now_ms: int) -> None:
         """Let time pass, and everything be done when it is due."""
         assert now_ms >= self.now_ms
+        ticks = 0
         while (due_ms := self.machine.next_due_ms) is not None and due_ms <= now_ms:
+            ticks = ticks + 1 if due_ms <= self.now_ms else 0
+            assert ticks < TICKS_MAX, "it is never done"
             self.now_ms = max(self.now_ms, due_ms)
             self.take(self.machine.tick(self.now_ms, self.wall_ms))
         self.now_ms = now_ms

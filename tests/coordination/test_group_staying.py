@@ -302,6 +302,19 @@ def test_when_only_static_members_are_left_their_sessions_have_to_end(stage):
     assert stage.state() == "Empty"
 
 
+def test_waiting_for_them_is_little_work_whatever_they_ask_for(stage):
+    first = static(stage, "a", session_ms=200_000, rebalance_ms=-1)
+    second = stage.client("b", rebalance_ms=0)
+    stage.stable(first, second)
+    second.leave()
+    ticks = 0
+    while stage.state() == "PreparingRebalance":
+        ticks += 1
+        stage.at(stage.machine.next_due_ms)
+    assert stage.state() == "Empty"
+    assert ticks < 300
+
+
 def test_an_admin_removes_a_static_member_by_its_instance_id(stage):
     first, second = static(stage, "a"), static(stage, "b")
     stage.stable(first, second)
