@@ -34,7 +34,7 @@ CHECK_MS = 600_000
 WALL_MS = 1_700_000_000_000
 """The wall clock when the monotonic one says 0."""
 
-TICKS_MAX = 1_000
+TICKS_MAX = 50
 """How often something may be due at one moment."""
 
 LIMITS = GroupLimits(
