@@ -26,7 +26,7 @@ from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import JOIN_GROUP, SYNC_GROUP
-from tests.fuzz.requests import Read, Sparing, request
+from tests.fuzz.requests import Read, Sparing, World, request
 from tests.fuzz.tearing import torn
 
 FRAME_SIZE_MAX = 100 << 20
@@ -54,11 +54,11 @@ class Fault(AssertionError):
 class Conversation:
     """What is sent, piece by piece, and what is expected of it."""
 
-    def __init__(self, seed: str, topic_ids: list[bytes], stream: bytes | None = None) -> None:
+    def __init__(self, seed: str, world: World, stream: bytes | None = None) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
         if stream is None:
-            stream = b"".join(frames(self.dice, topic_ids))
+            stream = b"".join(frames(self.dice, world))
         self.manner = self.dice.choice(MANNERS)
         if self.manner == CUT_OFF:
             stream = stream[: self.dice.randrange(len(stream) + 1)]
@@ -124,22 +124,22 @@ def unknown_api_versions(read: Read) -> bool:
     )
 
 
-def frames(dice: random.Random, topic_ids: list[bytes]) -> Iterator[bytes]:
+def frames(dice: random.Random, world: World) -> Iterator[bytes]:
     """A few requests with their sizes, as somebody sends them who is careless or worse."""
     careless = dice.choice([0.05, 0.3, 1.0])
     for number in range(dice.choice([1, 2, 4, 8, 16])):
-        frame = request(dice, *dice.choice(VERSIONS), number, topic_ids)
+        frame = request(dice, *dice.choice(VERSIONS), number, world)
         size = len(frame)
         match dice.randrange(10) if dice.random() < careless else None:
             case 0 | 1 | 2 | 3:
-                frame = torn(frame, request(dice, *dice.choice(VERSIONS), 0, topic_ids), dice)
+                frame = torn(frame, request(dice, *dice.choice(VERSIONS), 0, world), dice)
                 size = len(frame)
             case 4:
                 size += dice.randint(-9, 9)
             case 5:
                 size = dice.choice(SIZES)
             case 6:
-                other = request(dice, *dice.choice(VERSIONS), number, topic_ids)
+                other = request(dice, *dice.choice(VERSIONS), number, world)
                 frame = frame[: dice.randrange(size)] + other[dice.randrange(len(other)) :]
                 size = len(frame)
             case 7:

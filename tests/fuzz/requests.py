@@ -9,8 +9,9 @@ bear is not sent (`sparing`): thousands of partitions, and settings of the whole
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import kafkalite.broker.dispatch  # noqa: F401  (SERVED is whole once it is imported)
 from kafkalite.broker.handlers import SERVED, Handler
@@ -119,11 +120,18 @@ def some_batches() -> list[bytes]:
 BATCHES = some_batches()
 
 
+class World(NamedTuple):
+    """What only the broker knows: ids it gave to topics and to members."""
+
+    topic_ids: Sequence[bytes] = ()
+    member_ids: Sequence[str] = ()
+
+
 @dataclass
 class Plausible(Maker):
     """Fills a request with values that a client would send, and sometimes with any."""
 
-    topic_ids: list[bytes] = field(default_factory=list)
+    world: World = World()
     within: str = ""
 
     def value(self, name: str, field: Field) -> Any:
@@ -152,7 +160,9 @@ class Plausible(Maker):
         if isinstance(field, Bytes):
             return self.dice.choice([b"", b"\0\1\0\0\0\0\0\0", b"any bytes"])
         if isinstance(field, Uuid):
-            return self.dice.choice([*self.topic_ids, bytes(16)])
+            return self.dice.choice([*self.world.topic_ids, bytes(16)])
+        if name == "member_id" and self.world.member_ids and self.dice.random() < 0.7:
+            return self.dice.choice(self.world.member_ids)
         if name in CHOICES and not isinstance(field, Struct):
             chosen = self.dice.choice(CHOICES[name])
             return chosen if chosen is not None or self.version in field.nullable else field.zero
@@ -160,10 +170,10 @@ class Plausible(Maker):
 
 
 def request(
-    dice: random.Random, handler: Handler, version: int, correlation_id: int, topic_ids: list[bytes]
+    dice: random.Random, handler: Handler, version: int, correlation_id: int, world: World
 ) -> bytes:
     """One frame, without its size."""
-    maker = Plausible(dice, version, null=0.15, small=True, topic_ids=topic_ids)
+    maker = Plausible(dice, version, null=0.15, small=True, world=world)
     body = handler.api.request.write(version, maker.struct(handler.api.request.struct))
     flexible = handler.api.request_header_flexible(version)
     return write_header(handler.api.key, version, correlation_id, "fuzz", flexible) + body

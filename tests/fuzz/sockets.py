@@ -13,6 +13,7 @@ none before are kept in corpus/sockets.txt with --keep, and sent first the next 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -21,10 +22,11 @@ from pathlib import Path
 
 from kafkalite.process.log_file import LOG_FILE
 from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.groups import DESCRIBE_GROUPS
 from kafkalite.testing import Broker
 from tests.fuzz.conversations import Conversation, Fault, Talk, Tally
 from tests.fuzz.healthy import Connection, Healthy
-from tests.fuzz.requests import HEALTHY, TOPICS, Sparing
+from tests.fuzz.requests import GROUPS, HEALTHY, TOPICS, Sparing, World
 
 CORPUS = Path(__file__).parent / "corpus" / "sockets.txt"
 AT_ONCE = 24
@@ -35,7 +37,8 @@ GROWTH_MAX = 96 << 20
 KEPT_SIZE_MAX = 600
 LAST_WORDS = 3000
 TURN_S = 0.001
-IDS_EVERY = 200
+WORLD_EVERY = 50
+MEMBERS_MAX = 50
 
 
 class Campaign:
@@ -87,19 +90,21 @@ class Campaign:
 
     def made(self, first: int = 0) -> Iterator[Conversation]:
         """The seed's conversations."""
-        number, ids = first, []
-        while True:
-            if not ids or number % IDS_EVERY == 0:
-                ids = self.topic_ids()
-            yield Conversation(f"{self.seed} {number}", ids)
-            number += 1
+        world = None
+        for number in itertools.count(first):
+            if world is None or number % WORLD_EVERY == 0:
+                world = self.world()
+            yield Conversation(f"{self.seed} {number}", world)
 
-    def topic_ids(self) -> list[bytes]:
+    def world(self) -> World:
+        """The ids that are given at the moment; of members of all groups, so of strangers, too."""
         connection = Connection(self.broker.bootstrap)
         asked = {"topics": [{"name": name} for name in TOPICS], "allow_auto_topic_creation": False}
         topics = connection.ask(METADATA, 12, asked).topics
+        groups = connection.ask(DESCRIBE_GROUPS, 5, {"groups": GROUPS}).groups
         connection.close()
-        return [topic.topic_id for topic in topics]
+        members = [member.member_id for group in groups for member in group.members]
+        return World([topic.topic_id for topic in topics], members[:MEMBERS_MAX])
 
     def judge(self) -> None:
         """The broker as a whole: its processes, its threads, what it logged, its memory."""
@@ -147,7 +152,7 @@ def corpus() -> Iterator[Conversation]:
     """What was worth keeping of earlier runs."""
     lines = CORPUS.read_text().split() if CORPUS.exists() else []
     for number, line in enumerate(lines):
-        yield Conversation(f"corpus {number}", [], bytes.fromhex(line))
+        yield Conversation(f"corpus {number}", World(), bytes.fromhex(line))
 
 
 def keep(tally: Tally) -> int:

@@ -14,6 +14,7 @@ import pytest
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from tests.fuzz import conversations, sockets
 from tests.fuzz.conversations import Conversation, Fault, Talk, Tally
+from tests.fuzz.requests import World
 
 FRAMES = 10_000
 SEED = 1
@@ -58,9 +59,9 @@ def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
 
 
 def at_once(stream: bytes) -> Conversation:
-    conversation = Conversation("a test", [], stream)
+    conversation = Conversation("a test", World(), stream)
     conversation.manner, conversation.stream = 0, stream
-    conversation.reads = Conversation("0", [], stream).reads
+    conversation.reads = Conversation("0", World(), stream).reads
     return conversation
 
 
@@ -102,6 +103,6 @@ def test_bytes_that_do_not_read_must_end_the_connection(monkeypatch):
 
 
 def test_a_conversation_is_the_same_whenever_it_is_made():
-    first, second = (Conversation("1 17", [bytes(16)]) for _ in range(2))
+    first, second = (Conversation("1 17", World([bytes(16)])) for _ in range(2))
     assert first.stream == second.stream
     assert list(first.pieces()) == list(second.pieces())
