@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster
-from kafkalite.errors import KafkaError, Refusal
+from kafkalite.errors import KafkaError, Refusal, UnsupportedVersion
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
@@ -53,6 +53,8 @@ class Wire:
                 if version is None:
                     raise Refusal(f"the broker at {there} does not serve {api.name}")
                 return asked(stream, api, version, dict(request))
+        except UnsupportedVersion as fault:
+            raise Refusal(f"the broker at {there} is too old: {fault}") from None
         except KafkaError as fault:
             raise Refusal(f"{there} does not answer as Kafka does: {fault}") from None
         except OSError as fault:

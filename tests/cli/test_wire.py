@@ -1,0 +1,107 @@
+"""Requests that librdkafka has no words for, and brokers that answer them badly."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+
+import pytest
+
+from kafkalite.cli.clients import Cluster
+from kafkalite.cli.wire import Wire, address
+from kafkalite.errors import Refusal
+from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
+from kafkalite.protocol.schemas.security import CREATE_DELEGATION_TOKEN
+
+NONE = {"topics": [], "allow_auto_topic_creation": False}
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def answering(*answers: bytes) -> str:
+    """A broker that takes one connection and gives these answers, whatever it is asked."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with listener, contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                for answer in answers:
+                    connection.sendall(answer)
+                    connection.recv(4096)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, kafka_topic):
+    answer = Wire(Cluster(kafka_broker.bootstrap)).ask(METADATA, {**NONE, "topics": None})
+    assert kafka_topic in {topic.name for topic in answer.topics}
+
+
+def test_the_first_broker_that_takes_a_connection_is_asked(kafka_broker):
+    cluster = Cluster(f"127.0.0.1:1,{kafka_broker.bootstrap}")
+    assert Wire(cluster).ask(METADATA, NONE).brokers
+
+
+def test_what_a_broker_does_not_serve_is_said(kafka_broker):
+    with pytest.raises(Refusal, match="does not serve CreateDelegationToken"):
+        Wire(Cluster(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
+
+
+def test_a_login_or_tls_is_out_of_reach():
+    cluster = Cluster("127.0.0.1:1", [("security.protocol", "SASL_SSL")])
+    with pytest.raises(Refusal, match="only asked over a plain connection yet, not SASL_SSL"):
+        Wire(cluster).ask(METADATA, NONE)
+
+
+def versions(newest: int) -> bytes:
+    """What a broker says that serves Metadata up to this version."""
+    served = {"api_key": METADATA.key, "min_version": 0, "max_version": newest}
+    return framed(bytes(4) + API_VERSIONS.response.write(0, {"api_keys": [served]}))
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        ([], "is lost: it closed the connection"),
+        ([b"\0\0"], "is lost: "),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "is lost: an answer of 1,213,486,160 bytes"),
+        ([struct.pack(">i", -1)], "is lost: an answer of -1 bytes"),
+        ([framed(b"\0\0\0\0\xff\xff\xff")], "does not answer as Kafka does"),
+        ([versions(8)], "is lost: it closed the connection"),
+        ([versions(8), framed(b"\0\0\0\0\xff")], "does not answer as Kafka does"),
+        ([versions(1)], "is too old: Metadata request version 1 cannot say allow_auto_topic"),
+    ],
+)
+def test_an_answer_that_is_none_is_one_sentence(answers, sentence):
+    with pytest.raises(Refusal) as refused:
+        Wire(Cluster(answering(*answers))).ask(METADATA, NONE)
+    assert sentence in str(refused.value)
+
+
+def test_nobody_waits_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Refusal, match="is lost: timed out"):
+            Wire(Cluster(there), timeout_s=0.05).ask(METADATA, NONE)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("kafka:1", ("kafka", 1)),
+        ("kafka", ("kafka", 9092)),
+        ("PLAINTEXT://kafka:1", ("kafka", 1)),
+        ("[::1]:1", ("::1", 1)),
+        ("[::1]", ("::1", 9092)),
+        (" kafka:1 ", ("kafka", 1)),
+    ],
+)
+def test_an_address_is_read_as_librdkafka_reads_it(words, parts):
+    assert address(words) == parts
