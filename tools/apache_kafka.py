@@ -80,8 +80,15 @@ class Unavailable(Exception):
 class ApacheKafka:
     """One Apache Kafka broker, alive between `__enter__` and `__exit__`."""
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        plugins: Path | None = None,
+    ) -> None:
+        """`plugins` is a directory of classes that the properties may name."""
         self.directory = directory
+        self.plugins = plugins
         self.data = directory / "data"
         self.log_file = directory / "kafka.log"
         self.properties = dict(properties or {})
@@ -110,6 +117,8 @@ class ApacheKafka:
         """Format the storage, start the process, and come back when it answers ApiVersions."""
         assert self.process is None, "one ApacheKafka is one broker"
         java, jars = java_executable(), classpath(BROKER, managed=[TOOLS_API])
+        if self.plugins is not None:
+            jars = f"{jars}:{self.plugins}"
         self.directory.mkdir(parents=True, exist_ok=True)
         # A free port is free until somebody takes it, so a start that lost the race is retried.
         for attempt in range(START_ATTEMPTS_MAX):

@@ -21,6 +21,8 @@ from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
 from tests.oracle.batches import described
 
 PATIENCE_S = 3.0
+# For what must come in the end, however busy the machine is.
+WAIT_S = 20.0
 # Long enough for any broker to close a connection it means to close.
 SILENCE_S = 1.0
 NOW_WITHIN_MS = 3_600_000
@@ -32,6 +34,7 @@ ORDERED_BY = (
     "group_id", "group_instance_id", "metadata", "member_metadata", "member_id",
     "resource_type", "resource_name", "producer_id", "partition_id",
 )  # fmt: skip
+UNORDERED = ("requested_metrics",)
 MADE_UP = ("topic_id", "member_id", "producer_id")
 WHERE_IT_IS = (
     "listeners", "advertised.listeners", "log.dir", "log.dirs", "controller.quorum.voters",
@@ -205,7 +208,7 @@ class Conversation:
             assert answer is not None
             if not any(part.error_code for part in answer.topics[0].partitions):
                 return
-            assert time.monotonic() - begun < PATIENCE_S, f"{name} does not serve: {answer}"
+            assert time.monotonic() - begun < WAIT_S, f"{name} does not serve: {answer}"
             time.sleep(0.002)
 
     def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> None:
@@ -222,7 +225,7 @@ class Conversation:
             answer = self.quietly(api, version, body)
             if answer is not None and wanted(answer):
                 return
-            assert time.monotonic() - begun < PATIENCE_S, f"{api.name} stays {answer}"
+            assert time.monotonic() - begun < WAIT_S, f"{api.name} stays {answer}"
             time.sleep(0.002)
 
     def producer_id(self) -> int:
@@ -234,7 +237,7 @@ class Conversation:
             assert answer is not None
             if answer.error_code == 0:
                 return int(answer.producer_id)
-            assert time.monotonic() - begun < PATIENCE_S, f"no producer id: {answer}"
+            assert time.monotonic() - begun < WAIT_S, f"no producer id: {answer}"
             time.sleep(0.002)
 
     # How they travel
@@ -291,7 +294,8 @@ class Conversation:
             key = KEYED_BY[name]
             return {str(each[key]): self.plain(each) for each in values}  # type: ignore[index]
         if not values or not isinstance(values[0], dict):
-            return [self.plain(each) for each in values]
+            listed = [self.plain(each) for each in values]
+            return sorted(map(str, listed)) if name in UNORDERED else listed
         # Ids are named in the order in which they appear, so that order must not be an accident.
         appearing = sorted(values, key=lambda entry: place(entry, without=MADE_UP))
         return sorted((self.plain(each) for each in appearing), key=place)
@@ -299,6 +303,8 @@ class Conversation:
     def plain_bytes(self, value: bytes, name: str) -> object:
         if name == "records":
             return self.plain(described(value))
+        if name == "client_instance_id":
+            return "none" if value == NO_ID else self.symbol(name, value)
         if name == "topic_id":
             return "none" if value == NO_ID else self.symbols.get((name, value), "an id")
         return value.hex()

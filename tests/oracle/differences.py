@@ -309,9 +309,15 @@ DIFFERENCES = (
             ("group.initial.rebalance.delay.ms.config_source", IN_A_FILE, 5),
             ("offsets.topic.num.partitions.config_source", IN_A_FILE, 5),
             ("queued.max.request.bytes.*", "what may wait is bounded from the start", ANYTHING),
+            ("metrics.listener", "figures are served by ourselves", ANYTHING),
             ("storage.min.free.bytes", "a disk is not filled to its last byte", ANYTHING),
             ("worker*", "processes of a host are ours", ANYTHING),
         )
+    ),
+    # Telemetry
+    Listed(
+        "telemetry.pushes_are_looked_at", "* bytes that are not compressed", "error_code",
+        "what nobody receives is dropped as it came, and not opened first", ours=0,
     ),
     # The wire
     Listed("wire.headers_may_be_odd", "*client id that is no UTF-8", "", TEXT),

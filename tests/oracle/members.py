@@ -19,7 +19,7 @@ from kafkalite.protocol.schemas.groups import (
     OFFSET_COMMIT,
     SYNC_GROUP,
 )
-from tests.oracle.conversation import PATIENCE_S, Conversation
+from tests.oracle.conversation import WAIT_S, Conversation
 
 NOT_YET = (14, 15, 16)
 MEMBER_ID_REQUIRED = 79
@@ -39,7 +39,7 @@ def group_of(talk: Conversation, name: str = "group") -> str:
                 return group
         assert found is not None, "a broker without groups"
         # Its topic may have to be made first.
-        assert time.monotonic() - begun < 5 * PATIENCE_S, f"no coordinator: {found}"
+        assert time.monotonic() - begun < WAIT_S, f"no coordinator: {found}"
         time.sleep(0.01)
 
 

@@ -15,14 +15,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.conformance.java_client import compiled
 from tests.oracle import scenes
 from tests.oracle.conversation import Conversation
-from tools.apache_kafka import BROKER, ApacheKafka
+from tools.apache_kafka import BROKER, TOOLS_API, ApacheKafka, classpath
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 ABSENT = "(absent)"
 # As ours is: groups that begin at once, in one partition.
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+# Served only where somebody receives it.
+TELEMETRY = {"metric.reporters": "Telemetry"}
+PLUGINS = Path(__file__).with_name("java")
 
 Said = list[dict[str, object]]
 
@@ -60,9 +64,10 @@ def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
 
 def record() -> dict[str, Said]:
     """Play the scenes against a fresh Apache Kafka, and keep what it said."""
+    plugins = compiled(PLUGINS, [classpath(BROKER, managed=[TOOLS_API])])
     with (
         tempfile.TemporaryDirectory() as scratch,
-        ApacheKafka(Path(scratch), PROPERTIES) as kafka,
+        ApacheKafka(Path(scratch), PROPERTIES | TELEMETRY, plugins) as kafka,
     ):
         said = play(kafka.bootstrap)
     broken = [name for name, lines in said.items() if "broke off" in str(lines[-1]["answer"])]

@@ -44,6 +44,7 @@ def load() -> dict[str, Callable[[Conversation], None]]:
         membership,
         offsets,
         produce,
+        telemetry,
         topics,
         transactions,
         wire,

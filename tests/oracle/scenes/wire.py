@@ -5,7 +5,15 @@ from __future__ import annotations
 import struct
 
 from kafkalite.protocol.schema import BY_KEY, Api
-from kafkalite.protocol.schemas import cluster, fetch, offsets, topics, transactions
+from kafkalite.protocol.schemas import (
+    cluster,
+    configs,
+    fetch,
+    groups,
+    offsets,
+    topics,
+    transactions,
+)
 from kafkalite.protocol.schemas import produce as produce_schema
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
 from tests.oracle.batches import batch
@@ -16,7 +24,13 @@ SERVED = (
     produce_schema.PRODUCE, fetch.FETCH, offsets.LIST_OFFSETS, cluster.METADATA,
     topics.CREATE_TOPICS, topics.DELETE_TOPICS, topics.CREATE_PARTITIONS, offsets.DELETE_RECORDS,
     transactions.INIT_PRODUCER_ID, offsets.OFFSET_FOR_LEADER_EPOCH, cluster.DESCRIBE_CLUSTER,
-    cluster.DESCRIBE_TOPIC_PARTITIONS,
+    cluster.DESCRIBE_TOPIC_PARTITIONS, groups.FIND_COORDINATOR, groups.JOIN_GROUP,
+    groups.SYNC_GROUP, groups.HEARTBEAT, groups.LEAVE_GROUP, groups.OFFSET_COMMIT,
+    groups.OFFSET_FETCH, groups.OFFSET_DELETE, groups.DESCRIBE_GROUPS, groups.LIST_GROUPS,
+    groups.DELETE_GROUPS, configs.DESCRIBE_CONFIGS, configs.ALTER_CONFIGS,
+    configs.INCREMENTAL_ALTER_CONFIGS, configs.LIST_CONFIG_RESOURCES, topics.DESCRIBE_LOG_DIRS,
+    topics.ELECT_LEADERS, transactions.DESCRIBE_PRODUCERS, cluster.DESCRIBE_QUORUM,
+    configs.GET_TELEMETRY_SUBSCRIPTIONS, configs.PUSH_TELEMETRY,
 )  # fmt: skip
 SOUND = {
     API_VERSIONS.key: {"client_software_name": "oracle", "client_software_version": "1"},

@@ -1,0 +1,110 @@
+"""Kafka's own tools and ours over the same steps, and what both print.
+
+shell_recorded.json     by family and step: their exit code and lines, and ours
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.conformance.driven import Program
+from tests.conformance.java_client import tools_words
+from tests.oracle.shell_scenes import FAMILIES, Printed, Run, play
+
+RECORDED = Path(__file__).with_name("shell_recorded.json")
+TIMEOUT_S = 60
+
+# What names begin with, each as long as the other, since tables are as wide as names.
+THEIRS, OURS = "theirs-", "our-own"
+
+PACKAGE = "org.apache.kafka.tools"
+CLASSES = {
+    "kafka-topics": f"{PACKAGE}.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-producer": f"{PACKAGE}.ConsoleProducer",
+    "kafka-console-consumer": f"{PACKAGE}.consumer.ConsoleConsumer",
+    "kafka-consumer-groups": f"{PACKAGE}.consumer.group.ConsumerGroupCommand",
+    "kafka-get-offsets": f"{PACKAGE}.GetOffsetShell",
+    "kafka-delete-records": f"{PACKAGE}.DeleteRecordsCommand",
+    "kafka-dump-log": f"{PACKAGE}.DumpLogSegments",
+}
+
+
+class Both(NamedTuple):
+    """A step, and what became of it in their tool and in ours."""
+
+    words: str
+    theirs: Printed
+    ours: Printed
+
+
+@contextmanager
+def kafkas() -> Iterator[Run]:
+    """Runs Kafka's own tools, one after the other in one JVM."""
+    program = Program(tools_words())
+
+    def run(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
+        ended = program.order("run", tool=CLASSES[tool], words=words, given=given.decode())
+        return ended["code"], ended["printed"].encode()
+
+    try:
+        yield run
+    finally:
+        program.kill()
+
+
+def our_own(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
+    """Runs one of ours, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kafkalite.cli.shell_tools.start", tool, *words],
+        input=given,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def record(bootstrap: str, directory: Path) -> dict[str, list[Both]]:
+    """Play all families with both, and keep what they print."""
+    found = {}
+    with kafkas() as their_own:
+        for family, steps in FAMILIES.items():
+            theirs = play(their_own, family, bootstrap, THEIRS, directory)
+            ours = play(our_own, family, bootstrap, OURS, directory)
+            found[family] = [
+                Both(step.words, *pair)
+                for step, pair in zip(steps, zip(theirs, ours, strict=True), strict=True)
+            ]
+    text = json.dumps({family: list(map(as_json, found[family])) for family in found}, indent=1)
+    RECORDED.write_text(text + "\n")
+    return found
+
+
+def as_json(both: Both) -> dict[str, Any]:
+    """A step as it is kept; ours only where it is another."""
+    kept = {"asked": both.words, "theirs": both.theirs._asdict()}
+    return kept | ({"ours": both.ours._asdict()} if both.ours != both.theirs else {})
+
+
+def recorded() -> dict[str, list[Both]]:
+    found = json.loads(RECORDED.read_text())
+    return {family: list(map(as_both, found[family])) for family in found}
+
+
+def as_both(kept: dict[str, Any]) -> Both:
+    theirs = Printed(**kept["theirs"])
+    return Both(kept["asked"], theirs, Printed(**kept["ours"]) if "ours" in kept else theirs)
+
+
+def different(found: dict[str, list[Both]]) -> Iterator[Both]:
+    """The steps in which their tool and ours do not do the same."""
+    for both in (each for family in found.values() for each in family):
+        if both.theirs != both.ours:
+            yield both
