@@ -1,0 +1,140 @@
+"""kafkalite shell-tools: scripts by Kafka's names, their flags, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from kafkalite.cli import main
+from kafkalite.cli.shell_tools import MARK, TOOLS, flags, start
+from kafkalite.cli.shell_tools.flags import Flag, given, whole
+from kafkalite.errors import Refusal
+from tests.oracle import shell_recording
+
+FLAGS = (
+    Flag("topic", "NAME"),
+    Flag("config", "KEY=VALUE", kind=flags.key_value, repeated=True),
+    Flag("partitions", "COUNT", kind=whole),
+    Flag("state", "STATE", optional=True),
+    Flag("list"),
+    Flag("property", "KEY=VALUE", instead="config"),
+    Flag("force", refused="is left out: nothing is forced here"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--topic", "a"], "topic", "a"),
+        (["--topic=a"], "topic", "a"),
+        (["-topic", "a"], "topic", "a"),
+        (["-topic=a=b"], "topic", "a=b"),
+        (["--topic", "--list"], "topic", "--list"),
+        (["--partitions", "-3"], "partitions", -3),
+        (["--partitions", "+3"], "partitions", 3),
+        (["--state", "--list"], "state", None),
+        (["--list", "--state"], "state", None),
+        (["--state", "stable"], "state", "stable"),
+    ],
+)
+def test_flags_are_read_as_kafkas_tools_read_them(words, name, value):
+    asked = given(words, FLAGS)
+    assert name in asked
+    assert asked.one(name, "nothing") == value
+
+
+def test_a_flag_may_be_repeated_where_that_means_something():
+    asked = given(["--config", "a=1", "--config=b=2=3", "--config", "c="], FLAGS)
+    assert asked.all("config") == [("a", "1"), ("b", "2=3"), ("c", "")]
+    assert asked.all("state") == []
+
+
+def test_a_deprecated_flag_is_taken_for_the_one_of_today_and_that_is_said_once(capsys):
+    asked = given(["--property", "a=1", "--property", "b=2"], FLAGS)
+    assert asked.all("config") == [("a", "1"), ("b", "2")]
+    assert capsys.readouterr().err == "kafkalite: --property is deprecated: use --config\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--topics", "a"], "unknown flag --topics; did you mean --topic?"),
+        (["--to", "a"], "unknown flag --to"),
+        (["--force"], "--force is left out: nothing is forced here"),
+        (["--zookeeper", "here"], "--zookeeper went with ZooKeeper: use --bootstrap-server"),
+        (["--topic", "a", "--topic", "b"], "--topic is given twice"),
+        (["--topic"], "--topic wants a value: NAME"),
+        (["--list=yes"], "--list takes no value"),
+        (["--partitions", "few"], "--partitions wants a whole number, not 'few'"),
+        (["--partitions", "٣"], "--partitions wants a whole number"),
+        (["--partitions", "9" * 30], "--partitions wants a whole number"),
+        (["--config", "retention"], "--config wants KEY=VALUE, not 'retention'"),
+        (["stray"], "'stray' follows no flag"),
+        (["--list", "-"], "'-' follows no flag"),
+        (["--list", "--"], "'--' follows no flag"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(words, sentence):
+    with pytest.raises(Refusal) as refused:
+        given(words, FLAGS)
+    assert sentence in str(refused.value)
+    assert refused.value.exit_code == 1
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("shell tools")
+    assert main(["shell-tools", str(directory)]) == 0
+    return directory
+
+
+def test_every_tool_gets_a_script_of_kafkas_name(scripts):
+    assert sorted(path.name for path in scripts.iterdir()) == sorted(f"{n}.sh" for n in TOOLS)
+    for path in scripts.iterdir():
+        assert os.access(path, os.X_OK)
+    assert set(TOOLS) == set(shell_recording.CLASSES)
+
+
+def test_scripts_are_written_anew_but_never_over_somebody_elses(tmp_path, capsys):
+    assert main(["shell-tools", str(tmp_path)]) == 0
+    assert main(["shell-tools", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "kafka-topics.sh").write_text("#!/bin/bash\nexec kafka-run-class.sh\n")
+    assert main(["shell-tools", str(tmp_path)]) == 1
+    assert "kafka-topics.sh is there already and not ours" in capsys.readouterr().err
+    assert MARK not in (tmp_path / "kafka-topics.sh").read_text()
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_script_has_a_help_page_from_any_directory(scripts, tmp_path, name):
+    # Whatever lies where somebody happens to stand is not ours to import.
+    for trap in ("json", "kafkalite", "confluent_kafka"):
+        (tmp_path / f"{trap}.py").write_text("raise SystemExit('the wrong one')")
+    ended = subprocess.run(
+        [scripts / f"{name}.sh", "--help"], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    page = ended.stdout.decode()
+    assert page.startswith(f"usage: {name}.sh ")
+    assert f"  {name}.sh" in page.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_no_words_at_all_and_words_that_are_wrong_end_with_1(name, capsys):
+    assert start.main([name]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and "usage:" in said.err
+    assert start.main([name, "--no-such-flag"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith("kafkalite: unknown flag --no-such-flag")
+
+
+def test_a_broker_that_is_not_there_is_one_sentence(capfd):
+    nowhere = "127.0.0.1:1"
+    assert start.main(["kafka-get-offsets", "--bootstrap-server", nowhere]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith(f"kafkalite: no broker answers at {nowhere}")
+    assert said.count("\n") == 1

@@ -1,0 +1,212 @@
+"""Records in lines and lines of records, and a Java client's properties, by Kafka's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.cli.shell_tools.configs import pairs as config_pairs
+from kafkalite.cli.shell_tools.consumer_groups import age, moment
+from kafkalite.cli.shell_tools.get_offsets import rule
+from kafkalite.cli.shell_tools.group_tables import table
+from kafkalite.cli.shell_tools.java_properties import pairs, translated
+from kafkalite.cli.shell_tools.line_reader import LineReader, java_lines
+from kafkalite.cli.shell_tools.record_lines import default, nothing
+from kafkalite.errors import Refusal
+
+
+class Said:
+    """A record, as librdkafka hands it over."""
+
+    def __init__(self, key=None, value=None, headers=None, timestamp=(1, 5), epoch=0):
+        self.fields = {"key": key, "value": value, "headers": headers, "timestamp": timestamp,
+                       "leader_epoch": epoch, "partition": 3, "offset": 7}  # fmt: skip
+
+    def __getattr__(self, name):
+        return lambda: self.fields[name]
+
+
+KEYS = {"parse.key": "true"}
+HEADERS = {"parse.headers": "true"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "record"),
+    [
+        ({}, b"a\tb", (None, b"a\tb", [])),
+        (KEYS, b"a\tb\tc", (b"a", b"b\tc", [])),
+        (KEYS, b"\t", (b"", b"", [])),
+        (KEYS | {"key.separator": "::"}, b"a:b::c", (b"a:b", b"c", [])),
+        (KEYS | {"ignore.error": "true"}, b"ab", (None, b"ab", [])),
+        (HEADERS, b"h:1,j:\tv", (None, b"v", [("h", b"1"), ("j", b"")])),
+        (HEADERS, b"h:1,,\tv", (None, b"v", [("h", b"1")])),
+        (HEADERS | KEYS, b"h:1:2\tk\tv", (b"k", b"v", [("h", b"1:2")])),
+        (HEADERS | {"ignore.error": "true"}, b"h\tv", (None, b"v", [("h", None)])),
+        (HEADERS | {"null.marker": "N"}, b"N\tN", (None, None, [])),
+        (HEADERS | {"null.marker": "N"}, b"h:N\tv", (None, b"v", [("h", None)])),
+        ({"null.marker": ""}, b"", (None, None, [])),
+    ],
+)
+def test_a_line_is_read_as_its_properties_say(properties, line, record):
+    assert tuple(LineReader(properties).parse(line)) == record
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "sentence"),
+    [
+        (KEYS, b"ab", "no key separator in line 1: 'ab'"),
+        (HEADERS, b"ab", "no headers delimiter in line 1"),
+        (HEADERS, b"h\tv", "no header key separator in 'h' in line 1"),
+        (HEADERS, b"\tv", "no header key separator in '' in line 1"),
+        (HEADERS | {"null.marker": "N"}, b"N:1\tv", "a header's name cannot be null"),
+    ],
+)
+def test_a_line_that_does_not_hold_it_is_a_sentence_with_its_number(properties, line, sentence):
+    with pytest.raises(Refusal, match=sentence):
+        LineReader(properties).parse(line)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"parse.keys": "true"}, {"parse.key": "yes"}, {"key.separator": ""}]
+)
+def test_a_property_without_a_meaning_is_refused(properties):
+    with pytest.raises(Refusal):
+        LineReader(properties)
+
+
+def test_lines_end_where_java_ends_them():
+    assert [*java_lines([b"a\r", b"b\rc", b"\r", b"d"])] == [b"a", b"b", b"c", b"", b"d"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "line"),
+    [
+        ({}, b"v\n"),
+        ({"print.key": "true"}, b"k\tv\n"),
+        ({"print.key": "true", "print.value": "false", "line.separator": "|"}, b"k|"),
+        (
+            {f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "epoch")},
+            b"CreateTime:5\tPartition:3\tOffset:7\tEpoch:0\tv\n",
+        ),
+        ({"print.headers": "true", "key.separator": "~"}, b"h:1,n:null~v\n"),
+    ],
+)
+def test_a_record_is_printed_as_its_properties_say(properties, line):
+    record = Said(b"k", b"v", [("h", b"1"), ("n", None)])
+    assert default(properties)([record]) == line
+    assert nothing([record]) == b""
+
+
+def test_what_is_missing_has_its_word():
+    record = Said(timestamp=(0, 0), epoch=None)
+    every = {f"print.{name}": "true" for name in ("timestamp", "epoch", "headers", "key")}
+    assert default(every)([record]) == b"NO_TIMESTAMP\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n"
+    assert default({"null.literal": "-"})([record, Said(value=b"x")]) == b"-\nx\n"
+
+
+def test_numbers_are_read_by_javas_deserializers(capsys):
+    long = {"value.deserializer": "org.apache.kafka.common.serialization.LongDeserializer"}
+    records = [Said(value=b"\xff" * 8), Said(value=b"short"), Said(value=b"\0" * 8)]
+    assert default(long, skip_unreadable=True)(records) == b"-1\n0\n"
+    assert "reads 8 bytes, and a record has 5" in capsys.readouterr().err
+    with pytest.raises(Refusal, match="reads 8 bytes"):
+        default(long)(records)
+    with pytest.raises(Refusal, match="AvroDeserializer is left out"):
+        default({"value.deserializer": "x.AvroDeserializer"})
+
+
+def test_property_files_are_read_as_java_reads_them():
+    text = "# no\n! no\na=1\n b : 2\nc 3\nd=\\\n   4\ne\\==\\u0041\\t\nf\r\nlast=x\\"
+    assert [*pairs(text)] == [
+        ("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("e=", "A\t"), ("f", ""), ("last", "x"),
+    ]  # fmt: skip
+
+
+def test_a_java_clients_properties_are_librdkafkas():
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" '
+    assert translated(
+        [
+            ("sasl.jaas.config", login + 'password="b\\"c";'),
+            ("security.protocol", "SASL_SSL"),
+            ("ssl.truststore.location", "ca.pem"),
+            ("ssl.truststore.type", "PEM"),
+            ("ssl.endpoint.identification.algorithm", ""),
+            ("auto.offset.reset", "none"),
+            ("fetch.max.wait.ms", "5"),
+            ("buffer.memory", "4096"),
+        ]
+    ) == {
+        "sasl.username": "a",
+        "sasl.password": 'b"c',
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "ca.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": "5",
+        "queue.buffering.max.kbytes": "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.truststore.location", "trust.jks"),
+        ("ssl.keystore.location", "keys.jks"),
+        ("sasl.jaas.config", "com.sun.security.auth.module.Krb5LoginModule required;"),
+        ("sasl.jaas.config", "x.PlainLoginModule required;"),
+        ("auto.offset.reset", "by_duration:PT1H"),
+        ("partition.assignment.strategy", "mine.Own"),
+        ("buffer.memory", "much"),
+    ],
+)
+def test_what_librdkafka_has_no_word_for_is_refused(name, value):
+    with pytest.raises(Refusal):
+        translated([(name, value)])
+
+
+def test_config_values_may_have_commas_within_brackets():
+    assert [*config_pairs("a=1,b=[x,y], c = ,d=[")] == [
+        ("a", "1"), ("b", "x,y"), ("c", ""), ("d", "["),
+    ]  # fmt: skip
+    with pytest.raises(Refusal):
+        [*config_pairs("a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("t", ("t", 9), ("tt", 0)),
+        ("t:2", ("t", 2), ("t", 3)),
+        ("t:1-3", ("t", 2), ("t", 3)),
+        ("t:4-", ("t", 4), ("t", 3)),
+        ("t.*:-2", ("tx", 1), ("tx", 2)),
+        (":0", ("any", 0), ("any", 1)),
+    ],
+)
+def test_a_rule_of_partitions_means_what_it_means_to_kafka(text, inside, outside):
+    assert rule(text)(*inside) and not rule(text)(*outside)
+
+
+@pytest.mark.parametrize(
+    ("text", "age_ms"), [("PT1S", 1000), ("P1DT1H1M1.5S", 90_061_500), ("pt0.001s", 1)]
+)
+def test_durations_are_isos(text, age_ms):
+    assert age(text).age_ms == age_ms
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "1D", "PT1D", "P-1D", ""])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ValueError):
+        age(text)
+
+
+def test_a_moment_without_a_zone_is_in_utc():
+    assert moment("1970-01-01T00:00:01.500").timestamp_ms == 1500
+    assert moment("1970-01-01T01:00:00.001+01:00").timestamp_ms == 1
+    for wrong in ("1970", "1970-01-01", "soonT"):
+        with pytest.raises(ValueError):
+            moment(wrong)
+
+
+def test_a_table_grows_where_it_may():
+    shown = table([("A", 3), ("B", 2), ("C", 0)], [["long", "x", None]], grow="A C")
+    assert shown == "A    B  C\nlong x  -"
