@@ -1,0 +1,87 @@
+"""The Grafana dashboard speaks only of metrics and labels that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kafkalite.broker.node_metrics import NodeMetrics
+from kafkalite.metrics import HISTOGRAM
+from tests.metrics.test_exporter import consumed, produced
+from tests.process.waiting import until
+
+DASHBOARD = Path(__file__).parents[2] / "tools" / "grafana" / "kafkalite.json"
+METRIC = re.compile(r"\b(?:kafka|kafkalite|process)_[a-z0-9_]+\b")
+LABELS = re.compile(r"([a-zA-Z_]+)\s*(?:=~|!=|!~|=)")
+BY = re.compile(r"by \(([^)]*)\)")
+
+
+def expressions():
+    dashboard = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield pytest.param(target["expr"], target["legendFormat"], id=panel["title"])
+
+
+def test_the_dashboard_is_one_that_grafana_can_import():
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert dashboard["uid"] == "kafkalite"
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids)) > 20
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {
+        "datasource", "topic",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """Every sample's name with the labels it has, of a broker that did all that is counted."""
+    from tests.metrics.conftest import Scraped
+    from tests.process.conftest import Started
+
+    directory = tmp_path_factory.mktemp("dashboard")
+    scraped = Scraped(
+        lambda *flags, workers: Started(directory, flags, workers=workers), "-o",
+        "durability=fsync",
+    )  # fmt: skip
+    try:
+        produced(scraped, "flights", 10)
+        refused = Producer({"bootstrap.servers": scraped.bootstrap, "message.timeout.ms": 500})
+        refused.produce("flights", b"v", partition=0, timestamp=1 << 50)
+        refused.flush(10)
+        consumer = consumed(scraped, "flights", 10, "readers")
+        needed = ("kafka_consumergroup_lag", "kafka_network_requestmetrics_errors_total")
+        until(lambda: all(name in {key[0] for key in scraped.samples} for name in needed))
+        labels = {}
+        for name, *has in scraped.samples:
+            labels.setdefault(name, set()).update(label for label, _ in has)
+        consumer.close()
+        yield labels
+    finally:
+        scraped.broker.process.kill()
+        scraped.broker.process.communicate()
+
+
+@pytest.mark.parametrize(("expression", "legend"), list(expressions()))
+def test_each_expression_names_a_metric_and_labels_that_there_are(there, expression, legend):
+    names = METRIC.findall(expression)
+    assert names, expression
+    for name in names:
+        assert name in there, f"nobody tells {name}"
+        asked = {label for words in re.findall(r"\{([^}]*)\}", expression)
+                 for label in LABELS.findall(words)}  # fmt: skip
+        by = {word.strip() for words in BY.findall(expression) for word in words.split(",")}
+        shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
+        assert asked | by | shown <= there[name], expression
+
+
+def test_each_family_of_a_node_has_a_sentence_and_a_name_of_its_kind(metered):
+    metered.broker.create("a")
+    for family in NodeMetrics.families(metered.keeper):
+        assert family.sentence.endswith(".")
+        assert family.name.endswith("_total") == (family.kind == "counter")
+        assert family.kind == HISTOGRAM or not family.name.endswith("ms")
