@@ -26,6 +26,7 @@ from tests.conformance.table import (
     NULLS_AND_EMPTIES,
     ORDERLY,
     STATIC,
+    STEADY,
     TIMESTAMPS,
     YOUNGEST,
     Client,
@@ -69,7 +70,7 @@ def python(name: str, module: str, can: set[str]) -> Driven:
     return Driven(name, lambda: words, frozenset(can))
 
 
-MEMBERS = {GROUPS, ORDERLY, COMMITS, METADATA, STATIC}
+MEMBERS = {GROUPS, STEADY, ORDERLY, COMMITS, METADATA, STATIC}
 LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
@@ -104,8 +105,9 @@ KAFKAJS = Driven(
         {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY}
         | {LONG_LIVED, *TOPICS}
         | {"describe_config", "replace_config", "roundrobin"}
-        | MEMBERS - {STATIC}
-        | GROUP_ADMIN - {"delete_group_offsets"}
+        | MEMBERS - {STATIC, STEADY}
+        # To set an offset it joins, and takes five seconds to leave.
+        | GROUP_ADMIN - {"set_group_offsets", "delete_group_offsets"}
     ),
 )
 CLIENTS: list[Client] = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA]

@@ -17,6 +17,7 @@ from tests.conformance.table import (
     HEADER_TWICE,
     LOOKS_ONLY,
     NO_RESET,
+    STEADY,
     Kafka,
     Member,
     Place,
@@ -42,7 +43,7 @@ class CommandLine:
     """kcat, or a command that takes its flags."""
 
     can = frozenset({COMMAND, *CODECS, HEADER_TWICE, NO_RESET, LOOKS_ONLY})
-    can |= {GROUPS, "range", "roundrobin", "cooperative-sticky"}
+    can |= {GROUPS, STEADY, "range", "roundrobin", "cooperative-sticky"}
 
     def __init__(
         self,

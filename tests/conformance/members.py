@@ -78,10 +78,7 @@ class Group:
         return frozenset((topic, at) for topic in found for at in found[topic].partitions)
 
     def settle(self) -> None:
-        """Wait until each partition is one member's, and no member has none for want of trying.
-
-        Between any two that join: kafka-python at times forgets an assignment that another follows.
-        """
+        """Wait until each partition is one member's, and no member has none for want of trying."""
         places = self.places
 
         def settled() -> bool:
@@ -142,7 +139,8 @@ def feeding(kafka: Kafka, topic: str, partitions: int) -> Iterator[Feed]:
     feed = Feed()
     ended = threading.Event()
     faults: list[object] = []
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+    settings = {"linger.ms": 0, "enable.idempotence": True, "reconnect.backoff.max.ms": 100}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0, **settings})
 
     def send() -> None:
         while not ended.is_set():

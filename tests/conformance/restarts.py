@@ -1,15 +1,19 @@
-"""Scenarios of a broker that ends while records come in: nothing acknowledged is lost."""
+"""Scenarios of a broker that ends: nothing acknowledged or committed is lost, no member minds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.conformance.members import Group, feeding
 from tests.conformance.table import (
     COMMAND,
+    GROUPS,
     LONG_LIVED,
+    STEADY,
     Client,
     Kafka,
     Lifetime,
+    Refused,
     Sent,
     scenario,
     until,
@@ -56,6 +60,62 @@ def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime],
         assert [record.value for record in got] == [
             b"%d" % i for i in range(index, sent, PARTITIONS)
         ]
+
+
+def coordinator_killed(lifetime: Lifetime) -> None:
+    """Kill the process that leads the groups, which with workers is started again by itself."""
+    if lifetime.workers:
+        lifetime.kill(0)
+    else:
+        killed(lifetime)
+
+
+ENDS = {"stopped": restarted, "killed": killed, "its coordinator killed": coordinator_killed}
+
+
+@scenario(STEADY, restarts=True, end=[*ENDS])
+def members_read_on_as_if_nothing_happened(client: Client, kafka: Kafka, end: str) -> None:
+    assert kafka.lifetime is not None
+    topic = kafka.topic(partitions=4)
+    with Group(client, kafka, topic, auto_commit_interval_ms="100") as group:
+        for _ in range(2):
+            group.join()
+            group.settle()
+        with feeding(kafka, topic, 4) as feed:
+            until(lambda: committed(group, topic) > 0)
+            seen = [[*member.changes] for member in group.members]
+            ENDS[end](kafka.lifetime)
+            # Its coordinator is there again, knows the offsets, and takes more of them.
+            until(lambda: committed(group, topic) > 0)
+            before = committed(group, topic)
+            until(lambda: committed(group, topic) > before)
+        group.has_read_once(feed.count)
+        assert [member.changes for member in group.members] == seen
+
+
+def committed(group: Group, topic: str) -> int:
+    """What is committed, or 0 while there is nobody to ask."""
+    try:
+        return group.committed(topic)
+    except Refused:
+        return 0
+
+
+@scenario(GROUPS, restarts=True)
+def a_group_goes_on_where_it_was_before_a_restart(client: Client, kafka: Kafka) -> None:
+    assert kafka.lifetime is not None
+    topic = kafka.topic()
+    sent = [Sent(b"%d" % i, b"k") for i in range(10)]
+    client.produce(kafka, topic, sent)
+    with Group(client, kafka, topic) as group:
+        member = group.join()
+        group.has_read(len(sent))
+        group.leave(member)
+        restarted(kafka.lifetime)
+        assert group.committed(topic) == len(sent)
+        client.produce(kafka, topic, sent)
+        group.join()
+        group.has_read_once(2 * len(sent))
 
 
 @scenario(COMMAND, restarts=True)

@@ -38,6 +38,7 @@ ASYNC_COMMITS = "commits that are not waited for"
 METADATA = "a text beside each committed offset"
 STATIC = "members with a name of their own"
 FENCED = "a member that gives up when it is told that it was replaced"
+STEADY = "a member that outlives its connection"
 ORDERLY = "a member that leaves has handed on all that it commits"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -45,6 +46,8 @@ ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 COOPERATIVE = "cooperative-sticky"
 OPTIONAL = frozenset({*CODECS, *ASSIGNORS})
 """Values of variants that not every client knows: who runs the variant must be able to."""
+
+QUICK = {"log_level": 0, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
 
 Answer = TypeVar("Answer")
 
@@ -170,7 +173,9 @@ class Client(Protocol):
 
 
 class Lifetime(Protocol):
-    """What ends a broker and starts it again: kafkalite.testing.Broker, tools' ApacheKafka."""
+    """What ends a broker and starts it again: kafkalite.testing.Broker."""
+
+    workers: int
 
     def kill(self, node_id: int | None = None) -> None: ...
     def stop(self) -> None: ...
@@ -183,7 +188,7 @@ class Kafka:
     def __init__(self, bootstrap: str, lifetime: Lifetime | None = None) -> None:
         self.bootstrap = bootstrap
         self.lifetime = lifetime
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK})
         self.topics = itertools.count(1)
 
     def name(self) -> str:
@@ -214,7 +219,7 @@ class Kafka:
     def committed(self, group: str) -> dict[Place, tuple[int, str]]:
         """What is committed for a group, and the text beside it."""
         asked = [ConsumerGroupTopicPartitions(group)]
-        (found,) = done(self.admin.list_consumer_group_offsets(asked))
+        (found,) = done(self.admin.list_consumer_group_offsets(asked, request_timeout=5))
         return {
             (place.topic, place.partition): (place.offset, place.metadata or "")
             for place in found.topic_partitions

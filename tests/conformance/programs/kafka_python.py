@@ -222,6 +222,9 @@ class Groups:
         words = {"fetch_max_wait_ms": 10, "auto_offset_reset": "earliest", **QUICK}
         words |= translated(settings, CONSUMER)
         self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **words)
+        # It may never notice a topic that it hears of in the midst of assigning its partitions.
+        for topic in topics:
+            self.consumer.partitions_for_topic(topic)
         self.consumer.subscribe(topics=list(topics), listener=Listener())
         self.awake = True
 
