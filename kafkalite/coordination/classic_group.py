@@ -25,7 +25,7 @@ such a group is gone after a restart, and nobody can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from kafkalite.coordination.group_members import Member, Members, State
@@ -95,8 +95,6 @@ class ClassicGroup:
         """Ids that were given out, and whose members have not joined with them yet."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
-        self.topics: set[str] | None = None
-        """What its consumers subscribe to, as far as it can be told."""
         self._gathering_ms: int | None = None
         """While it comes out of being empty: how much longer it may wait for more members."""
         self._grew = False
@@ -111,11 +109,10 @@ class ClassicGroup:
         """Whether nobody is here, or about to be."""
         return self.state is State.EMPTY and not self.pending
 
-    def subscribes_to(self, topic: str) -> bool:
-        """Whether a member reads the topic, or may: it speaks as a consumer, but not clearly."""
-        if self.topics is None:
-            return self.protocol_type == CONSUMER
-        return topic in self.topics
+    @property
+    def subscribed(self) -> Container[str]:
+        """The topics that its consumers read."""
+        return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else ()
 
     # -- joining -----------------------------------------------------------------------------
 
@@ -339,7 +336,6 @@ class ClassicGroup:
         if self.members:
             self.protocol = self.members.vote()
             self._enter(State.COMPLETING, turn)
-            self.topics = self._subscribed()
             for member in self.members:
                 turn.answer(self.members.wait_to_join(member, NOBODY), self._joined(member))
                 member.is_new = False
@@ -349,7 +345,6 @@ class ClassicGroup:
         else:
             self.protocol = None
             self._enter(State.EMPTY, turn)
-            self.topics = self._subscribed()
             turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
 
     def _joined(self, member: Member) -> dict[str, Any]:
@@ -522,9 +517,6 @@ class ClassicGroup:
         self.state = state
         self.since_ms = turn.wall_ms
 
-    def _subscribed(self) -> set[str] | None:
-        return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else None
-
     # -- what is kept ------------------------------------------------------------------------
 
     def _value(self, wall_ms: int, assigned: Mapping[str, bytes] | None = None) -> dict[str, Any]:
@@ -567,7 +559,6 @@ class ClassicGroup:
             self.state = State.STABLE
             self.protocol = kept["protocol"] or ""
             self.leader = self.members.by_id.get(kept["leader"]) or next(iter(self.members))
-        self.topics = self._subscribed()
         if len(self.members) > turn.limits.max_size:
             self._prepare(turn)
 

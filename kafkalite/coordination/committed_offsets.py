@@ -7,7 +7,7 @@ its commits, after the commit; and of a group at work only for topics it reads n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.protocol.schemas.group_records import (
@@ -87,18 +87,18 @@ class CommittedOffsets:
     def expired(
         self,
         group_id: str,
-        spared: Callable[[str], bool],
+        spared: Container[str],
         since_ms: int,
         retention_ms: int,
         wall_ms: int,
     ) -> Iterator[GroupRecord]:
         """Records that take away what a group has no more.
 
-        `spared` says of a topic that it stays; `since_ms` is from when on the retention counts,
+        The topics among `spared` stay; `since_ms` is from when on the retention counts,
         or NO_TIME where it does from each commit.
         """
         for topic, partitions in self._groups.get(group_id, {}).items():
-            if spared(topic):
+            if topic in spared:
                 continue
             for index, offset in partitions.items():
                 begin_ms = offset.commit_timestamp if since_ms == NO_TIME else since_ms

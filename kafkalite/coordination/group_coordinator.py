@@ -272,9 +272,10 @@ class GroupCoordinator:
             raise NonEmptyGroup()
         turn = self._turn(now_ms, NO_TIME)
         codes = {}
+        subscribed = group.subscribed
         for topic, index in partitions:
             codes[topic, index] = 0
-            if group.subscribes_to(topic):
+            if topic in subscribed:
                 codes[topic, index] = GroupSubscribedToTopic.code
             elif self.offsets.has(group_id, topic, index):
                 turn.records.append(offset_record(OffsetKey(group_id, topic, index), None))
@@ -397,10 +398,10 @@ class GroupCoordinator:
         since_ms = NO_TIME
         if group.state is State.EMPTY:
             since_ms = group.since_ms if group.protocol_type is not None else NO_TIME
-        elif group.state is not State.STABLE or group.topics is None:
+        elif group.state is not State.STABLE or group.protocol_type != CONSUMER:
             return
         yield from self.offsets.expired(
-            group.group_id, group.subscribes_to, since_ms, retention_ms, wall_ms
+            group.group_id, group.subscribed, since_ms, retention_ms, wall_ms
         )
 
     def forget(self, token: Any) -> None:

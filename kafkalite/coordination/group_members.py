@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,7 +13,10 @@ from kafkalite.errors import FencedInstanceId, UnknownMemberId
 from kafkalite.protocol.schemas.group_records import subscribed_topics
 
 MEMBER_SIZE = 1_000
-"""What a member takes in memory besides its texts, about."""
+PROTOCOL_SIZE = 300
+"""What a member, and each protocol that it speaks, take in memory besides their texts, about."""
+
+TOPICS_MAX = 100_000
 
 
 class State(StrEnum):
@@ -53,7 +56,7 @@ class Member:
         """What it takes in memory, about."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         blobs = (self.assignment, *self.protocols.values())
-        names = sum(map(len, self.protocols))
+        names = sum(map(len, self.protocols)) + PROTOCOL_SIZE * len(self.protocols)
         return MEMBER_SIZE + sum(map(len, texts)) + sum(map(len, blobs)) + names
 
     def kept(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
@@ -96,6 +99,16 @@ class Member:
             "member_metadata": b"" if protocol is None else self.protocols.get(protocol, b""),
             "member_assignment": self.assignment,
         }
+
+
+class AnyTopic:
+    """All topics there are."""
+
+    def __contains__(self, topic: object) -> bool:
+        return True
+
+
+ANY_TOPIC = AnyTopic()
 
 
 class Members:
@@ -216,14 +229,17 @@ class Members:
             if not self._speakers[name]:
                 del self._speakers[name]
 
-    def topics(self, protocol: str | None) -> set[str] | None:
-        """What consumers subscribe to, all together; None when one of them cannot be understood."""
+    def topics(self, protocol: str | None) -> Container[str]:
+        """What consumers subscribe to, all together.
+
+        Any topic, when one of them cannot be understood or they name more than anybody has.
+        """
         topics: set[str] = set()
         for member in self.by_id.values():
             named = subscribed_topics(member.protocols.get(protocol or "", b""))
-            if named is None:
-                return None
-            topics |= named
+            topics |= named or set()
+            if named is None or len(topics) > TOPICS_MAX:
+                return ANY_TOPIC
         return topics
 
     def kept(

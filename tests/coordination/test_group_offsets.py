@@ -166,6 +166,18 @@ def test_a_consumer_that_says_nonsense_may_read_anything(stage, metadata):
     assert stage.delete_offsets("g", ("u", 0)).codes == {("u", 0): SUBSCRIBED}
 
 
+def test_consumers_that_name_more_topics_than_anybody_has_may_read_anything(stage):
+    clients = [
+        stage.client(
+            name, protocols={"range": subscription(*(f"{name}{n}" for n in range(60_000)))}
+        )
+        for name in "ab"
+    ]
+    stage.stable(*clients)
+    stage.commit_as(clients[0], {("u", 0): 8})
+    assert stage.delete_offsets("g", ("u", 0)).codes == {("u", 0): SUBSCRIBED}
+
+
 def test_offsets_of_others_than_consumers_are_deleted_when_they_are_gone(stage):
     client = stage.client(protocol_type="connect")
     stage.stable(client)

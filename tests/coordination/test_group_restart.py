@@ -6,7 +6,14 @@ import pytest
 
 from kafkalite.coordination import group_coordinator, group_turn
 from kafkalite.protocol.schemas.group_records import group_record
-from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, subscription
+from tests.coordination.groups import (
+    CHECK_MS,
+    REBALANCE_MS,
+    RETENTION_MS,
+    SESSION_MS,
+    Stage,
+    subscription,
+)
 
 NONE, INVALID_GROUP_ID, UNKNOWN_MEMBER, INVALID_REQUEST, MAX_SIZE_REACHED = 0, 24, 25, 42, 81
 ILLEGAL_GENERATION, FENCED, REBALANCE_IN_PROGRESS, METADATA_TOO_LARGE = 22, 82, 27, 12
@@ -88,6 +95,18 @@ def test_an_empty_group_goes_on_counting_generations(stage):
     assert stage.machine.list()[0]["protocol_type"] == "consumer"
     client.member_id = ""
     assert client.join().generation_id == 3
+
+
+def test_a_restart_prolongs_no_retention(stage):
+    client = stage.client()
+    stage.stable(client)
+    client.commit(7)
+    client.leave()
+    stage.after(RETENTION_MS // 2)
+    stage.restart()
+    stage.after(RETENTION_MS // 2 + CHECK_MS)
+    assert stage.offsets("g") == {}
+    assert stage.machine.list() == []
 
 
 def test_a_deleted_group_stays_deleted(stage):
@@ -219,6 +238,13 @@ def test_ids_and_groups_count_as_well(stage, monkeypatch):
     assert codes[-1] == MAX_SIZE_REACHED
     stage.after(SESSION_MS)
     assert stage.machine._size == 0
+
+
+def test_each_protocol_counts_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 1_000_000)
+    many = {f"p{at}": b"" for at in range(5_000)}
+    assert stage.client("a", group_id="a", protocols=many).join().code == NONE
+    assert stage.client("b", group_id="b").join().code == MAX_SIZE_REACHED
 
 
 def test_nothing_is_left_of_groups_that_are_gone(stage):

@@ -116,6 +116,7 @@ SUBSCRIPTION = Message(
     "subscription",
     Struct(topics=Array(String())),
     versions="0+",
+    units_max=1 << 16,
 )
 """What every version of a consumer's metadata begins with, behind the version."""
 
