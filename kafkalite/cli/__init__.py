@@ -32,6 +32,7 @@ MODULES = {
     "node": "node",
     "config": "config",
     "profile": "profiles",
+    "doctor": "doctor",
     "completion": "completion",
     "log": "log",
     "metrics": "metrics",

@@ -1,0 +1,415 @@
+"""kafkalite doctor: whether this machine and this data directory are fit for a broker.
+
+It looks, changes nothing but a small file that it writes to time the disk, and says of each thing
+whether it is well, and if not what to do.  A broker may run meanwhile or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib
+import os
+import platform
+import resource
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.command import argument, columns, command
+
+if TYPE_CHECKING:
+    from kafkalite.process.ready import Ready
+
+OK, WARNING, WRONG = "ok", "warning", "wrong"
+
+DESCRIPTORS_MIN, DESCRIPTORS_FEW = 256, 4_096
+MEMORY_FEW = 256 << 20
+FLUSHES = 9
+FLUSH_SLOW_S = 0.020
+FILL = b"x" * 4096
+ANSWER_S_MAX = 2.0
+CLOCK_AHEAD_S = 60.0
+CLOCK_NOT_SET = 1_700_000_000
+"""A time before this code was written: the clock was never set."""
+NOT_SYNCHRONISED = 5  # adjtimex's TIME_ERROR
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
+FLEETING = {"tmpfs", "ramfs"}
+LINES_SHOWN = 3
+COMPILED = ("codec", "loop", "offset_index", "record_batch", "records", "segment_walk", "wire")
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: str
+    what: str
+    found: str
+    advice: str = ""
+
+
+@command(
+    argument("--listen", metavar="HOST:PORT", help="where it is to listen (default: as last time)"),
+    DATA,
+    argument("--json", action="store_true", dest="as_json", help="print the findings as JSON"),
+)
+def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
+    """Look what is wrong with this machine or a data directory, and say what to do.
+
+    Limits, memory, clock, disk and its flush time, ports, the data directory, and the broker on it
+    if one runs.  The exit code is 1 if something is wrong, 0 if nothing is but what is only slow or
+    strange.
+
+    Examples:
+      kafkalite doctor
+      kafkalite doctor --data /var/lib/kafkalite --listen 0.0.0.0:9092 --json
+    """
+    from kafkalite.process.ready import running
+
+    directory = chosen(data)
+    try:
+        ready = running(directory)
+        findings = list(examined(directory, listen, ready))
+    except PermissionError as fault:
+        findings = [Finding(WRONG, "data directory", str(fault), "run this as its owner")]
+    if as_json:
+        import json
+
+        print(json.dumps({"data": str(directory), "findings": [f._asdict() for f in findings]}))
+    else:
+        print(columns(("", "what", "found"), ((f.level, f.what, f.found) for f in findings)))
+        for finding in findings:
+            if finding.advice:
+                print(f"{finding.level}: {finding.what}: {finding.advice}")
+    return int(any(finding.level == WRONG for finding in findings))
+
+
+def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
+    """Everything, one after the other."""
+    yield software()
+    yield descriptors()
+    yield memory()
+    yield clock(directory)
+    yield owner(directory)
+    yield kept(directory)
+    yield free_space(directory)
+    yield flush_time(directory)
+    yield from left_over(directory)
+    yield meeting_place()
+    yield from ports(directory, listen, ready)
+    yield from broker(directory, ready)
+
+
+# -- the machine ---------------------------------------------------------------------------------
+
+
+def software() -> Finding:
+    """Python, the compiled modules, the system."""
+    missing = []
+    for name in COMPILED:
+        try:
+            importlib.import_module(f"kafkalite._ext.{name}")
+        except ImportError:
+            missing.append(name)
+    words = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if missing:
+        advice = "build them: make build, or install kafkalite again"
+        return Finding(WRONG, "software", f"compiled modules lack: {', '.join(missing)}", advice)
+    if sys.platform != "linux":
+        return Finding(WRONG, "software", words, "the broker runs on Linux; clients run anywhere")
+    return Finding(OK, "software", words)
+
+
+def descriptors() -> Finding:
+    """How many files and connections a process may have open."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "without bound"
+    advice = "raise it: ulimit -Hn 65536, LimitNOFILE= of a service, --ulimit of a container"
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+        return Finding(WRONG, "open files", words, advice)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_FEW:
+        return Finding(WARNING, "open files", words, f"each partition takes a few; {advice}")
+    return Finding(OK, "open files", words)
+
+
+def memory() -> Finding:
+    """What is free; the page cache is what reads come from."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) << 10
+    cores = len(os.sched_getaffinity(0))
+    words = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
+    if available < MEMORY_FEW:
+        advice = "a broker takes tens of megabytes; what is read again comes from free memory"
+        return Finding(WARNING, "memory", words, advice)
+    return Finding(OK, "memory", words)
+
+
+def clock(directory: Path) -> Finding:
+    """Retention and timestamps go by it."""
+    now = time.time()
+    words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < CLOCK_NOT_SET:
+        return Finding(WRONG, "clock", words, "set it: records bear its time, and are kept by it")
+    newest = max(
+        (path.stat().st_mtime for path in directory.glob("*-*/*.log") if path.is_file()),
+        default=0.0,
+    )
+    if newest > now + CLOCK_AHEAD_S:
+        advice = "the log was written at a later time than it is now: the clock went back"
+        return Finding(WARNING, "clock", words, advice)
+    if not synchronised():
+        return Finding(OK, "clock", f"{words}, not known to be synchronised")
+    return Finding(OK, "clock", f"{words}, synchronised")
+
+
+def synchronised() -> bool:
+    """Whether the kernel says that somebody keeps its clock right."""
+    status = ctypes.create_string_buffer(256)  # struct timex, asked without setting anything
+    try:
+        return bool(0 <= ctypes.CDLL(None).adjtimex(status) < NOT_SYNCHRONISED)
+    except (OSError, AttributeError):
+        return False
+
+
+# -- the disk ------------------------------------------------------------------------------------
+
+
+def there(directory: Path) -> Path:
+    """The directory, or the nearest above it that is there."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return directory
+
+
+def owner(directory: Path) -> Finding:
+    """Whether it is ours to write."""
+    place = there(directory)
+    what = "data directory"
+    if not place.is_dir():
+        return Finding(WRONG, what, f"{place} is no directory", "name another with --data")
+    if not os.access(place, os.W_OK | os.X_OK):
+        found = f"{place} cannot be written by this user"
+        return Finding(WRONG, what, found, f"chown it to uid {os.getuid()}, or name another")
+    if place != directory:
+        return Finding(OK, what, f"{directory} will be made")
+    status = place.stat()
+    if status.st_uid != os.getuid():
+        found = f"{place} belongs to uid {status.st_uid}, and this is uid {os.getuid()}"
+        return Finding(WARNING, what, found, "run the broker as one user always")
+    if status.st_mode & 0o022:
+        advice = f"others may write into it: chmod go-w {place}"
+        return Finding(WARNING, what, f"{place}, mode {status.st_mode & 0o777:o}", advice)
+    return Finding(OK, what, str(place))
+
+
+def kept(directory: Path) -> Finding:
+    """Which file system it lies on, and whether that keeps what it is given."""
+    kind = file_system(there(directory))
+    if kind in REMOTE:
+        advice = "a flush there may not reach a disk, and locks may not hold; use a local disk"
+        return Finding(WARNING, "file system", kind, advice)
+    if kind in FLEETING:
+        return Finding(WARNING, "file system", kind, "all of it is gone when the machine is off")
+    return Finding(OK, "file system", kind)
+
+
+def file_system(place: Path) -> str:
+    """The type of the file system that a directory lies on; what the kernel's mounts say."""
+    wanted = os.stat(place).st_dev
+    device = f"{os.major(wanted)}:{os.minor(wanted)}"
+    kind = "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        head, _, tail = line.partition(" - ")
+        if head.split()[2] == device:
+            kind = tail.split()[0]
+    return kind
+
+
+def free_space(directory: Path) -> Finding:
+    """Against what the broker keeps free by default."""
+    from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
+
+    place = there(directory)
+    disk = os.statvfs(place)
+    free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    words = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
+    if free < min(MIN_FREE_MAX, size // MIN_FREE_SHARE):
+        advice = "below storage.min.free.bytes producers get an error: make room, or set less"
+        return Finding(WRONG, "free space", words, advice)
+    if disk.f_favail == 0 and disk.f_files:
+        return Finding(WRONG, "free space", f"{words}, no inode left", "remove files")
+    return Finding(OK, "free space", words)
+
+
+def flush_time(directory: Path) -> Finding:
+    """How long an acknowledgement waits for the disk with durability=fsync."""
+    place = there(directory)
+    try:
+        with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as file:
+            taken = [flushed_s(file.fileno()) for _ in range(FLUSHES)]
+    except OSError as fault:
+        words = f"{place}: {fault.strerror}"
+        return Finding(WRONG, "flush time", words, "a file cannot be written there")
+    median = statistics.median(taken)
+    words = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
+    if median > FLUSH_SLOW_S:
+        advice = "with durability=fsync each answer waits that long; `interval` and `os` do not"
+        return Finding(WARNING, "flush time", words, advice)
+    return Finding(OK, "flush time", words)
+
+
+def flushed_s(descriptor: int) -> float:
+    begun = time.monotonic()
+    os.write(descriptor, FILL)
+    os.fdatasync(descriptor)
+    return time.monotonic() - begun
+
+
+def left_over(directory: Path) -> Iterator[Finding]:
+    """What belongs to nothing, and how the last run ended."""
+    from kafkalite.process.ready import is_locked
+    from kafkalite.storage.layout import CLEAN_SHUTDOWN
+
+    if not directory.is_dir():
+        return
+    strays = sorted(path.name for path in directory.glob("**/*-stray") if path.is_dir())
+    if strays:
+        advice = "they belong to no topic: look at them (kafkalite log dump), then remove them"
+        yield Finding(WARNING, "strays", f"{len(strays)}, {strays[0]} the first", advice)
+    if is_locked(directory) or not (directory / "meta.properties").exists():
+        return
+    if (directory / CLEAN_SHUTDOWN).exists():
+        yield Finding(OK, "last end", "clean")
+    else:
+        yield Finding(OK, "last end", "not clean: the next start reads what was written last")
+
+
+def meeting_place() -> Finding:
+    """Where the broker's processes meet: a private directory for sockets."""
+    from kafkalite.process.run_directory import is_private, place_of_user
+
+    place = place_of_user()
+    if place.exists() and not is_private(place):
+        advice = f"it is to be this user's and of mode 700: chmod 700 {place}, or remove it"
+        return Finding(WRONG, "run directory", f"{place} lets others in", advice)
+    return Finding(OK, "run directory", str(place))
+
+
+# -- ports and the broker ------------------------------------------------------------------------
+
+
+def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
+    """Whether node 0 and the workers can listen where they would."""
+    from kafkalite.config.broker import LISTENERS, parse_listener
+    from kafkalite.process.listening import recall
+
+    if ready is not None:
+        taken = ", ".join(str(node["port"]) for node in ready["nodes"])
+        yield Finding(OK, "ports", f"{taken}: the broker's own")
+        return
+    default = parse_listener(LISTENERS.default[0])
+    asked = parse_listener(f"PLAINTEXT://{listen}") if listen else default
+    remembered = recall(directory)
+    wanted = [asked.port]
+    if remembered is not None and not remembered.free and remembered.ports[0] == asked.port:
+        wanted = sorted(remembered.ports.values())
+    if asked.port == 0:
+        yield Finding(OK, "ports", "free ones will be chosen")
+        return
+    for port in wanted:
+        why = cannot_listen(asked.host, port)
+        if why:
+            advice = "end that program, or choose another port with --listen"
+            yield Finding(WRONG, f"port {port}", f"{why}{holder(port)}", advice)
+        else:
+            yield Finding(OK, f"port {port}", "free")
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if first <= max(wanted) and min(wanted) <= last:
+        advice = "outgoing connections may get it while the broker is down; choose one outside"
+        yield Finding(WARNING, "port range", f"{first}-{last} is given to clients", advice)
+
+
+def cannot_listen(host: str, port: int) -> str:
+    """Why not; empty when one can."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+            trial.listen()
+        except OSError as fault:
+            return "taken" if fault.errno == errno.EADDRINUSE else str(fault.strerror)
+    return ""
+
+
+def holder(port: int) -> str:
+    """By whom, if it is a process that this user may look at."""
+    wanted = {f"socket:[{inode}]" for inode in inodes_listening(port)}
+    for descriptors_of in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            for descriptor in descriptors_of.iterdir():
+                if os.readlink(descriptor) in wanted:
+                    name = (descriptors_of.parent / "comm").read_text().strip()
+                    return f" by {name} (process {descriptors_of.parent.name})"
+        except OSError:
+            continue  # it ended, or is another user's
+    return ""
+
+
+def inodes_listening(port: int) -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
+    """Whether one runs, whether each node answers, and what it complained of last."""
+    from kafkalite.process.log_file import LINE, LOG_FILE
+    from kafkalite.process.ready import not_ready
+
+    if ready is None:
+        yield Finding(OK, "broker", not_ready(directory))
+    else:
+        for node in ready["nodes"]:
+            what = f"node {node['id']}"
+            fault = silent(node["host"], node["port"])
+            if fault:
+                advice = f"see {directory / LOG_FILE}"
+                yield Finding(WRONG, what, f"port {node['port']}: {fault}", advice)
+            else:
+                yield Finding(OK, what, f"{node['role']} on port {node['port']} answers")
+    try:
+        lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    said = [line for line in lines if LINE.match(line)]
+    if said:
+        advice = "the last: " + "; ".join(line[:200] for line in said[-LINES_SHOWN:])
+        yield Finding(WARNING, "log", f"{len(said)} warnings and errors", advice)
+
+
+def silent(host: str, port: int) -> str:
+    """Why a node does not answer; empty when it does."""
+    from kafkalite.process.asking import ANSWER_START, API_VERSIONS_REQUEST
+    from kafkalite.process.listening import reachable
+
+    try:
+        with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:
+            client.sendall(API_VERSIONS_REQUEST)
+            return "" if client.recv(ANSWER_START) else "it hangs up"
+    except OSError as fault:
+        return str(fault.strerror or fault)

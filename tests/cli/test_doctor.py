@@ -1,0 +1,167 @@
+"""The doctor is shown each illness for real, or as near to it as a test may come."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from kafkalite.cli import doctor, main
+from kafkalite.testing import Broker
+from tests.process.waiting import until
+
+
+def examined(directory, listen="127.0.0.1:0"):
+    """The findings, by what was looked at."""
+    return {each.what: each for each in doctor.examined(directory, listen, None)}
+
+
+def test_a_machine_and_a_new_directory_are_well(tmp_path, capsys):
+    assert main(["doctor", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0"]) == 0
+    said = capsys.readouterr().out
+    assert "wrong" not in said and "will be made" in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_as_json_each_finding_has_its_level(tmp_path, capsys):
+    assert main(["doctor", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["data"] == str(tmp_path)
+    assert {each["level"] for each in told["findings"]} <= {"ok", "warning"}
+
+
+def test_it_leaves_nothing_behind(tmp_path):
+    examined(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["doctor", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
+        assert main(words) == 1
+    said = capsys.readouterr().out
+    assert f"port {port}" in said and f"(process {os.getpid()})" in said
+    assert "choose another port with --listen" in said
+
+
+def test_a_port_that_clients_may_be_given_is_a_warning(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as given:
+        port = given.getsockname()[1]
+    assert examined(tmp_path, f"127.0.0.1:{port}")["port range"].level == "warning"
+    assert "port range" not in examined(tmp_path, "127.0.0.1:1024")
+
+
+@pytest.mark.parametrize(("limit", "level"), [(100, "wrong"), (1_000, "warning"), (10_000, "ok")])
+def test_few_descriptors_are_few_partitions(limit, level, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, limit))
+    assert doctor.descriptors().level == level
+
+
+def test_a_clock_that_was_never_set_is_wrong_and_one_that_went_back_is_strange(
+    tmp_path, monkeypatch
+):
+    log = tmp_path / "t-0" / "0.log"
+    log.parent.mkdir()
+    log.touch()
+    assert doctor.clock(tmp_path).level == "ok"
+    os.utime(log, (time.time() + 3600,) * 2)
+    assert doctor.clock(tmp_path).level == "warning"
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    assert doctor.clock(tmp_path).level == "wrong"
+
+
+def test_a_file_in_the_directorys_place_is_wrong(tmp_path):
+    (tmp_path / "file").touch()
+    assert doctor.owner(tmp_path / "file").level == "wrong"
+
+
+def test_a_directory_of_another_or_open_to_others_is_a_warning(tmp_path, monkeypatch):
+    tmp_path.chmod(0o777)
+    assert "chmod go-w" in doctor.owner(tmp_path).advice
+    tmp_path.chmod(0o700)
+    assert doctor.owner(tmp_path).level == "ok"
+    monkeypatch.setattr(os, "getuid", lambda: 12_345)
+    assert doctor.owner(tmp_path).level == "warning"
+
+
+def test_a_disk_that_is_nearly_full_is_wrong(tmp_path, monkeypatch):
+    real = os.statvfs(tmp_path)
+
+    class Full:
+        f_frsize, f_blocks, f_bavail, f_files, f_favail = 4096, real.f_blocks, 10, 100, 10
+
+    monkeypatch.setattr(os, "statvfs", lambda place: Full)
+    assert doctor.free_space(tmp_path).level == "wrong"
+
+
+@pytest.mark.parametrize(("kind", "level"), [("nfs4", "warning"), ("tmpfs", "warning")])
+def test_a_file_system_that_does_not_keep_is_a_warning(kind, level, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "file_system", lambda place: kind)
+    assert doctor.kept(tmp_path).level == level
+
+
+def test_the_file_system_is_the_one_the_kernel_names():
+    assert doctor.file_system("/proc") == "proc"
+
+
+def test_a_slow_disk_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "flushed_s", lambda descriptor: 0.5)
+    found = doctor.flush_time(tmp_path)
+    assert found.level == "warning" and "durability=fsync" in found.advice
+
+
+def test_a_directory_that_takes_no_file_has_no_flush_time(tmp_path):
+    assert doctor.flush_time(Path("/proc/self")).level == "wrong"
+
+
+def test_strays_are_named(tmp_path):
+    (tmp_path / "nodes" / "1" / "old-0.abc-stray").mkdir(parents=True)
+    (found,) = doctor.left_over(tmp_path)
+    assert found.level == "warning" and "old-0.abc-stray" in found.found
+
+
+def test_a_run_directory_that_lets_others_in_is_wrong(monkeypatch):
+    # A short path: what stands there is the place of sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        check_run_directory(Path(directory), monkeypatch)
+
+
+def check_run_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert doctor.meeting_place().level == "ok"
+    (tmp_path / "kafkalite").mkdir(mode=0o755)
+    assert doctor.meeting_place().level == "wrong"
+
+
+def test_a_broker_that_runs_is_asked_and_one_that_was_killed_is_noticed(capsys):
+    with Broker() as broker:
+        words = ["doctor", "--data", str(broker.data), "--json"]
+        assert main(words) == 0
+        told = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert "answers" in told["node 0"]["found"]
+        assert "the broker's own" in told["ports"]["found"]
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            assert main(words) == 1
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        told = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert told["node 0"]["level"] == "wrong"
+        broker.kill()
+        until(lambda: "not clean" in examined(broker.data)["last end"].found)
+
+
+def test_what_the_log_complained_of_is_repeated(tmp_path):
+    line = "2026-01-01 12:00:00,000 {} node-1 kafkalite.storage: {}\n"
+    log = line.format("INFO", "well") + line.format("ERROR", "flights-0 is damaged")
+    (tmp_path / "kafkalite.log").write_text(log)
+    found = examined(tmp_path)["log"]
+    assert found.level == "warning" and "flights-0 is damaged" in found.advice
