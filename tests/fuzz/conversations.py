@@ -34,7 +34,7 @@ RECEIVED = 1 << 16
 MAY_WAIT = {FETCH, JOIN_GROUP, SYNC_GROUP}
 """What is answered when something happens, or when a time is up that may be long."""
 
-LEFT_S, LOST_S = 0.3, 30.0
+LEFT_S, LOST_S = 1.0, 60.0
 """After how long such a one is left waiting for its answer, and any other has lost it."""
 
 VERSIONS = [

@@ -25,7 +25,7 @@ from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, batches, build
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 EVERY_S = 0.005
 
 

@@ -31,9 +31,13 @@ HEALTHY = "healthy"
 
 TOPICS = [f"fuzz-{number}" for number in range(6)]
 GROUPS = ["", *(f"group-{number}" for number in range(4))]
+KNOWN = {*TOPICS, *GROUPS}
 PARTITIONS_MAX = 24
 FOREIGN_MAX = 40
 TOPIC_RESOURCE = 2
+OTHER_RESOURCES = [16, 32]
+"""Client metrics and groups."""
+
 ODD = 0.03
 """How likely a field says anything at all."""
 
@@ -81,7 +85,8 @@ CHOICES: dict[str, list[Any]] = {
     "replica_id": [-1],
     "replication_factor": [1, -1],
     "resource_name": [*TOPICS, "0", ""],
-    "resource_type": [TOPIC_RESOURCE],
+    "resource_type": [TOPIC_RESOURCE, TOPIC_RESOURCE, *OTHER_RESOURCES],
+    "resource_types": [TOPIC_RESOURCE, *OTHER_RESOURCES],
     "response_partition_limit": [2000, 1],
     "session_epoch": [-1, 0, 1],
     "session_id": [0, 0, 1],
@@ -94,7 +99,7 @@ CHOICES: dict[str, list[Any]] = {
     "transactional_id": [None, None, None, "writer"],
 }
 NAMES = {
-    "configs": ["retention.ms", "cleanup.policy", "segment.bytes", "compression.type", "nonsense"],
+    "configs": ["retention.ms", "cleanup.policy", "segment.bytes", "metrics", "match", "nonsense"],
     "config_names": ["retention.ms", "max.message.bytes"],
     "configuration_keys": ["retention.ms", "segment.bytes"],
     "protocols": ["range", "roundrobin"],
@@ -103,7 +108,7 @@ NAMES = {
 }
 """What `name` is, by the array it stands in; anywhere else it is a topic's."""
 
-VALUES = ["1000", "compact", "delete", "lz4", "-1", "", "no number", None]
+VALUES = ["1000", "compact", "delete", "client_id=fuzz.*", "-1", "", "no number", None]
 
 
 def some_batches() -> list[bytes]:
@@ -223,7 +228,9 @@ class Sparing:
         if api is DELETE_TOPICS:
             return HEALTHY not in str(fields)
         if api in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS):
-            return all(each.resource_type == TOPIC_RESOURCE for each in fields.resources)
+            here = (TOPIC_RESOURCE, *OTHER_RESOURCES)
+            named = self.known(each.resource_name for each in fields.resources)
+            return named and all(each.resource_type in here for each in fields.resources)
         if fields.get("allow_auto_topic_creation") and fields.topics:
             return self.known(topic.name for topic in fields.topics)
         if "group_id" in fields:
@@ -239,7 +246,7 @@ class Sparing:
 
     def known(self, names: Any) -> bool:
         """Whether nothing more than a few names of nobody's choosing come into the world."""
-        foreign = {name for name in names if name is not None and name not in (*TOPICS, *GROUPS)}
+        foreign = {name for name in names if name is not None and name not in KNOWN}
         if len(self.foreign | foreign) > FOREIGN_MAX:
             return False
         self.foreign |= foreign
