@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
 from kafkalite.cli import profiles
-from kafkalite.cli.command import argument, key_value, warn
+from kafkalite.cli.command import argument, key_value, printable, warn
 from kafkalite.errors import Refusal
 from kafkalite.process.ready import default_data_directory, running
 
@@ -30,6 +30,7 @@ CONNECTION = (
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
+        type=printable,
         help="a broker of the cluster (default: the profile's, $KAFKALITE_BOOTSTRAP,"
         f" the broker that runs here, or {BOOTSTRAP_DEFAULT}; see kafkalite profile --help)",
     ),
@@ -129,6 +130,8 @@ class Cluster:
         profile: str | None = None,
     ) -> None:
         self.bootstrap, held, self.profile = found(bootstrap, profile)
+        if not self.bootstrap.isprintable():  # librdkafka would not survive it
+            raise Refusal(f"{self.bootstrap!r} is no address")
         self.properties = {**held, **dict(properties)}
         self.complaint = ""
         self.answered = False

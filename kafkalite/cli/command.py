@@ -112,9 +112,26 @@ def command(*arguments: Argument, name: str | None = None) -> Callable[[Function
     return enter
 
 
+def printable(text: str) -> str:
+    """An argument type: what a topic, a group and the like may be called on a command line."""
+    # What is not UTF-8 arrives as surrogates, which are not printable; librdkafka would crash.
+    if not text or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+    return text
+
+
+def utf8(text: str) -> str:
+    """An argument type: what can be sent as text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    return text
+
+
 def key_value(text: str) -> tuple[str, str]:
     """An argument type: KEY=VALUE, split at the first `=`."""
-    key, equals, value = text.partition("=")
+    key, equals, value = utf8(text).partition("=")
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return key, value

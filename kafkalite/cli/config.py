@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection
-from kafkalite.cli.command import Usage, argument, columns, command, nearest, say
+from kafkalite.cli.command import Usage, argument, columns, command, nearest, say, utf8
 from kafkalite.cli.resource import (
     APPEND,
     KINDS,
@@ -43,7 +43,13 @@ DRY_RUN = argument("--dry-run", action="store_true", help="only see whether it c
 
 @command(
     KIND,
-    argument("words", nargs="*", metavar="NAME KEY", help="the resource, then keys or patterns"),
+    argument(
+        "words",
+        nargs="*",
+        type=utf8,
+        metavar="NAME KEY",
+        help="the resource, then keys or patterns",
+    ),
     argument("-a", "--all", action="store_true", dest="whole", help="defaults as well"),
     argument("-v", "--verbose", action="store_true", help="where each value was looked for; docs"),
     JSON,
@@ -87,7 +93,13 @@ def values(
 
 @command(
     KIND,
-    argument("words", nargs="*", metavar="NAME KEY=VALUE", help="the resource, then what to set"),
+    argument(
+        "words",
+        nargs="*",
+        type=utf8,
+        metavar="NAME KEY=VALUE",
+        help="the resource, then what to set",
+    ),
     DRY_RUN,
     JSON,
     *CONNECTION,
@@ -117,7 +129,7 @@ def set_values(
 
 @command(
     KIND,
-    argument("words", nargs="*", metavar="NAME KEY", help="the resource, then the keys"),
+    argument("words", nargs="*", type=utf8, metavar="NAME KEY", help="the resource, then the keys"),
     DRY_RUN,
     JSON,
     *CONNECTION,
@@ -197,7 +209,7 @@ def addressed(kind: str, words: Sequence[str]) -> tuple[Resource, Sequence[str]]
     """The resource that the first words name, and the words after."""
     if kind == "cluster":
         return Resource(kind, ""), words
-    if not words:
+    if not words or not words[0].isprintable() or not words[0]:
         raise Usage(f"name the {kind}, as in: kafkalite config get {kind} NAME")
     return Resource(kind, words[0]), words[1:]
 

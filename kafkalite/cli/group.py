@@ -15,7 +15,7 @@ from confluent_kafka import ConsumerGroupType, KafkaError
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, Connection, sentences
-from kafkalite.cli.command import Usage, argument, columns, command, say
+from kafkalite.cli.command import Usage, argument, columns, command, printable, say
 from kafkalite.cli.group_offsets import (
     STATES,
     By,
@@ -33,7 +33,7 @@ from kafkalite.cli.reading import Place
 from kafkalite.cli.topic import refuse, settled
 from kafkalite.errors import Refusal
 
-NAMES = argument("names", nargs="+", metavar="GROUP", help="the groups' names")
+NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="the groups' names")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 SPANS = argument(
     "-t",

@@ -28,7 +28,7 @@ from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
-from kafkalite.cli.command import say
+from kafkalite.cli.command import printable, say
 from kafkalite.cli.reading import Place
 from kafkalite.cli.wire import Wire
 from kafkalite.errors import KafkaError as KafkaFault
@@ -273,7 +273,7 @@ def awake(ask: Callable[[], Future[Answer]]) -> Answer:
 
 def span(text: str) -> Span:
     """An argument type: TOPIC, or TOPIC:0,2-5."""
-    topic, colon, line = text.partition(":")
+    topic, colon, line = printable(text).partition(":")
     if not colon:
         return Span(topic, None)
     if not topic or not LINE.fullmatch(line):

@@ -27,14 +27,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, plain, sentences
-from kafkalite.cli.command import Usage, argument, command, key_value, say, warn
+from kafkalite.cli.command import Usage, argument, command, key_value, printable, say, warn
 from kafkalite.cli.membership import Membership
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
 
-TOPIC = argument("-t", "--topic", required=True, help="the topic")
+TOPIC = argument("-t", "--topic", required=True, type=printable, help="the topic")
 DELIMITER = argument(
     "-D", dest="delimiter", type=delimiter, default=b"\n", help="what ends a record (default: \\n)"
 )
@@ -296,12 +296,17 @@ def rest_of_ended_pipe(fd: int) -> int | None:
         "--topic",
         dest="named",
         metavar="TOPIC",
+        type=printable,
         action="append",
         default=[],
         help="the topic",
     ),
-    argument("topics", nargs="*", metavar="TOPIC", help="the same; several with -G"),
-    argument("-G", "--group", help="read as a member of this group, and commit how far"),
+    argument(
+        "topics", nargs="*", metavar="TOPIC", type=printable, help="the same; several with -G"
+    ),
+    argument(
+        "-G", "--group", type=printable, help="read as a member of this group, and commit how far"
+    ),
     argument("-p", "--partition", type=int, action="append", help="only this one; may be repeated"),
     argument(
         "-o",

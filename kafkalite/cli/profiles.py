@@ -28,7 +28,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kafkalite.cli.command import Usage, argument, columns, command, key_value, nearest, warn
+from kafkalite.cli.command import (
+    Usage,
+    argument,
+    columns,
+    command,
+    key_value,
+    nearest,
+    printable,
+    warn,
+)
 from kafkalite.errors import Refusal
 
 ADDRESS = "bootstrap.servers"
@@ -73,7 +82,9 @@ def list_profiles(as_json: bool) -> None:
 
 @command(
     NAME,
-    argument("-b", "--bootstrap", metavar="HOST:PORT", required=True, help="its brokers"),
+    argument(
+        "-b", "--bootstrap", metavar="HOST:PORT", type=printable, required=True, help="its brokers"
+    ),
     argument(
         "-X",
         dest="properties",

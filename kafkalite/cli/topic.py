@@ -31,13 +31,13 @@ from kafkalite.cli.clients import (
     plain,
     sentences,
 )
-from kafkalite.cli.command import Usage, argument, columns, command, key_value
+from kafkalite.cli.command import Usage, argument, columns, command, key_value, printable
 from kafkalite.cli.resource import SET, UNSET, Change, Configs, Resource
 from kafkalite.errors import Refusal
 
 Answer = TypeVar("Answer")
 
-NAMES = argument("names", nargs="+", metavar="TOPIC")
+NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable)
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 PARTITIONS_MAX = 100_000
 """What librdkafka takes."""
@@ -194,6 +194,7 @@ def delete(
         "-u",
         "--unset",
         dest="unset",
+        type=printable,
         action="append",
         default=[],
         metavar="KEY",

@@ -9,6 +9,10 @@ from tests.cli.conftest import Tell
 REFUSED = [
     (["get", "topic", "nobody"], 1, "topic nobody: "),
     (["get", "topic"], 2, "name the topic"),
+    (["get", "topic", ""], 2, "name the topic"),
+    (["get", "topic", "a\nb"], 2, "name the topic"),
+    (["get", "topic", "\udcff"], 2, "is not UTF-8"),
+    (["set", "cluster", "log.retention.ms=\udcff"], 2, "is not UTF-8"),
     (["get", "broker"], 2, "invalid choice: 'broker'"),
     (["get", "node", "9"], 1, "there is no node 9; there are 0"),
     (["get", "node", "zero"], 1, "there is no node zero"),

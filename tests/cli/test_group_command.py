@@ -206,6 +206,10 @@ def test_groups_are_deleted(tell, topic, group):
 
 
 REFUSED = [
+    (["describe", ""], 2, "'' is no name"),
+    (["describe", "a\nb"], 2, r"'a\nb' is no name"),
+    (["delete", "\udcff"], 2, "is no name"),
+    (["reset", "g", "-t", ":1", "--to", "1"], 2, "neither TOPIC nor TOPIC:PARTITIONS"),
     (["describe", "nobody"], 1, "group nobody does not exist (see: kafkalite group list)"),
     (["delete", "nobody"], 1, "group nobody: "),
     (["delete", "nobody", "-t", "t"], 1, "group nobody does not exist"),

@@ -1,0 +1,174 @@
+"""consume -G, from a shell's point of view: members share, commit what they wrote, and leave."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkalite.testing import Broker
+from tests.cli.conftest import TIMEOUT_S, Run, Tell
+from tests.process.waiting import until
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"sharing-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def member(kafka_broker: Broker, tmp_path: Path):
+    """Start `kafkalite consume -G`; what it prints goes to files, and it ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> Member:
+        names = [tmp_path / f"{kind}-{len(started)}" for kind in ("out", "err")]
+        with names[0].open("wb") as out, names[1].open("wb") as err:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "kafkalite", "consume", "-v", *words],
+                env={**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap},
+                stdout=out,
+                stderr=err,
+            )
+        started.append(process)
+        return Member(process, *names)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+class Member:
+    """One that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self.process = process
+        self.out = out
+        self.err = err
+
+    @property
+    def told(self) -> list[str]:
+        """What it has told of its partitions so far: `is given t:0`."""
+        lines = self.err.read_text().splitlines()
+        return [re.sub(r"^group \S+: \S+ ", "", line) for line in lines]
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+
+def consumed(run: Run, *words: str) -> bytes:
+    ended = run("consume", *words)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def lag(tell: Tell, group: str) -> int:
+    (found,) = tell("group", "describe", group, "--json").json
+    return found["lag"]
+
+
+def test_a_group_goes_on_where_it_was(run, tell, kafka_topic, group):
+    run("produce", "-t", kafka_topic, given=b"1\n2\n3\n4\n5\n")
+    assert consumed(run, "-G", group, kafka_topic, "-c", "2") == b"1\n2\n"
+    assert lag(tell, group) == 3
+    assert consumed(run, "-G", group, "-t", kafka_topic, "-e") == b"3\n4\n5\n"
+    assert consumed(run, "-G", group, kafka_topic, "-e") == b""
+    tell("group", "reset", group, "--all-topics", "--to", "4")
+    assert consumed(run, "-G", group, kafka_topic, "-e") == b"5\n"
+
+
+@pytest.mark.parametrize("kafka_topic", [3], indirect=True)
+def test_a_member_reads_several_topics_and_tells_what_it_is_given(
+    run, kafka_topic, kafka_broker, group
+):
+    other = kafka_broker.topic()
+    for topic, partition in (kafka_topic, "2"), (other, "0"):
+        run("produce", "-t", topic, "-p", partition, given=b"x\n")
+    ended = run("consume", "-G", group, kafka_topic, "-t", other, "-e", "-J", "-v")
+    assert ended.returncode == 0
+    records = [json.loads(line) for line in ended.stdout.splitlines()]
+    found = sorted((record["topic"], record["partition"]) for record in records)
+    assert found == sorted([(kafka_topic, 2), (other, 0)])
+    given, returned = ended.stderr.decode().splitlines()
+    spans = " ".join(sorted([f"{kafka_topic}:0-2", f"{other}:0"]))
+    assert re.fullmatch(rf"group {group}: \S+ is given {re.escape(spans)}", given)
+    assert re.fullmatch(rf"group {group}: \S+ gives back {re.escape(spans)}", returned)
+
+
+def test_a_new_group_may_begin_at_the_end(run, kafka_topic, group):
+    run("produce", "-t", kafka_topic, given=b"old\n")
+    assert consumed(run, "-G", group, kafka_topic, "-o", "end", "-e") == b""
+
+
+@pytest.mark.parametrize("kafka_topic", [2], indirect=True)
+def test_two_members_share_and_one_takes_over_what_the_other_leaves(
+    run, tell, kafka_topic, group, member
+):
+    first = member("-G", group, kafka_topic)
+    until(lambda: first.told == [f"is given {kafka_topic}:0-1"])
+    second = member("-G", group, kafka_topic)
+    until(lambda: len(first.told) == 3 and len(second.told) == 1)
+    assert first.told[1] == f"gives back {kafka_topic}:0-1"
+    shares = {first.told[2], second.told[0]}
+    assert shares == {f"is given {kafka_topic}:0", f"is given {kafka_topic}:1"}
+    for partition in "0", "1":
+        run("produce", "-t", kafka_topic, "-p", partition, given=b"x\n")
+    until(lambda: first.out.read_bytes() == second.out.read_bytes() == b"x\n")
+    assert second.end(signal.SIGINT) == 130
+    until(lambda: first.told[-1] == f"is given {kafka_topic}:0-1")
+    assert first.end(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert lag(tell, group) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_member_that_is_ended_commits_and_leaves_at_once(
+    number, run, tell, kafka_topic, group, member
+):
+    run("produce", "-t", kafka_topic, given=b"1\n2\n3\n")
+    ended = member("-G", group, kafka_topic)
+    until(lambda: ended.out.read_bytes() == b"1\n2\n3\n")
+    ended.end(number)
+    (found,) = tell("group", "describe", group, "--json").json
+    assert (found["state"], found["members"], found["lag"]) == ("Empty", [], 0)
+
+
+def test_what_nobody_took_is_not_committed(run, tell, kafka_topic, kafka_broker, group):
+    run("produce", "-t", kafka_topic, given=b"x" * 99 + b"\n" + b"y\n" * 50_000)
+    words = [sys.executable, "-m", "kafkalite", "consume", "-G", group, kafka_topic]
+    env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == 141
+    assert 0 < lag(tell, group) <= 50_001
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["-G", "g", "nowhere"], 1, "topic 'nowhere': Unknown topic"),
+        (["-G", "g", "t", "-p", "0"], 2, "-p and -G exclude each other"),
+        (["-G", "g", "t", "-o", "5"], 2, "beginning or end (kafkalite group reset"),
+        (["-G", "g"], 2, "name the topic: -t TOPIC"),
+        (["t", "u"], 2, "several topics are read by a group (-G)"),
+        (["-G", "", "t"], 2, "'' is no name"),
+        (["-G", "g\udcff", "t"], 2, "is no name"),
+    ],
+)
+def test_a_group_asked_for_wrongly_is_one_sentence(words, code, sentence, run):
+    ended = run("consume", *words)
+    assert (ended.returncode, ended.stdout) == (code, b"")
+    assert sentence in ended.stderr.decode()
+    assert ended.stderr.count(b"\n") == 1
