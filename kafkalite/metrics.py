@@ -9,10 +9,11 @@ A page is one file in the run directory, written whole by its one owner:
     {"node": 1, "pid": 17, "at_ms": …,
      "families": [[name, kind, sentence, [[labels, value], …]], …]}
 
-`at_ms` is the machine's monotonic time: a page whose owner has died, or hangs, grows old, and is
-believed no more after `FRESH_MS`.  Whoever takes the owner's place begins a page of its own, and
-from zero: what reads counters knows that they begin again with a process.  One killed by the
-kernel takes what it counted since its last page with it, a second's worth.
+`at_ms` is the machine's monotonic time: a page whose owner hangs grows old, and is believed no
+more after `FRESH_MS`; one whose owner has died is not believed at all.  Whoever takes the owner's
+place begins a page of its own, and from zero: what reads counters knows that they begin again with
+a process.  One killed by the kernel takes what it counted since its last page with it, a second's
+worth.
 
 A reader believes nothing: a page that is torn, too large, or says what no page says, is none.
 
@@ -145,6 +146,7 @@ def read_pages(run_directory: Path, now_ms: int) -> list[Read]:
         and (page := read_page(run_directory / name)) is not None
         and page.node_id == int(named[1])
         and -FRESH_MS <= now_ms - page.at_ms <= FRESH_MS
+        and os.path.exists(f"/proc/{page.pid}")
     ]
     return sorted(pages, key=lambda page: page.node_id)
 

@@ -233,3 +233,21 @@ def test_an_exporter_alone_says_when_no_broker_is_there(tmp_path):
         assert ("kafkalite_group_lag_up",) in scraped.samples
         alone.terminate()
         assert alone.wait(30) == 0
+
+
+def test_a_killed_worker_counts_anew_and_no_total_is_too_large(scraped):
+    broker = scraped(workers=1)
+    produced(broker, "flights", 50)
+    name = TOPIC.format("messagesin")
+    until(lambda: broker.whole(name, topic="flights") == 50)
+    (worker,) = (node["pid"] for node in broker.broker.ready["nodes"] if node["id"] == 1)
+    os.kill(worker, signal.SIGKILL)
+    up = ("kafkalite_node_up", ("broker", "1"))
+    start_time = ("process_start_time_seconds", ("broker", "1"))
+    before = broker.samples.get(start_time)
+    until(lambda: up in (now := broker.samples) and now.get(start_time) != before)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(7):
+        producer.produce("flights", b"v")
+    assert producer.flush(30) == 0
+    until(lambda: broker.whole(name, topic="flights") == 7)
