@@ -81,6 +81,9 @@ Decision: TypeAlias = Result[list[Reply]]
 SIZE_MAX = 256 << 20
 OFFSETS_SIZE_MAX = 1 << 30
 """What all groups together may hold in memory, about: beyond it nobody new gets in."""
+SMALL_SIZE = 64 << 10
+"""Who says more than this gets in only while half of the room is free, so that few who say much
+keep out nobody who says little."""
 
 TICK_COUNT_MAX = 1_000
 """How many deadlines one tick looks after."""
@@ -163,7 +166,8 @@ class GroupCoordinator:
             if request.member_id:
                 raise UnknownMemberId()
             group = ClassicGroup(group_id)
-        self._check_room(sum(len(each.metadata) for each in request.protocols))
+        before = group.members.size_of(request.member_id, request.group_instance_id)
+        self._check_room(sum(len(each.metadata) for each in request.protocols), before)
         names = [protocol.name for protocol in request.protocols]
         _check_texts(request.group_instance_id, request.protocol_type, *names)
         turn = self._turn(now_ms, wall_ms)
@@ -178,7 +182,8 @@ class GroupCoordinator:
     ) -> Decision:
         """SyncGroup: bring the assignment, or wait for it."""
         group = self._group(request.group_id)
-        self._check_room(sum(len(each.assignment) for each in request.assignments))
+        before = sum(len(member.assignment) for member in group.members)
+        self._check_room(sum(len(each.assignment) for each in request.assignments), before)
         turn = self._turn(now_ms, wall_ms)
         group.sync(request, turn, token)
         return self._decided(turn, token, group)
@@ -513,8 +518,10 @@ class GroupCoordinator:
         self._groups.pop(group.group_id, None)
         self._size -= self._sizes.pop(group.group_id, 0)
 
-    def _check_room(self, more: int) -> None:
-        if self._size + more > SIZE_MAX:
+    def _check_room(self, size: int, before: int) -> None:
+        """Whether there is room for so much in place of what was there before."""
+        bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
+        if size > before and self._size + size - before > bound:
             raise GroupMaxSizeReached(
                 "The groups hold as much memory as they may for what their members say and are"
                 " assigned; have fewer members, or members that say less."

@@ -178,6 +178,11 @@ class Members:
         member.assignment = assignment
         self.weigh(member)
 
+    def size_of(self, member_id: str, instance_id: str | None) -> int:
+        """What the member takes that this is, or takes the place of; 0 for a new one."""
+        member = self.by_id.get(member_id) or self.by_instance.get(instance_id or "")
+        return 0 if member is None else member.size
+
     def weigh(self, member: Member) -> None:
         """Take its size anew."""
         self.size -= member.size

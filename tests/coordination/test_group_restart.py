@@ -206,7 +206,7 @@ def test_a_strange_record_makes_a_group_that_can_be_used(stage, changed):
 
 
 def test_what_members_say_is_bounded_over_all_groups(stage, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 5_000_000)
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
     big = {"range": bytes(1_000_000)}
     clients = [stage.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
     codes = [client.join().code for client in clients]
@@ -216,15 +216,27 @@ def test_what_members_say_is_bounded_over_all_groups(stage, monkeypatch):
     assert clients[-1].join().code == NONE
 
 
+def test_a_member_of_a_full_coordinator_may_say_the_same_again(stage, monkeypatch):
+    first = stage.client("a", protocols={"range": bytes(1_000_000)})
+    second = stage.client("b", protocols={"range": bytes(10)}, instance_id="i")
+    stage.stable(first, second)
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 0)
+    assert first.join().waits
+    second.member_id = ""
+    assert second.join().code == NONE
+    assert first.joined.code == NONE
+    stage.sync(first, second)
+    assert stage.client("c").ask_to_join().code == MAX_SIZE_REACHED
+
+
 def test_what_a_leader_assigns_counts_as_well(stage, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 5_000_000)
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
     client = stage.client()
     stage.joined(client)
     assert client.sync({client.member_id: bytes(6_000_000)}).code == MAX_SIZE_REACHED
     assert client.sync({client.member_id: bytes(4_000_000)}).code == NONE
-    assert stage.client("b", protocols={"range": bytes(2_000_000)}).ask_to_join().code == (
-        MAX_SIZE_REACHED
-    )
+    other = stage.client("b", group_id="b", protocols={"range": bytes(2_000_000)})
+    assert other.ask_to_join().code == MAX_SIZE_REACHED
 
 
 def test_ids_and_groups_count_as_well(stage, monkeypatch):
