@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -21,6 +22,8 @@ DATA = argument(
     type=Path,
     help="the broker's directory (default: $XDG_DATA_HOME/kafkalite or ~/.local/share/kafkalite)",
 )
+
+JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 LOOK_S = 0.02
 NEVER: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
@@ -96,8 +99,11 @@ def start(
     return launcher.start(options)
 
 
-@command(DATA, argument("--json", action="store_true", help="print what the ready file holds"))
-def status(data: Path | None, json: bool) -> int:
+@command(
+    DATA,
+    argument("--json", action="store_true", dest="as_json", help="print what the ready file holds"),
+)
+def status(data: Path | None, as_json: bool) -> int:
     """Say whether a broker runs on a data directory, and where.
 
     The exit code is 0 if one runs and answers, 1 if not.
@@ -112,7 +118,7 @@ def status(data: Path | None, json: bool) -> int:
     ready = running(directory)
     if ready is None:
         raise Refusal(not_ready(directory))
-    if json:
+    if as_json:
         sys.stdout.write(text_of(ready))
         return 0
     print(f"running     {ready['bootstrap']} (cluster {ready['cluster_id']})")
@@ -125,8 +131,8 @@ def status(data: Path | None, json: bool) -> int:
     return 0
 
 
-@command(DATA)
-def stop(data: Path | None) -> int:
+@command(DATA, JSON)
+def stop(data: Path | None, as_json: bool) -> int:
     """End the broker that runs on a data directory, and wait until it is gone.
 
     One that has not come up yet is ended as well.
@@ -142,12 +148,16 @@ def stop(data: Path | None) -> int:
     pid, launcher = found(directory, "there is nothing to stop")
     tell(launcher, signal.SIGTERM, directory, pid)
     select.select([launcher], [], [])  # readable once the process has ended
-    print(f"stopped     {ready['bootstrap'] if ready else f'process {pid}, which was not ready'}")
+    if as_json:
+        print(json.dumps({"bootstrap": ready["bootstrap"] if ready else None, "pid": pid}))
+    else:
+        where = ready["bootstrap"] if ready else f"process {pid}, which was not ready"
+        print(f"stopped     {where}")
     return 0
 
 
-@command(DATA)
-def restart(data: Path | None) -> int:
+@command(DATA, JSON)
+def restart(data: Path | None, as_json: bool) -> int:
     """Go over to the code and the config file as they are now, without refusing a client.
 
     The new code is tried first; if it does not start, the broker goes on as it was.  Then its
@@ -181,10 +191,13 @@ def restart(data: Path | None) -> int:
             raise Refusal(said["failed"])
         for node in now["nodes"]:
             if pids.get(node["id"]) not in (node["pid"], None):
-                print(f"renewed     node {node['id']}, pid {node['pid']}", flush=True)
                 pids[node["id"]] = node["pid"]
+                if not as_json:
+                    print(f"renewed     node {node['id']}, pid {node['pid']}", flush=True)
         if now["restarts"] > ready["restarts"] and not said["renewing"]:
-            print(f"restarted   {now['bootstrap']}")
+            nodes = [{"id": node["id"], "pid": node["pid"]} for node in now["nodes"]]
+            fields = {"bootstrap": now["bootstrap"], "nodes": nodes}
+            print(json.dumps(fields) if as_json else f"restarted   {now['bootstrap']}")
             return 0
 
 
