@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kafkalite.errors import (
@@ -63,10 +64,13 @@ class RequestCounts:
         """Count the error codes of a response shaped like the schema, to the second depth: an
         answer, its topics, their partitions."""
         for path in self.paths:
-            for entry in entries(response, path):
-                code = entry.get("error_code")
-                if code:
-                    self.errors[code] += 1
+            entries: Sequence[Mapping[str, Any]] = [response]
+            for name in path:
+                # Large answers have one long list at the end, which one comprehension goes over.
+                lists = [entry.get(name) or () for entry in entries]
+                entries = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
+            for code in [code for entry in entries if (code := entry.get("error_code"))]:
+                self.errors[code] += 1
 
     def failed_entries(self, response: Mapping[str, Any]) -> None:
         """The same for what Produce and Fetch answer."""
@@ -86,15 +90,6 @@ def error_paths(struct: Struct) -> Iterator[Path]:
         elif isinstance(field, Array) and isinstance(field.element, Struct):
             for path in error_paths(field.element):
                 yield (name, *path)
-
-
-def entries(response: Mapping[str, Any], path: Path) -> Iterator[Mapping[str, Any]]:
-    """What stands at the end of a path."""
-    if not path:
-        yield response
-        return
-    for entry in response.get(path[0]) or ():
-        yield from entries(entry, path[1:])
 
 
 class Traffic:
