@@ -198,33 +198,39 @@ class Conversation:
         return made
 
     def await_leaders(self, name: str, partitions: int) -> None:
-        """Come back when every partition serves; what Metadata says may run ahead of that."""
-        self.await_metadata(name, lambda found: is_led(found, partitions))
-        wanted = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
-        body = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
-        begun = time.monotonic()
-        while True:
-            answer = self.quietly(offsets.LIST_OFFSETS, 4, body)
-            assert answer is not None
-            if not any(part.error_code for part in answer.topics[0].partitions):
-                return
-            assert time.monotonic() - begun < WAIT_S, f"{name} does not serve: {answer}"
-            time.sleep(0.002)
+        """Come back when every partition serves; what Metadata says may run ahead of that.
 
-    def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> None:
+        Those that are led elsewhere are not asked for."""
+        led = self.await_metadata(name, lambda found: is_led(found, partitions))
+        ports = {node.node_id: node.port for node in led.brokers}
+        here = [
+            part.partition_index
+            for part in led.topics[0].partitions
+            if ports[part.leader_id] == self.address[1]
+        ]
+        wanted = [{"partition_index": index, "timestamp": -1} for index in here]
+        body = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
+        self.await_answer(
+            offsets.LIST_OFFSETS, 4, body,
+            lambda found: not any(part.error_code for part in found.topics[0].partitions),
+        )  # fmt: skip
+
+    def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> Fields:
         """Come back when what this broker says of the topic is what the scene waits for."""
         body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
-        self.await_answer(cluster.METADATA, 9, body, lambda answer: wanted(answer.topics[0]))
+        return self.await_answer(
+            cluster.METADATA, 9, body, lambda answer: wanted(answer.topics[0])
+        )
 
     def await_answer(
         self, api: Api, version: int, body: Mapping[str, object], wanted: Callable[[Fields], bool]
-    ) -> None:
+    ) -> Fields:
         """Come back when this is answered as the scene waits for it."""
         begun = time.monotonic()
         while True:
             answer = self.quietly(api, version, body)
             if answer is not None and wanted(answer):
-                return
+                return answer
             assert time.monotonic() - begun < WAIT_S, f"{api.name} stays {answer}"
             time.sleep(0.002)
 

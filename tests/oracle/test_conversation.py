@@ -1,0 +1,31 @@
+"""How an answer is written down, so that two brokers can share it."""
+
+from __future__ import annotations
+
+from tests.oracle.conversation import Conversation, kept, veiled
+
+TOPICS = {"brokers": [{"node_id": 0}], "topics": [{"name": "a", "error_code": 0}, {"name": "b"}]}
+
+
+def test_only_what_bears_the_name_is_kept_of_what_has_names():
+    assert kept(TOPICS, "a") == {**TOPICS, "topics": [{"name": "a", "error_code": 0}]}
+
+
+def test_a_veil_leaves_that_something_was_told():
+    told = {"results": [{"log_dir": "/somewhere", "size": 7, "usable": -1}]}
+    shown = {"results": [{"log_dir": "told", "size": 7, "usable": -1}]}
+    assert veiled(told, ("log_dir", "usable")) == shown
+
+
+def test_ids_have_the_order_in_which_they_appeared_and_members_that_of_what_they_want():
+    one, other = (f"oracle-0b0e7a4c-9c53-4a7e-8b1c-{end:012}" for end in (1, 2))
+    listed = [{"member_id": one, "metadata": b"z"}, {"member_id": other, "metadata": b"a"}]
+    talk = Conversation("127.0.0.1:1", "a scene")
+    assert talk.plain({"members": listed, "leader": one}) == {
+        "members": [
+            {"member_id": "member-1", "metadata": "61"},
+            {"member_id": "member-2", "metadata": "7a"},
+        ],
+        "leader": "member-2",
+    }
+    assert talk.plain({"member_id": "nobody"}) == {"member_id": "nobody"}
