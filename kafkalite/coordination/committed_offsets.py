@@ -7,9 +7,10 @@ its commits, after the commit; and of a group at work only for topics it reads n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.group_records import (
     NO_TIME,
     GroupRecord,
@@ -28,6 +29,10 @@ class Committed(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
+
+
+def _may_be_one(topic_id: bytes, other_id: bytes) -> bool:
+    return topic_id == other_id or NO_ID in (topic_id, other_id)
 
 
 class CommittedOffsets:
@@ -50,17 +55,24 @@ class CommittedOffsets:
         return sum(map(len, self._groups.get(group_id, {}).values()))
 
     def fetch(
-        self, group_id: str, wanted: Mapping[str, Iterable[int]] | None
+        self,
+        group_id: str,
+        wanted: Mapping[str, Iterable[int]] | None,
+        id_of: Callable[[str], bytes],
     ) -> dict[str, dict[int, Committed]]:
-        """What there is of what is wanted; of everything when that is None."""
+        """What there is of what is wanted; of everything when that is None.
+
+        What was committed of a topic with another id is of one that had the name before.
+        """
         topics = self._groups.get(group_id, {})
         found: dict[str, dict[int, Committed]] = {}
         for topic in topics if wanted is None else wanted:
             partitions = topics.get(topic, {})
+            topic_id = id_of(topic)
             there = {
                 index: Committed(*partitions[index][:3])
                 for index in (partitions if wanted is None else wanted[topic])
-                if index in partitions
+                if index in partitions and _may_be_one(topic_id, partitions[index].topic_id)
             }
             if there:
                 found[topic] = there

@@ -61,10 +61,10 @@ from kafkalite.errors import (
     OffsetMetadataTooLarge,
     UnknownMemberId,
 )
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.group_records import (
     NO_EPOCH,
-    NO_ID,
     NO_TIME,
     OFFSET_COMMIT,
     GroupRecord,
@@ -288,10 +288,16 @@ class GroupCoordinator:
         return self._decided(turn, token)
 
     def fetch_offsets(
-        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None
+        self,
+        group_id: str,
+        wanted: Mapping[str, Sequence[int]] | None,
+        id_of: Callable[[str], bytes] = lambda topic: NO_ID,
     ) -> dict[str, dict[int, Committed]]:
-        """What a group has committed, by topic and partition; everything when None is wanted."""
-        return self.offsets.fetch(group_id, wanted)
+        """What a group has committed, by topic and partition; everything when None is wanted.
+
+        `id_of` gives the id of the topic that has a name now, where that is known.
+        """
+        return self.offsets.fetch(group_id, wanted, id_of)
 
     def forget_topics(self, names: Iterable[str]) -> Decision:
         """These topics are deleted, and nobody has read them any more.

@@ -18,6 +18,7 @@ from kafkalite.coordination.group_coordinator import (
     GroupLimits,
 )
 from kafkalite.errors import KafkaError, KafkaStorageError
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import group_records
 from kafkalite.protocol.schemas.groups import (
@@ -186,6 +187,7 @@ class Stage:
         member_id: str = "",
         instance_id: str | None = None,
         metadata: str = "",
+        topic_id: bytes = NO_ID,
         version: int = 9,
         **options: Any,
     ) -> Asked:
@@ -199,7 +201,7 @@ class Stage:
             **options,
         )
         commits = [
-            Commit(topic, index, offset, 0 if version > 5 else -1, metadata)
+            Commit(topic, index, offset, 0 if version > 5 else -1, metadata, topic_id)
             for (topic, index), offset in offsets.items()
         ]
         return self.ask(

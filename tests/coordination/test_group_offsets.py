@@ -125,6 +125,23 @@ def test_what_is_asked_for_and_not_there_is_left_out(stage):
     assert stage.machine.fetch_offsets("nobody", None) == {}
 
 
+def test_what_was_committed_of_a_topic_that_had_the_name_before_is_not_there(stage):
+    old, new = bytes(range(16)), bytes(range(1, 17))
+    stage.commit("g", {("t", 0): 7}, topic_id=old)
+    stage.commit("g", {("t", 1): 8}, topic_id=new)
+    stage.commit("g", {("t", 2): 9})
+
+    def fetched(wanted, topic_id):
+        return [*stage.machine.fetch_offsets("g", wanted, lambda _: topic_id).get("t", {})]
+
+    for wanted in (None, {"t": [0, 1, 2]}):
+        assert fetched(wanted, old) == [0, 2]
+        assert fetched(wanted, new) == [1, 2]
+        assert fetched(wanted, bytes(16)) == [0, 1, 2]
+    stage.restart()
+    assert fetched(None, new) == [1, 2]
+
+
 def test_what_all_groups_commit_is_bounded(stage, monkeypatch):
     monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 10_000)
     codes = [stage.commit("g", {("t", at): 1}, metadata="x" * 1_000).code for at in range(20)]

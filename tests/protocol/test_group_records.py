@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.errors import CorruptMessage
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import group_records
 from kafkalite.protocol.schemas.group_records import (
     GROUP_METADATA_KEY,
-    NO_ID,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
     Offset,

@@ -23,6 +23,7 @@ no open transactions every offset is stable, so `require_stable` asks for nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.groups import Decide
@@ -89,9 +90,7 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
     faults = {key: fault for key in keys if (fault := _no_coordinator(caller, key_type, key))}
 
     def respond(fault: KafkaError | None = None) -> Response:
-        found = [
-            {"key": key, **_coordinator(node, caller, faults.get(key, fault))} for key in keys
-        ]
+        found = [{"key": key, **_coordinator(node, caller, faults.get(key, fault))} for key in keys]
         if caller.version >= 4:
             return {"coordinators": found}
         del found[0]["key"]
@@ -99,8 +98,10 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
 
     if len(faults) == len(keys) or CONSUMER_OFFSETS in node.image.topics:
         return respond()
-    return _make_topic(node).map(lambda _: respond()).recover(
-        lambda fault: respond(CoordinatorNotAvailable(str(fault)))
+    return (
+        _make_topic(node)
+        .map(lambda _: respond())
+        .recover(lambda fault: respond(CoordinatorNotAvailable(str(fault))))
     )
 
 
@@ -275,8 +276,12 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Response | Later[
             entries.open.append((answers[-1], (there.name, index)))
             commits.append(
                 Commit(
-                    there.name, index, part.committed_offset, part.committed_leader_epoch,
-                    part.committed_metadata or "", there.topic_id,
+                    there.name,
+                    index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata or "",
+                    there.topic_id,
                 )  # fmt: skip
             )
 
@@ -372,10 +377,17 @@ def _fetched(node: Node, caller: Caller, group: Any) -> Later[Response]:
     try:
         caller.must(DESCRIBE, GROUP, group_id)
         look = None if group.topics is None else names
-        found = node.groups.look(group_id, lambda groups: groups.fetch_offsets(group_id, look))
+        found = node.groups.look(
+            group_id, lambda groups: groups.fetch_offsets(group_id, look, partial(_id_of, node))
+        )
     except KafkaError as fault:
         return Later.of(refuse(fault))
     return found.map(respond).recover(refuse)
+
+
+def _id_of(node: Node, name: str) -> bytes:
+    there = node.image.topics.get(name)
+    return NO_ID if there is None else there.topic_id
 
 
 def _describable(node: Node, caller: Caller, topic: Any) -> str | KafkaError:
@@ -497,9 +509,7 @@ def _described(node: Node, request: Any, caller: Caller, group_id: str) -> Later
 
     try:
         caller.must(DESCRIBE, GROUP, group_id)
-        found = node.groups.look(
-            group_id, lambda groups: groups.describe(group_id, caller.version)
-        )
+        found = node.groups.look(group_id, lambda groups: groups.describe(group_id, caller.version))
     except KafkaError as fault:
         return Later.of(refuse(fault))
     return found.map(respond).recover(refuse)

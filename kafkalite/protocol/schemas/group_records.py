@@ -21,6 +21,7 @@ from struct import error as Unpackable
 from typing import Any, NamedTuple
 
 from kafkalite.errors import CorruptMessage, InvalidRequest
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import ANSWER_UNITS_MAX, Message
 from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
 
@@ -29,7 +30,6 @@ GROUP_METADATA = "GroupMetadata"
 
 NO_TIME = -1
 NO_EPOCH = -1
-NO_ID = bytes(16)
 
 
 class OffsetKey(NamedTuple):
