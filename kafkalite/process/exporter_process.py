@@ -21,6 +21,7 @@ from pathlib import Path
 
 from kafkalite.config.broker import Listener
 from kafkalite.errors import Refusal
+from kafkalite.process.log_file import LOG_FILE
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
@@ -91,13 +92,14 @@ class ExporterProcess:
         command = [sys.executable, "-m", "kafkalite", "metrics", "--data", str(self.data)]
         stdin, self._leash = os.pipe2(os.O_CLOEXEC)
         try:
-            self.process = subprocess.Popen(
-                [*command, "--descriptor", str(descriptor)],
-                stdin=stdin,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[descriptor],
-            )
+            with open(self.data / LOG_FILE, "ab") as said:  # why it ends, should it
+                self.process = subprocess.Popen(
+                    [*command, "--descriptor", str(descriptor)],
+                    stdin=stdin,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    pass_fds=[descriptor],
+                )
             self._pidfd = os.pidfd_open(self.process.pid)
         except OSError as fault:
             log.error("the metrics exporter cannot be started: %s", fault.strerror)

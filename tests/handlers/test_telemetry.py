@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.client_telemetry import INSTANCES_MAX, KEPT_MS_MIN
+from kafkalite.broker.client_telemetry import INSTANCES_MAX, KEPT_MS_MIN, Pusher
 from kafkalite.ids import METADATA_ID, NO_ID, new_id
+from kafkalite.metrics import Push, read_push
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.configs import (
     GET_TELEMETRY_SUBSCRIPTIONS,
@@ -247,3 +250,36 @@ def test_a_subscription_that_is_gone_asks_for_nothing(broker):
     assert list(get(broker).requested_metrics) == ["m"]
     subscribe(broker, metrics=None)
     assert list(get(broker).requested_metrics) == []
+
+
+# -- the way to the exporter ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def pusher(tmp_path):
+    pusher = Pusher(tmp_path / "pushes")
+    yield pusher
+    pusher.close()
+
+
+def test_nobody_there_is_nobody_waited_for(pusher, tmp_path):
+    push = Push({}, 0, 1, b"")
+    assert not pusher(push)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
+        taker.bind(str(tmp_path / "pushes"))
+        assert pusher(push)
+        assert read_push(taker.recv(1 << 16)) == push
+    assert not pusher(push)
+
+
+def test_an_exporter_that_takes_nothing_out_holds_nobody_up(pusher, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
+        taker.bind(str(tmp_path / "pushes"))
+        assert not all(pusher(Push({}, 0, 1, bytes(10_000))) for _ in range(10_000))
+
+
+def test_a_push_that_fits_into_no_datagram_is_too_large(pusher, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
+        taker.bind(str(tmp_path / "pushes"))
+        with pytest.raises(errors.TelemetryTooLarge):
+            pusher(Push({}, 0, 1, bytes(64 << 20)))
