@@ -51,7 +51,9 @@ class Later(Generic[T]):
     def fail(self, fault: KafkaError) -> None:
         """It will not come, for this reason."""
         assert not self.settled, "a Later is settled once"
-        self._fault = fault
+        # Where it was raised holds the request, and this Later: a cycle as large as the request.
+        self._fault = fault.with_traceback(None)
+        fault.__context__ = fault.__cause__ = None
         self._run()
 
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:

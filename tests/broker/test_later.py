@@ -1,5 +1,8 @@
 """A Later is settled once; what hangs on it runs at that moment or at once."""
 
+import gc
+import weakref
+
 import pytest
 
 from kafkalite.broker.later import Later, all_of
@@ -101,3 +104,32 @@ def test_abandoned_all_are_abandoned():
     laters = [Later(lambda place=place: gone.append(place)) for place in range(2)]
     all_of(laters).abandon()
     assert gone == [0, 1]
+
+
+class Large:
+    """A request, say."""
+
+
+def test_a_fault_keeps_nothing_of_where_it_was_raised():
+    codes = []
+
+    def refused():
+        request, given = Large(), Later()
+
+        def change(value):
+            try:
+                raise InvalidRequest(str(request))
+            except InvalidRequest as fault:
+                raise UnknownTopicOrPartition() from fault
+
+        later = given.map(change).recover(lambda fault: fault.code)
+        later.then(lambda code, _: codes.append(code))
+        given.resolve(7)
+        return weakref.ref(request)
+
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()
+    assert codes == [UnknownTopicOrPartition.code]

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from kafkalite import errors
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -26,6 +27,9 @@ from kafkalite.protocol.schemas.groups import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
+from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.records.batch import Record, build
 from kafkalite.testing import Broker
 from tests.fuzz.healthy import Connection
 from tests.fuzz.sockets import processes, resident
@@ -202,6 +206,17 @@ def test_a_static_member_whose_place_was_taken_is_fenced(asking):
     assert asking.ask(HEARTBEAT, 3, second).error_code == 0
 
 
+def test_nobody_writes_a_groups_records_but_its_coordinator(broker, asking):
+    forged = build([Record(key=b"\0\2\0\6honest", value=None)])
+    data = [{"name": CONSUMER_OFFSETS, "partition_data": [{"index": 0, "records": forged}]}]
+    request = {"acks": -1, "timeout_ms": 1_000, "topic_data": data}
+    (refused,) = asking.ask(PRODUCE, 9, request).responses[0].partition_responses
+    assert refused.error_code == errors.InvalidTopicException.code
+    begin = [{"name": CONSUMER_OFFSETS, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    (refused,) = asking.ask(DELETE_RECORDS, 2, {"topics": begin}).topics[0].partitions
+    assert refused.error_code == errors.InvalidTopicException.code
+
+
 # Crowds.
 
 
@@ -267,7 +282,7 @@ def test_thousands_who_wait_to_join_one_group_are_gone_with_their_connections(br
 def test_what_members_say_is_bounded_as_a_whole(broker, asking):
     said = bytes(MIB)
     codes = set()
-    with growing(broker, 450):
+    with growing(broker, 200):
         for number in range(300):
             codes.add(join(asking, f"wordy-{number}", metadata=said).error_code)
     assert errors.GroupMaxSizeReached.code in codes

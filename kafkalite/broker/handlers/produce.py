@@ -18,9 +18,11 @@ from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, s
 from kafkalite.broker.later import Later
 from kafkalite.broker.purgatory import DelayedProduce, OpenEntry
 from kafkalite.broker.security import TOPIC, WRITE
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTopicException,
     InvalidTxnState,
     KafkaError,
     NotLeaderOrFollower,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 ALL = -1
 LEADER = 1
 NOBODY = 0
+ADMIN_CLIENT_ID = "__admin_client"
+"""Who calls itself so may write to internal topics, as in Kafka."""
 
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
@@ -63,8 +67,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
                 partition = node.replicas.leader(topic, index)
-                if not caller.may(WRITE, TOPIC, partition.topic):
-                    raise TopicAuthorizationFailed()
+                _check_may_write(caller, partition.topic)
                 if not batch:
                     raise InvalidRecord("a produce request holds exactly one batch a partition")
                 appended = partition.append(batch)
@@ -99,6 +102,13 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
         delayed = DelayedProduce(response, open_entries)
         return node.replicas.purgatory.park(delayed, max(0, timeout_ms))
     return response
+
+
+def _check_may_write(caller: Caller, topic: str) -> None:
+    if not caller.may(WRITE, TOPIC, topic):
+        raise TopicAuthorizationFailed()
+    if topic in INTERNAL_TOPICS and caller.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicException("What stands in an internal topic only the broker writes.")
 
 
 def _refused(index: int, fault: KafkaError, leader: tuple[int, int] | None) -> tuple[Any, ...]:
