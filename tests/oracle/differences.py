@@ -210,6 +210,21 @@ DIFFERENCES = (
         "what may be done to a group that is not there is told as well",
     ),
     Listed("groups.groups_are_deleted*", "DeleteGroups v3 *", "*.error_message", SAYS_WHY),
+    *(
+        Listed("groups.what_groups_are_kept_in*", asked, path, why)
+        for asked, path, why in (
+            (
+                "CreateTopics *", "*.error_code",
+                "a topic of the broker's own is nobody's to make, whether or not it is there",
+            ),
+            ("Produce *", "*.error_message", SAYS_WHY),
+            ("DescribeConfigs *", "*.error_message", SAYS_WHY),
+            (
+                "DescribeConfigs *", "*.configs.c*",
+                "its coordinator keeps it small, and no compaction; codecs are the default",
+            ),
+        )
+    ),
     # Looking behind the topics
     Listed("administration.a_leader_tells*", "*", "*.error_message", SAYS_WHY),
     Listed(

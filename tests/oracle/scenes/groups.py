@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
+from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
+from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     LIST_GROUPS,
     SYNC_GROUP,
 )
+from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS
+from tests.oracle.batches import batch
+from tests.oracle.conversation import Topic
 from tests.oracle.members import Member, await_members, group_of, together
-from tests.oracle.scenes import committed, scene
+from tests.oracle.scenes import committed, configs, produce, scene
 
+WHERE_IT_LIES = ("high_watermark", "last_stable_offset", "log_start_offset")
 BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
@@ -131,3 +141,28 @@ def a_group_begins_anew_after_it_was_deleted(talk):
     again.join()
     again.sync(given={again.id: b"all"})
     talk.ask(DESCRIBE_GROUPS, 6, {"groups": [group]})
+
+
+@scene()
+def what_groups_are_kept_in_is_not_for_everybody(talk):
+    group_of(talk)
+    internal = Topic("__consumer_offsets", NO_ID)
+    asked = {"topics": [{"name": internal.name}], "allow_auto_topic_creation": False}
+    talk.ask(METADATA, 9, asked, veil=("brokers",))
+    pages = {"topics": [{"name": internal.name}]}
+    talk.ask(DESCRIBE_TOPIC_PARTITIONS, 0, pages, veil=("topic_id",))
+    wish = {"name": internal.name, "num_partitions": 1, "replication_factor": 1}
+    talk.ask(CREATE_TOPICS, 7, {"topics": [wish], "timeout_ms": 5000})
+    for version in (3, 7, 12):
+        talk.ask(PRODUCE, version, produce.body(internal, {0: batch()}))
+    resource = {
+        "resource_type": configs.TOPIC, "resource_name": internal.name,
+        "configuration_keys": ["cleanup.policy", "compression.type", "segment.bytes"],
+    }  # fmt: skip
+    talk.ask(DESCRIBE_CONFIGS, 4, {"resources": [resource]})
+    deletion = [{"name": internal.name, "partitions": [{"partition_index": 0, "offset": 0}]}]
+    talk.ask(DELETE_RECORDS, 2, {"topics": deletion, "timeout_ms": 5000})
+    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 0}]
+    body = {"topics": [{"topic": internal.name, "partitions": wanted}], "max_bytes": 0}
+    talk.ask(FETCH, 12, body, veil=("records", *WHERE_IT_LIES))
+    committed.commit(talk, 9, f"{talk.scene}-of-itself", "of itself", (internal, [committed.at()]))
