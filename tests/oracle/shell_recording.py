@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,11 @@ TIMEOUT_S = 60
 
 # What names begin with, each as long as the other, since tables are as wide as names.
 THEIRS, OURS = "theirs-", "our-own"
+
+# Kafka answers a change before the broker that is asked next knows of it, and nobody can be asked
+# whether it does.
+CHANGES = {"--create", "--alter", "--delete"}
+SETTLED_S = 0.3
 
 PACKAGE = "org.apache.kafka.tools"
 CLASSES = {
@@ -51,6 +57,8 @@ def kafkas() -> Iterator[Run]:
 
     def run(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
         ended = program.order("run", tool=CLASSES[tool], words=words, given=given.decode())
+        if CHANGES & {*words}:
+            time.sleep(SETTLED_S)
         return ended["code"], ended["printed"].encode()
 
     try:
