@@ -28,7 +28,7 @@ def group() -> str:
 @pytest.fixture
 def topic(kafka_broker: Broker) -> str:
     """Two partitions, ten records in each, one a second from the epoch on."""
-    name = kafka_broker.topic(2)
+    name = kafka_broker.topic(2, {"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
     for partition, number in itertools.product(range(2), range(COUNT)):
         producer.produce(name, b"x", partition=partition, timestamp=1_000 * (number + 1))
