@@ -31,8 +31,9 @@ CONNECTION = (
         "--bootstrap",
         metavar="HOST:PORT",
         type=printable,
-        help="a broker of the cluster (default: the profile's, $KAFKALITE_BOOTSTRAP,"
-        f" the broker that runs here, or {BOOTSTRAP_DEFAULT}; see kafkalite profile --help)",
+        help="a broker of the cluster (default: --profile, $KAFKALITE_BOOTSTRAP,"
+        " $KAFKALITE_PROFILE, the profile in use, the broker that runs here, or"
+        f" {BOOTSTRAP_DEFAULT}; see kafkalite profile --help)",
     ),
     argument(
         "--profile",

@@ -153,7 +153,7 @@ def delete(
     """
     groups = Groups(Cluster(**connection))
     if spans:
-        forget(groups, names, spans, as_json)
+        forget(groups, names, spans, if_exists, as_json)
         return
     with sentences():
         for name in names:
@@ -173,11 +173,15 @@ def delete(
     refuse({f"group {name}": fault for name, fault in faults.items() if name not in pardoned})
 
 
-def forget(groups: Groups, names: Sequence[str], spans: Sequence[Span], as_json: bool) -> None:
+def forget(
+    groups: Groups, names: Sequence[str], spans: Sequence[Span], if_exists: bool, as_json: bool
+) -> None:
     """Delete what groups have committed, and say so."""
     forgotten = []
     for name in names:
-        group = groups.must(name)
+        group = groups.described(name) if if_exists else groups.must(name)
+        if group is None:
+            continue
         places = []
         committed = groups.committed(name)
         for topic, partitions in spans:

@@ -356,7 +356,7 @@ def consume(
       kafkalite consume -t flights -J -c 10 | jq .key
       kafkalite consume -G readers flights audit -v
     """
-    check(group, partition, offset, count)
+    check(group, partition, offset, count, verbose)
     wanted = list(dict.fromkeys([*named, *topics]))
     if not wanted:
         raise Usage("name the topic: -t TOPIC")
@@ -389,12 +389,15 @@ def check(
     partitions: Sequence[int] | None,
     where: offset_words.Start,
     count: int | None,
+    verbose: bool,
 ) -> None:
     """Refuse what does not go together."""
     if count is not None and count < 0:
         raise Usage(f"-c wants a number of records, not {count}")
     if group is not None and partitions:
         raise Usage("-p and -G exclude each other: a group shares the partitions by itself")
+    if group is None and verbose:
+        raise Usage("-v tells what a group does: it wants -G")
     if group is not None and where not in BEGIN:
         raise Usage(
             "-o with -G is where a group begins that has committed nothing: beginning or end"

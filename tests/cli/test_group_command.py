@@ -190,6 +190,8 @@ def test_what_was_committed_for_a_partition_or_a_topic_is_forgotten(tell, topic,
     assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
     assert committed(tell, group) == {0: 5}
     row = {"group": group, "topic": topic, "partition": 0, "offset": 5}
+    said = tell("group", "delete", "nobody", "-t", topic, "--if-exists")
+    assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"]]
     assert tell("group", "delete", group, "-t", topic, "--json").json == [row]
 
 
