@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 
 import pytest
+from confluent_kafka import Producer
 
 from kafkalite.cli import main
 from kafkalite.cli.shell_tools import MARK, TOOLS, flags, start
@@ -138,3 +141,32 @@ def test_a_broker_that_is_not_there_is_one_sentence(capfd):
     said = capfd.readouterr().err
     assert said.startswith(f"kafkalite: no broker answers at {nowhere}")
     assert said.count("\n") == 1
+
+
+def test_a_consumer_that_is_asked_to_end_commits_what_it_printed(kafka_broker, kafka_topic):
+    with subprocess.Popen(
+        [sys.executable, "-m", "kafkalite.cli.shell_tools.start", "kafka-console-consumer"]
+        + ["--bootstrap-server", kafka_broker.bootstrap, "--topic", kafka_topic]
+        + ["--group", f"{kafka_topic}-readers", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as consumer:
+        producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+        for value in "abc":
+            producer.produce(kafka_topic, value)
+        assert producer.flush(30) == 0
+        try:
+            assert consumer.stdout is not None and consumer.stderr is not None
+            assert [consumer.stdout.readline() for _ in "abc"] == [b"a\n", b"b\n", b"c\n"]
+            consumer.terminate()
+            assert consumer.wait(30) == 128 + signal.SIGTERM
+            assert consumer.stderr.read() == b"Processed a total of 3 messages\n"
+        finally:
+            consumer.kill()
+    asked = ["--describe", "--group", f"{kafka_topic}-readers"]
+    code, printed = shell_recording.our_own(
+        "kafka-consumer-groups", ["--bootstrap-server", kafka_broker.bootstrap, *asked], b""
+    )
+    assert code == 0
+    row = printed.decode().splitlines()[-1].split()
+    assert row[1:6] == [kafka_topic, "0", "3", "3", "0"]

@@ -82,12 +82,12 @@ def internal_topics(admin: AdminClient, names: Iterable[str]) -> set[str]:
 
 @contextmanager
 def faults_as_sentences() -> Iterator[None]:
-    """What librdkafka refuses becomes a sentence, and what it was asked wrongly as well."""
+    """What librdkafka refuses becomes a sentence, before it asks a broker as well."""
     try:
         yield
     except KafkaException as fault:
         raise Refusal(sentence(fault)) from fault
-    except (ValueError, TypeError) as fault:
+    except ValueError as fault:
         raise Refusal(str(fault)) from fault
 
 

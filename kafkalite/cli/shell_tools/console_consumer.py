@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -108,9 +108,9 @@ def run(asked: Given) -> int | None:
     check(asked)
     lines = formatter(asked)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
-    signal.signal(signal.SIGTERM, terminate)
     with faults_as_sentences():
         reading = Reading(asked)
+        signal.signal(signal.SIGTERM, reading.terminate)
         try:
             for batch in reading.batches():
                 sys.stdout.buffer.write(lines(batch))
@@ -122,7 +122,7 @@ def run(asked: Given) -> int | None:
         finally:
             reading.consumer.close()
             say(f"Processed a total of {reading.count} messages")
-    return None
+    return TERMINATED if reading.terminated else 0
 
 
 def check(asked: Given) -> None:
@@ -135,11 +135,6 @@ def check(asked: Given) -> None:
     for flag in ("max-messages", "timeout-ms", "partition"):
         if asked.one(flag, 0) < 0 and not (flag == "max-messages" and asked.one(flag) == -1):
             raise Refusal(f"--{flag} wants a number that is not negative")
-
-
-def terminate(number: int, frame: object) -> NoReturn:
-    """End as `timeout` and supervisors ask: what was read is printed and committed first."""
-    raise SystemExit(TERMINATED)
 
 
 def formatter(asked: Given) -> record_lines.Lines:
@@ -166,6 +161,7 @@ class Reading:
         most = asked.one("max-messages", -1)
         self.left = most if most >= 0 else sys.maxsize
         self.count = 0
+        self.terminated = False
         patience_ms = asked.one("timeout-ms")
         self.patience_s = float("inf") if patience_ms is None else patience_ms / 1000
         self.give_up_at = time.monotonic() + self.patience_s
@@ -176,7 +172,9 @@ class Reading:
         """Records as they come, until there were enough or none came for too long."""
         if not self._begin():
             return
-        while self.left and (rest_s := self.give_up_at - time.monotonic()) > 0:
+        while (
+            self.left and not self.terminated and (rest_s := self.give_up_at - time.monotonic()) > 0
+        ):
             # The first record is waited for, and only what is there already goes along with it.
             batch = self.consumer.consume(1, min(POLL_S, rest_s))
             if batch and self.left > 1:
@@ -194,6 +192,15 @@ class Reading:
             for message in last.values():
                 self.consumer.store_offsets(message)
 
+    def terminate(self, number: int, frame: object) -> None:
+        """End as `timeout` and supervisors ask: what was printed is counted and committed.
+
+        Who asks again does not wait for whoever does not read what is printed.
+        """
+        if self.terminated:
+            raise SystemExit(TERMINATED)
+        self.terminated = True
+
     def _begin(self) -> bool:
         """Subscribe, or assign what there is; False when no topic came to be in time."""
         pattern = self.asked.one("include")
@@ -206,7 +213,7 @@ class Reading:
             if not warned:
                 warned = True
                 warn(f"there is no topic {pattern or self.asked.one('topic')} yet; waiting for it")
-            if time.monotonic() > self.give_up_at:
+            if self.terminated or time.monotonic() > self.give_up_at:
                 return False
             self.consumer.poll(POLL_S)
         self.consumer.assign(places)

@@ -48,8 +48,7 @@ def moment(text: str) -> Any:
     try:
         return OffsetSpec.for_timestamp(max(0, whole(text)))
     except ValueError:
-        words = ", ".join(word for word in SPECS if word.isalpha() or "m" in word)
-        raise ValueError(f"{words} or milliseconds since 1970") from None
+        raise ValueError("latest, earliest, max-timestamp or milliseconds since 1970") from None
 
 
 FLAGS = (

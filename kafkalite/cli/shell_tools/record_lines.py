@@ -84,9 +84,7 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
                 warn(str(fault))
         return b"".join(written)
 
-    if not [name for name in properties if name.startswith("print.")] and not [
-        name for name in properties if name == "value.deserializer"
-    ]:
+    if not any(name.startswith("print.") or name == "value.deserializer" for name in properties):
         return values
     return careful if skip_unreadable else lines
 
