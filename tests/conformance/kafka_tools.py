@@ -28,6 +28,7 @@ TOOLS = {
     "kafka-consumer-groups": "consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": "ConsumerPerformance",
     "kafka-delete-records": "DeleteRecordsCommand",
+    "kafka-e2e-latency": "EndToEndLatency",
     "kafka-features": "FeatureCommand",
     "kafka-get-offsets": "GetOffsetShell",
     "kafka-groups": "GroupsCommand",
@@ -58,6 +59,10 @@ PERF_COLUMNS = (
 OFFSETS = """
 GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID
 """
+KEPT = (
+    "--topic __consumer_offsets --from-beginning --timeout-ms 2000"
+    " --formatter org.apache.kafka.tools.consumer"
+)
 NOBODY = "Consumer group '{g}' has no active members."
 
 STORIES: Mapping[str, list[Says]] = {
@@ -68,6 +73,17 @@ STORIES: Mapping[str, list[Says]] = {
         ),
         Says("kafka-topics --create --topic {t}", "Error * already exists.", code=1),
         Says("kafka-topics --create --topic {t} --if-not-exists"),
+        Says("kafka-topics --create --topic {t}/", "Error * topic command : *", code=1),
+        Says(
+            "kafka-topics --create --topic {t}-3 --replication-factor 9",
+            "Error while executing topic command : *",
+            code=1,
+        ),
+        Says(
+            "kafka-topics --create --topic {t}-soon --config retention.ms=soon",
+            "Error * : Invalid value soon for configuration retention.ms: *",
+            code=1,
+        ),
         Says("kafka-topics --list", "...\n{t}\n..."),
         Says(
             "kafka-topics --describe --topic {t}",
@@ -124,6 +140,10 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             f"{PERF_COLUMNS}\n*, 0.0*, *",
         ),
         Says("kafka-get-offsets --topic {t} --time latest", "{t}:0:503"),
+        Says(
+            "kafka-e2e-latency --topic {t} --num-records 5 --producer-acks all --record-size 9",
+            "0 *\nAvg latency: * ms\nPercentiles: 50th = *, 99th = *, 99.9th = *",
+        ),
     ],
     "groups": [
         Says("kafka-topics --create --topic {t} --partitions 2", "Created topic {t}."),
@@ -175,6 +195,17 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             "kafka-consumer-groups --describe --group {g}",
             f"{OFFSETS}{{g}} {{t}} 0 3 3 0 - - -",
             NOBODY,
+        ),
+        # What it is kept in is read by whoever knows Kafka's formats.
+        Says(
+            f"kafka-console-consumer {KEPT}.OffsetsMessageFormatter",
+            '...\n*{"group":"{g}","topic":"{t}","partition":0}},*"data":{"offset":3,"leader*\n...',
+            "Processed a total of ",
+        ),
+        Says(
+            f"kafka-console-consumer {KEPT}.GroupMetadataMessageFormatter",
+            '...\n*{"group":"{g}"}},*{"protocolType":"consumer","generation":1,"protocol":"ra*\n...',
+            "Processed a total of ",
         ),
         Says(
             "kafka-consumer-groups --describe --group {g} --state",
@@ -259,6 +290,15 @@ segment.bytes=2000000 * synonyms={DYNAMIC_TOPIC_CONFIG:segment.bytes=2000000, DE
             "Completed updating config for broker 0.",
         ),
         Says("kafka-configs --describe --broker 0", "Dynamic configs for broker 0 are:"),
+        Says(
+            "kafka-configs --alter --broker 0 --add-config node.id=7",
+            complains="InvalidRequestException: ",
+            code=1,
+        ),
+        Says(
+            "kafka-configs --describe --entity-type broker-loggers --entity-name 0",
+            "Dynamic configs for broker-logger 0 are:\n...\n*=* sensitive=false *\n...",
+        ),
         Says(
             "kafka-configs --alter --broker-defaults --add-config log.retention.ms=700000",
             "Completed updating default config for brokers in the cluster.",
