@@ -16,6 +16,7 @@ Left out: the kinds of newer group protocols, which are passed over when read.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct as Packing
 from struct import error as Unpackable
 from typing import Any, NamedTuple
@@ -127,6 +128,10 @@ OFFSET_KEY_VERSION = SHORT.pack(1)
 GROUP_KEY_VERSION = SHORT.pack(2)
 PARTITION = Packing(">i")
 BEFORE_METADATA = Packing(">hqih")  # version 3: itself, offset, leader epoch, size of the metadata
+BEFORE_METADATA_NEW = Packing(">hqiB")  # version 4: the same, with a size and one in a single byte
+SHORT_TEXT_MAX = 126
+BEFORE_TOPIC_ID = Packing(">qBBB")  # version 4: when it was committed; one tag, number 0, 16 bytes
+TOPIC_ID_TAG = (1, 0, 16)
 BEFORE_METADATA_OLD = Packing(">hqh")  # version 1: without the epoch
 TIMESTAMP = Packing(">q")
 TIMESTAMPS = Packing(">qq")
@@ -166,9 +171,16 @@ def _offset_bytes(value: Offset) -> bytes:
             + metadata
             + TIMESTAMPS.pack(value.commit_timestamp, value.expire_timestamp)
         )
-    if value.topic_id != NO_ID:
-        return SHORT.pack(4) + OFFSET_COMMIT_VALUE.write(4, value._asdict())
     metadata = value.metadata.encode()
+    if value.topic_id != NO_ID:
+        if len(metadata) > SHORT_TEXT_MAX:
+            return SHORT.pack(4) + OFFSET_COMMIT_VALUE.write(4, value._asdict())
+        return (
+            BEFORE_METADATA_NEW.pack(4, value.offset, value.leader_epoch, len(metadata) + 1)
+            + metadata
+            + BEFORE_TOPIC_ID.pack(value.commit_timestamp, *TOPIC_ID_TAG)
+            + value.topic_id
+        )
     return (
         BEFORE_METADATA.pack(3, value.offset, value.leader_epoch, len(metadata))
         + metadata
@@ -196,15 +208,19 @@ def read(key: bytes, value: bytes | None) -> GroupRecord | None:
 
 
 def _offset_key(key: bytes) -> OffsetKey:
-    (size,) = SHORT.unpack_from(key, 2)
-    group_end = 4 + size
-    (topic_size,) = SHORT.unpack_from(key, group_end)
-    topic_end = group_end + 2 + topic_size
-    if size < 0 or topic_size < 0 or topic_end + PARTITION.size != len(key):
+    (partition,) = PARTITION.unpack_from(key, max(SHORT.size, len(key) - PARTITION.size))
+    return OffsetKey(*_group_and_topic(key[SHORT.size : -PARTITION.size]), partition)
+
+
+@lru_cache(maxsize=1_000)  # partitions of one topic follow each other
+def _group_and_topic(names: bytes) -> tuple[str, str]:
+    (size,) = SHORT.unpack_from(names)
+    group_end = SHORT.size + size
+    (topic_size,) = SHORT.unpack_from(names, max(0, group_end))
+    topic_begin = group_end + SHORT.size
+    if size < 0 or topic_size < 0 or topic_begin + topic_size != len(names):
         raise CorruptMessage("The key of a committed offset is not as long as it says.")
-    (partition,) = PARTITION.unpack_from(key, topic_end)
-    group, topic = key[4:group_end].decode(), key[group_end + 2 : topic_end].decode()
-    return OffsetKey(group, topic, partition)
+    return names[SHORT.size : group_end].decode(), names[topic_begin:].decode()
 
 
 def _group_id(key: bytes) -> str:
@@ -223,6 +239,18 @@ def _offset(value: bytes) -> Offset:
         (timestamp,) = TIMESTAMP.unpack_from(value, end)
         metadata = value[BEFORE_METADATA.size : end].decode()
         return Offset(offset, leader_epoch, metadata, timestamp)
+    if value[:2] == b"\x00\x04":
+        _, offset, leader_epoch, size = BEFORE_METADATA_NEW.unpack_from(value)
+        end = BEFORE_METADATA_NEW.size + size - 1
+        topic_id_at = end + BEFORE_TOPIC_ID.size
+        # Whatever else it may hold, longer metadata or other tags, the schema reads.
+        if 0 < size <= SHORT_TEXT_MAX + 1 and topic_id_at + len(NO_ID) == len(value):
+            timestamp, *tag = BEFORE_TOPIC_ID.unpack_from(value, end)
+            if tag == [*TOPIC_ID_TAG]:
+                metadata = value[BEFORE_METADATA_NEW.size : end].decode()
+                return Offset(
+                    offset, leader_epoch, metadata, timestamp, NO_TIME, value[topic_id_at:]
+                )
     return Offset(**_versioned(OFFSET_COMMIT_VALUE, value))
 
 
