@@ -143,7 +143,7 @@ def test_a_broker_that_is_not_there_is_one_sentence(capfd):
     assert said.count("\n") == 1
 
 
-def test_a_consumer_that_is_asked_to_end_commits_what_it_printed(kafka_broker, kafka_topic):
+def test_who_is_asked_to_end_commits_what_it_printed(kafka_broker, kafka_topic, capsys):
     with subprocess.Popen(
         [sys.executable, "-m", "kafkalite.cli.shell_tools.start", "kafka-console-consumer"]
         + ["--bootstrap-server", kafka_broker.bootstrap, "--topic", kafka_topic]
@@ -164,9 +164,6 @@ def test_a_consumer_that_is_asked_to_end_commits_what_it_printed(kafka_broker, k
         finally:
             consumer.kill()
     asked = ["--describe", "--group", f"{kafka_topic}-readers"]
-    code, printed = shell_recording.our_own(
-        "kafka-consumer-groups", ["--bootstrap-server", kafka_broker.bootstrap, *asked], b""
-    )
-    assert code == 0
-    row = printed.decode().splitlines()[-1].split()
+    start.main(["kafka-consumer-groups", "--bootstrap-server", kafka_broker.bootstrap, *asked])
+    row = capsys.readouterr().out.splitlines()[-1].split()
     assert row[1:6] == [kafka_topic, "0", "3", "3", "0"]

@@ -17,10 +17,8 @@ from tests.oracle.shell_scenes import FAMILIES, Printed, play
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_prints_what_it_was_recorded_to_print(family, tmp_path):
     expected = shell_recording.recorded()[family]
-    with Broker() as broker:
-        printed = play(
-            shell_recording.our_own, family, broker.bootstrap, shell_recording.OURS, tmp_path
-        )
+    with Broker() as broker, shell_recording.our_own() as run:
+        printed = play(run, family, broker.bootstrap, shell_recording.OURS, tmp_path)
     found = [
         Both(was.words, was.ours, now)
         for was, now in zip(expected, printed, strict=True)

@@ -6,10 +6,9 @@ shell_recorded.json     by family and step: their exit code and lines, and ours
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from tests.conformance.java_client import tools_words
 from tests.oracle.shell_scenes import FAMILIES, Printed, Run, play
 
 RECORDED = Path(__file__).with_name("shell_recorded.json")
-TIMEOUT_S = 60
 
 # What names begin with, each as long as the other, since tables are as wide as names.
 THEIRS, OURS = "theirs-", "our-own"
@@ -53,39 +51,46 @@ class Both(NamedTuple):
 @contextmanager
 def kafkas() -> Iterator[Run]:
     """Runs Kafka's own tools, one after the other in one JVM."""
-    program = Program(tools_words())
+    with program(tools_words()) as run:
+
+        def settled(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
+            ended = run(CLASSES[tool], words, given)
+            if CHANGES & {*words}:
+                time.sleep(SETTLED_S)
+            return ended
+
+        yield settled
+
+
+@contextmanager
+def our_own() -> Iterator[Run]:
+    """Runs ours, one after the other."""
+    with program([sys.executable, "-m", "tests.oracle.our_tools"]) as run:
+        yield run
+
+
+@contextmanager
+def program(command: Sequence[str]) -> Iterator[Run]:
+    """What runs tools on orders."""
+    started = Program(command)
 
     def run(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
-        ended = program.order("run", tool=CLASSES[tool], words=words, given=given.decode())
-        if CHANGES & {*words}:
-            time.sleep(SETTLED_S)
+        ended = started.order("run", tool=tool, words=words, given=given.decode())
         return ended["code"], ended["printed"].encode()
 
     try:
         yield run
     finally:
-        program.kill()
-
-
-def our_own(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
-    """Runs one of ours, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kafkalite.cli.shell_tools.start", tool, *words],
-        input=given,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout
+        started.kill()
 
 
 def record(bootstrap: str, directory: Path) -> dict[str, list[Both]]:
     """Play all families with both, and keep what they print."""
     found = {}
-    with kafkas() as their_own:
+    with kafkas() as their_tools, our_own() as our_tools:
         for family, steps in FAMILIES.items():
-            theirs = play(their_own, family, bootstrap, THEIRS, directory)
-            ours = play(our_own, family, bootstrap, OURS, directory)
+            theirs = play(their_tools, family, bootstrap, THEIRS, directory)
+            ours = play(our_tools, family, bootstrap, OURS, directory)
             found[family] = [
                 Both(step.words, *pair)
                 for step, pair in zip(steps, zip(theirs, ours, strict=True), strict=True)
