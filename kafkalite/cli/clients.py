@@ -222,15 +222,15 @@ class Cluster:
 
 
 class Patience:
-    """Says once that a topic's broker answers and yet nothing comes of it.
+    """Says once that the brokers answer and yet nothing comes of it.
 
     librdkafka asks again for ever when a disk is full or a partition damaged, and tells nobody.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, what: str) -> None:
+    def __init__(self, cluster: Cluster, who: str, what: str) -> None:
         self.cluster = cluster
         self.sentence = (
-            f"topic {topic!r}: {what} for {SILENCE_S:.0f} s; still trying (the broker's log may"
+            f"{who}: {what} for {SILENCE_S:.0f} s; still trying (the broker's log may"
             " say why; Ctrl-C gives up)"
         )
         self.last_seen: object = None

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafkalite.cli.clients import Cluster, plain
+from kafkalite.cli.clients import Cluster, Patience, plain
 from kafkalite.cli.command import say, warn
-from kafkalite.cli.reading import Place, batches
+from kafkalite.cli.reading import NOTHING_CAME, Place, batches
 
 AWAITED: Place = ("", -1)
 """Stands among the partitions to be read while it is not known which they are."""
@@ -74,7 +74,8 @@ class Membership:
 
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
         """Records of whatever partitions it has, until the count or the end of all of them."""
-        for batch in batches(self.cluster, self.consumer, self.unended, to_end, count):
+        patience = Patience(self.cluster, f"group {self.group}", NOTHING_CAME)
+        for batch in batches(self.consumer, self.unended, patience, to_end, count):
             yield batch
             self._read(batch)
 

@@ -30,7 +30,7 @@ from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, pla
 from kafkalite.cli.command import Usage, argument, command, key_value, printable, say, warn
 from kafkalite.cli.membership import Membership
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.reading import POLL_S, assigned, batches
+from kafkalite.cli.reading import NOTHING_CAME, POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
 
@@ -168,7 +168,7 @@ class Sender:
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
             self.produce = partial(self.produce, headers=list(headers))
-        self.patience = Patience(cluster, topic, "nothing was acknowledged")
+        self.patience = Patience(cluster, f"topic {topic!r}", "nothing was acknowledged")
         partitions = cluster.topic(self.producer, topic).partitions
         if partition not in (-1, *partitions):
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
@@ -431,7 +431,8 @@ def alone(
     consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
     try:
         unended = assigned(cluster, consumer, topics[0], partitions, where)
-        yield from batches(cluster, consumer, unended, to_end, count)
+        patience = Patience(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
+        yield from batches(consumer, unended, patience, to_end, count)
     finally:
         consumer.close()
 

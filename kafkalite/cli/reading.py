@@ -19,6 +19,7 @@ from kafkalite.errors import Refusal
 
 BATCH_COUNT_MAX = 5_000
 POLL_S = 0.2
+NOTHING_CAME = "neither records came nor their end"
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
@@ -44,9 +45,9 @@ def assigned(
 
 
 def batches(
-    cluster: Cluster,
     consumer: Consumer,
     unended: set[Place],
+    patience: Patience,
     to_end: bool,
     count: int | None,
 ) -> Iterator[list[Message]]:
@@ -56,8 +57,6 @@ def batches(
     asked for more, which is when a group's partitions change their owner.
     """
     left = sys.maxsize if count is None else count
-    topics = ", ".join(sorted({topic for topic, _ in unended}))
-    patience = Patience(cluster, topics, "neither records came nor their end")
     while left and (unended or not to_end):
         try:
             # What is there already; else the first that comes.
