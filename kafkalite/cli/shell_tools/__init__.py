@@ -45,8 +45,8 @@ START = "kafkalite.cli.shell_tools.start"
 def write(directory: Path) -> None:
     """Write kafka-topics.sh and its like, which scripts made for Kafka call.
 
-    They take the flags of Kafka 4 and print what its own tools print, and start in a tenth of
-    their time.  What is not supported is refused in one sentence with exit code 1.
+    They take the flags of Kafka 4 and print what its own tools print, without a JVM to wait for.
+    What is not supported is refused in one sentence with exit code 1.
 
     Examples:
       kafkalite shell-tools ~/kafka/bin
