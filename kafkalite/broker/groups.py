@@ -66,7 +66,7 @@ Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
 AWAY_MS = 500
 """A timer that comes so much too late says that this process itself was away."""
 AGAIN_MS = 1_000
-"""When what the timer decided could not be written, or may have been decided too early."""
+"""How long what was said meanwhile then has to be heard, before anybody is called silent."""
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -112,7 +112,7 @@ class Groups:
     def reconfigure(self, settings: Settings) -> None:
         """Take new bounds."""
         for host in self:
-            host.coordinator.limits = limits_of(settings)
+            host.reconfigure(limits_of(settings))
 
     def host_of(self, group_id: str) -> GroupHost:
         """The coordinator of a group; NotCoordinator when it is not here."""
@@ -145,7 +145,7 @@ class Groups:
         """These topics are deleted: nobody has read them any more."""
         gone = list(names)
         for host in self:
-            host.ask(lambda coordinator, *_: coordinator.forget_topics(gone))
+            host.ask(lambda groups, _, now_ms, __: groups.forget_topics(gone, now_ms))
 
 
 class GroupHost:
@@ -155,6 +155,7 @@ class GroupHost:
         self._reactor = node.reactor
         self._timer: Timer | None = None
         self._due_ms = 0
+        self._not_before_ms = 0
         self.coordinator = GroupCoordinator(limits_of(node.settings), new_member_id)
         self._journal = PartitionJournal(
             partition, node.replicas, node.flusher, node.reactor,
@@ -190,31 +191,38 @@ class GroupHost:
         """What `look` finds in the machine, once what it rests on is committed."""
         return self._host.ask(lambda machine: Result(look(machine)))
 
+    def reconfigure(self, limits: GroupLimits) -> None:
+        """Take new bounds."""
+        self.coordinator.reconfigure(limits, self._now_ms())
+        self._tend()
+
     # -- time --------------------------------------------------------------------------------
 
     def _tend(self) -> None:
         self._journal.keep_small(self.coordinator)
-        due_ms = self.coordinator.next_due_ms
-        if due_ms is not None and (self._timer is None or due_ms < self._due_ms):
-            self._tick_at(due_ms)
-
-    def _tick_at(self, due_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due_ms = due_ms
-        self._timer = self._reactor.call_later(due_ms - self._now_ms(), self._tick)
+        next_ms = self.coordinator.next_due_ms
+        if next_ms is None:
+            return
+        # What is overdue is due now: the timer is late by its own lateness alone.
+        now_ms = self._now_ms()
+        due_ms = max(next_ms, now_ms, self._not_before_ms)
+        if self._timer is None or due_ms < self._due_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due_ms = due_ms
+            self._timer = self._reactor.call_later(due_ms - now_ms, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now_ms = self._now_ms()
         if now_ms - self._due_ms >= AWAY_MS:
-            self._tick_at(now_ms + AGAIN_MS)
+            self._not_before_ms = now_ms + AGAIN_MS
+            self._tend()
             return
 
         def came(replies: list[Reply] | None, fault: KafkaError | None) -> None:
             if fault is not None:
                 log.warning("what was due in the groups could not be done: %s", fault)
-                self._tick_at(self._now_ms() + AGAIN_MS)
             else:
                 answer(replies or ())
 

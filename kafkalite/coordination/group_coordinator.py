@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
 from kafkalite.coordination.committed_offsets import Committed, CommittedOffsets
 from kafkalite.coordination.deadlines import Deadlines
-from kafkalite.coordination.group_members import State
+from kafkalite.coordination.group_members import State, spoken_size
 from kafkalite.coordination.group_turn import (
     GONE,
     JOIN,
@@ -167,7 +167,8 @@ class GroupCoordinator:
                 raise UnknownMemberId()
             group = ClassicGroup(group_id)
         before = group.members.size_of(request.member_id, request.group_instance_id)
-        self._check_room(sum(len(each.metadata) for each in request.protocols), before)
+        spoken = spoken_size((each.name, each.metadata) for each in request.protocols)
+        self._check_room(spoken, before)
         names = [protocol.name for protocol in request.protocols]
         _check_texts(request.group_instance_id, request.protocol_type, *names)
         turn = self._turn(now_ms, wall_ms)
@@ -299,12 +300,14 @@ class GroupCoordinator:
         """
         return self.offsets.fetch(group_id, wanted, id_of)
 
-    def forget_topics(self, names: Iterable[str]) -> Decision:
+    def forget_topics(self, names: Iterable[str], now_ms: int) -> Decision:
         """These topics are deleted, and nobody has read them any more.
 
         The records may be many; each stands for itself, so they may be written in parts.
         """
-        return Result([], [*self.offsets.topic_tombstones([*names])])
+        turn = self._turn(now_ms, NO_TIME)
+        turn.records += self.offsets.topic_tombstones([*names])
+        return self._decided(turn, NOBODY)
 
     # -- administration ----------------------------------------------------------------------
 
@@ -429,7 +432,8 @@ class GroupCoordinator:
         """Take a record in."""
         if self._unwritten is not None:
             self._unwritten = None
-            self._deadlines.drop(Due(REFUSED))
+            if not self._refused:
+                self._deadlines.drop(Due(REFUSED))
         if record.kind is OFFSET_COMMIT:
             self.offsets.replay(record.key, record.value)
             self.commit_count += record.value is not None
@@ -460,6 +464,12 @@ class GroupCoordinator:
             self._weigh(group)
         self.commit_count = 0
         turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
+
+    def reconfigure(self, limits: GroupLimits, now_ms: int) -> None:
+        """Take new bounds; a new interval counts from now."""
+        before, self.limits = self.limits, limits
+        if limits.retention_check_ms != before.retention_check_ms and self._sweep is None:
+            self._deadlines.set(Due(RETENTION), now_ms + limits.retention_check_ms)
 
     @property
     def counts(self) -> dict[str, int]:

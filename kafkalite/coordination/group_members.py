@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -55,9 +55,7 @@ class Member:
     def weighed(self) -> int:
         """What it takes in memory, about."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        blobs = (self.assignment, *self.protocols.values())
-        names = sum(map(len, self.protocols)) + PROTOCOL_SIZE * len(self.protocols)
-        return MEMBER_SIZE + sum(map(len, texts)) + sum(map(len, blobs)) + names
+        return spoken_size(self.protocols.items()) + sum(map(len, texts)) + len(self.assignment)
 
     def kept(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
         """As the group's record says it."""
@@ -99,6 +97,13 @@ class Member:
             "member_metadata": b"" if protocol is None else self.protocols.get(protocol, b""),
             "member_assignment": self.assignment,
         }
+
+
+def spoken_size(protocols: Iterable[tuple[str, bytes]]) -> int:
+    """What a member that speaks these takes in memory at least, about."""
+    return MEMBER_SIZE + sum(
+        PROTOCOL_SIZE + len(name) + len(metadata) for name, metadata in protocols
+    )
 
 
 class AnyTopic:

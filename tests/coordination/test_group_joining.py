@@ -465,6 +465,24 @@ def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(st
     assert stage.state() == "Stable"
 
 
+def test_whatever_is_written_next_who_waited_for_it_is_told(stage):
+    for write in (
+        lambda: stage.take(stage.machine.forget_topics(["u"], stage.now_ms)),
+        lambda: stage.commit("h", {("t", 0): 2}),
+    ):
+        stage.commit("h", {("u", 0): 1})
+        first, second = stage.client("a"), stage.client("b")
+        stage.joined(first, second)
+        waiting = second.sync()
+        stage.writable = False
+        first.sync({second.member_id: b"two"})
+        stage.writable = True
+        write()
+        stage.after(0)
+        assert waiting.code == 16
+        stage.leave("g", (first.member_id, None), (second.member_id, None))
+
+
 def test_members_that_do_not_come_back_after_that_do_not_hold_the_group_up(stage):
     first, second = stage.client("a", session_ms=1_000_000), stage.client("b", session_ms=1_000_000)
     stage.joined(first, second)

@@ -213,7 +213,7 @@ def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(stage):
 def test_a_deleted_topic_has_been_read_by_nobody(stage):
     for group_id in "ab":
         stage.commit(group_id, {("t", 0): 7, ("u", 0): 8})
-    stage.take(stage.machine.forget_topics(["t", "never"]))
+    stage.take(stage.machine.forget_topics(["t", "never"], stage.now_ms))
     assert stage.offsets("a") == stage.offsets("b") == {("u", 0): 8}
 
 
@@ -326,6 +326,14 @@ def test_an_empty_group_without_offsets_goes_with_the_next_search(stage):
     stage.at(CHECK_MS)
     assert stage.state() == "Dead"
     assert stage.log[-1] == (stage.log[0][0], None)
+
+
+def test_a_shorter_interval_between_searches_counts_at_once(stage):
+    stage.commit("g", {("t", 0): 1})
+    limits = stage.limits._replace(retention_ms=60_000, retention_check_ms=1_000)
+    stage.machine.reconfigure(limits, stage.now_ms)
+    stage.after(61_000)
+    assert stage.offsets("g") == {}
 
 
 def test_a_group_that_somebody_is_about_to_join_does_not_go(stage):

@@ -254,9 +254,16 @@ def test_ids_and_groups_count_as_well(stage, monkeypatch):
 
 def test_each_protocol_counts_as_well(stage, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 1_000_000)
-    many = {f"p{at}": b"" for at in range(5_000)}
+    many = {f"p{at}": b"" for at in range(1_500)}
     assert stage.client("a", group_id="a", protocols=many).join().code == NONE
-    assert stage.client("b", group_id="b").join().code == MAX_SIZE_REACHED
+    assert stage.client("b", group_id="b", protocols=many).join().code == MAX_SIZE_REACHED
+
+
+def test_who_says_nothing_takes_room_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    mute = {"range": b""}
+    codes = [stage.client(protocols=mute).ask_to_join().code for _ in range(300)]
+    assert codes[-1] == MAX_SIZE_REACHED
 
 
 def test_nothing_is_left_of_groups_that_are_gone(stage):

@@ -257,6 +257,17 @@ def test_a_broker_that_was_stopped_itself_blames_nobody(groups):
     assert beat(groups, joined) == 0
 
 
+def test_who_stays_silent_after_that_is_out_however_much_others_say(groups):
+    member(groups)
+    groups.clock.advance(10 * SESSION_MS)
+    groups.reactor.tick(0)
+    for _ in range(10):
+        groups.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="another")
+        pass_time(groups, AGAIN_MS // 2)
+    (group,) = groups.ask(DESCRIBE_GROUPS, 5, groups=["g"]).groups
+    assert group.group_state == "Empty"
+
+
 def test_a_restart_keeps_the_generation_for_members_that_come_back(groups):
     joined = member(groups)
     assert commit(groups, joined=joined) == 0
@@ -321,14 +332,27 @@ def test_who_may_not_read_a_group_may_not_join_it(groups):
     assert commit(groups) == code
 
 
-def test_a_bound_that_is_changed_counts_for_the_next(groups):
-    fields = {"group.min.session.timeout.ms": str(SESSION_MS + 1)}
-    configs = [{"name": name, "config_operation": 0, "value": fields[name]} for name in fields]
-    (altered,) = groups.ask(
+def set_for_all(broker, **fields):
+    configs = [
+        {"name": name.replace("_", "."), "config_operation": 0, "value": value}
+        for name, value in fields.items()
+    ]
+    (altered,) = broker.ask(
         INCREMENTAL_ALTER_CONFIGS, 1,
         resources=[{"resource_type": 4, "resource_name": "", "configs": configs}],
     ).responses  # fmt: skip
     assert altered.error_code == 0, altered.error_message
+
+
+def test_offsets_that_are_to_expire_earlier_do(groups):
+    assert commit(groups) == 0
+    set_for_all(groups, offsets_retention_minutes="1", offsets_retention_check_interval_ms="1000")
+    pass_time(groups, 62_000)
+    assert groups.ask(LIST_GROUPS, 5).groups == []
+
+
+def test_a_bound_that_is_changed_counts_for_the_next(groups):
+    set_for_all(groups, group_min_session_timeout_ms=str(SESSION_MS + 1))
     assert join(groups).error_code == errors.InvalidSessionTimeout.code
     groups.restart()
     assert join(groups).error_code == errors.InvalidSessionTimeout.code
