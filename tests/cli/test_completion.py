@@ -12,6 +12,7 @@ import pytest
 from kafkalite.cli import MODULES, completion, main
 from kafkalite.testing import Broker
 from tests.cli.conftest import TIMEOUT_S
+from tests.process.waiting import until
 
 ASK = "from kafkalite.cli import main; main()"
 BETWEEN = "\v"
@@ -46,27 +47,30 @@ def offered(kafka_broker: Broker, tmp_path):
 
 def test_words_verbs_and_flags_are_offered(offered):
     assert offered("kafkalite ") == set(MODULES)
-    assert offered("kafkalite to") == {"topic"}
+    assert offered("kafkalite gro") == {"group"}
     assert offered("kafkalite group ") == {"list", "describe", "delete", "reset"}
     assert offered("kafkalite group reset g --to") == {"--to", "--topic"}
     assert offered("kafkalite start --durability ") == {"fsync", "interval", "os"}
 
 
+# A broker on a machine that is busy may be too late for a tab, which is pressed again then.
+
+
 def test_names_are_asked_of_the_broker(offered, kafka_broker):
     name = kafka_broker.topic(name=f"offered-{os.getpid()}")
-    assert name in offered("kafkalite topic describe ")
-    assert offered("kafkalite consume -t offered-") == {name}
-    assert offered(f"kafkalite group reset g -t {name[:-1]}") == {name}
-    assert offered("kafkalite config get topic offered-") == {name}
-    assert offered("kafkalite config get node ") == {"0"}
+    until(lambda: name in offered("kafkalite topic describe "))
+    until(lambda: offered("kafkalite consume -t offered-") == {name})
+    until(lambda: offered(f"kafkalite group reset g -t {name[:-1]}") == {name})
+    until(lambda: offered("kafkalite config get topic offered-") == {name})
+    until(lambda: offered("kafkalite config get node ") == {"0"})
 
 
 def test_groups_are_asked_of_the_broker(offered, kafka_topic, kafka_broker):
     group = f"offered-group-{os.getpid()}"
     words = ["group", "reset", group, "-t", kafka_topic, "--to", "end"]
     assert main([*words, "-b", kafka_broker.bootstrap]) == 0
-    assert offered("kafkalite group describe offered-g") == {group}
-    assert offered("kafkalite consume -G offered-g") == {group}
+    until(lambda: offered("kafkalite group describe offered-g") == {group})
+    until(lambda: offered("kafkalite consume -G offered-g") == {group})
 
 
 def test_keys_of_what_the_line_is_about_are_offered(offered):
@@ -102,7 +106,7 @@ def test_each_shell_reads_its_own_script(shell, capsys, tmp_path):
 
 def test_bash_completes_with_it():
     say = (
-        'COMP_LINE="kafkalite to"; COMP_POINT=12; _python_argcomplete "$1"; echo "${COMPREPLY[*]}"'
+        'COMP_LINE="kafkalite gr"; COMP_POINT=12; _python_argcomplete "$1"; echo "${COMPREPLY[*]}"'
     )
     lines = f'source <("$1" completion bash); {say}'
     command = shutil.which("kafkalite", path=os.path.dirname(sys.executable))
@@ -111,4 +115,4 @@ def test_bash_completes_with_it():
     done = subprocess.run(
         ["bash", "-c", lines, "bash", command], capture_output=True, timeout=TIMEOUT_S, check=True
     )
-    assert done.stdout.split() == [b"topic"]
+    assert done.stdout.split() == [b"group"]

@@ -30,10 +30,12 @@ def answering(*answers: bytes) -> str:
         with listener, contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                connection.recv(4096)
                 for answer in answers:
-                    connection.sendall(answer)
                     connection.recv(4096)
+                    connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
 
     threading.Thread(target=serve, daemon=True).start()
     return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -70,7 +72,7 @@ def versions(newest: int) -> bytes:
     ("answers", "sentence"),
     [
         ([], "is lost: it closed the connection"),
-        ([b"\0\0"], "is lost: "),
+        ([b"\0\0"], "is lost: it closed the connection"),
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "is lost: an answer of 1,213,486,160 bytes"),
         ([struct.pack(">i", -1)], "is lost: an answer of -1 bytes"),
         ([framed(b"\0\0\0\0\xff\xff\xff")], "does not answer as Kafka does"),
