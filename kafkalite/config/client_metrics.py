@@ -24,6 +24,14 @@ SELECTORS = (
 )
 """What a client may be matched by."""
 
+PATTERN_LENGTH_MAX = 200
+REPETITIONS_MAX = 3
+"""A pattern is tried by the one loop of a node.  Without groups and with so few repetitions it is
+never long in finding out that it does not match; others may take longer than anybody lives."""
+
+LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""What in a pattern stands for one character: an escape, or a set of characters."""
+
 
 def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
     """What a client's properties must match in full, by selector; InvalidConfig says why not."""
@@ -38,12 +46,28 @@ def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
             )
         if selector in patterns:
             raise InvalidConfig(f"match names the selector {selector} twice.")
+        _check_quick(text)
         try:
             patterns[selector] = re.compile(text.strip())
         except (re.error, OverflowError, RecursionError) as fault:
             words = f"{quoted(text)} is not a regular expression: {fault}"
             raise InvalidConfig(f"match: {words}.") from None
     return patterns
+
+
+def _check_quick(text: str) -> None:
+    """Refuse a pattern that might take long on what it does not match."""
+    if len(text) > PATTERN_LENGTH_MAX:
+        raise InvalidConfig(f"match: a pattern has at most {PATTERN_LENGTH_MAX} characters.")
+    bare = LITERAL.sub("", text)
+    if "(" in bare and ")" in bare:
+        raise InvalidConfig(
+            f"match: {quoted(text)} has a group; write each case out, as in x-a|x-b."
+        )
+    if sum(map(bare.count, "*+?{")) > REPETITIONS_MAX:
+        raise InvalidConfig(
+            f"match: {quoted(text)} repeats more than {REPETITIONS_MAX} times (*, +, ? or {{)."
+        )
 
 
 METRICS = CLIENT_METRICS.declare(
@@ -59,6 +83,6 @@ INTERVAL_MS = CLIENT_METRICS.declare(
 MATCH = CLIENT_METRICS.declare(
     "match", Type.LIST, (),
     """Which clients are asked: selector=pattern, and all of them must match; an empty list asks
-    every client.""",
+    every client.  A pattern is a regular expression without groups and with few repetitions.""",
     check=Check("selectors with patterns", lambda entries: parse_match(entries) is not None),
 )

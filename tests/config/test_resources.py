@@ -62,6 +62,27 @@ def test_what_is_no_match_is_refused(text):
         CLIENT_METRICS.parse({"match": text})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(a+)+b", "has a group"),
+        ("(?:a|a)(?:a|a)b", "has a group"),
+        ("a*a*a*a*b", "repeats more than 3 times"),
+        ("a?a?[*]a?a?b", "repeats more than 3 times"),
+        ("a" * 201, "at most 200 characters"),
+    ],
+)
+def test_a_pattern_that_might_never_be_done_is_refused(pattern, words):
+    with pytest.raises(InvalidConfig, match=words):
+        parse_match([f"client_id={pattern}"])
+
+
+def test_what_only_looks_like_a_group_or_a_repetition_is_fine():
+    text = r"\(a\*\+\?[]*+?()]x-a|x-b.*"
+    pattern = parse_match([f"client_id={text}"])["client_id"]
+    assert pattern.fullmatch("(a*+?)x-a") and pattern.fullmatch("x-bc")
+
+
 @pytest.mark.parametrize(("text", "fits"), [("99", 0), ("100", 1), ("3600000", 1), ("3600001", 0)])
 def test_the_interval_has_bounds(text, fits):
     if fits:
