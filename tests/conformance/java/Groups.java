@@ -36,6 +36,8 @@ final class Groups {
 
     private Object join(JsonNode order) {
         Properties words = Settings.consumer(order);
+        // Many members wait at once, and a JVM that is still cold pays for every answer.
+        words.put("fetch.max.wait.ms", 200);
         words.putIfAbsent("auto.offset.reset", "earliest");
         words.put("group.id", order.get("group").asText());
         consumer = new KafkaConsumer<>(words);
