@@ -153,7 +153,7 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             " --group-instance-id one --reset-policy earliest",
             """
 *"startup_complete"*
-*"partitions_assigned","partitions":[{"topic":"{t}","partition":0},{"topic":"{t}","partition":1}]*
+*"partitions_assigned","partitions":[{"topic":"{t}","partition":0},{"topic":"{t}",*:1}]*
 ...
 *"offsets_committed"*"success":true}
 ...
