@@ -204,7 +204,7 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
         ),
         Says(
             f"kafka-console-consumer {KEPT}.GroupMetadataMessageFormatter",
-            '...\n*{"group":"{g}"}},*{"protocolType":"consumer","generation":1,"protocol":"ra*\n...',
+            '...\n*{"group":"{g}"}},*{"protocolType":"consumer","generation":1,"pro*\n...',
             "Processed a total of ",
         ),
         Says(
