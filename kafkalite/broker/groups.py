@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafkalite.broker.later import Later
@@ -95,6 +96,8 @@ class Groups:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._hosts: dict[int, GroupHost] = {}
+        self.unread: dict[int, CoordinatorNotAvailable] = {}
+        """The partitions that could not be read, and why; only another start tries again."""
 
     def __iter__(self) -> Iterator[GroupHost]:
         return iter(self._hosts.values())
@@ -104,10 +107,8 @@ class Groups:
         topic = self._node.image.topics.get(CONSUMER_OFFSETS)
         for index in topic.partitions if topic is not None else ():
             if topic is not None and topic.partitions[index].leader == self._node.node_id:
-                try:
+                with suppress(KafkaError):
                     self._host(index)
-                except KafkaError as fault:
-                    log.error("the groups of %s-%d are not served: %s", topic.name, index, fault)
 
     def reconfigure(self, settings: Settings) -> None:
         """Take new bounds."""
@@ -124,14 +125,24 @@ class Groups:
     def _host(self, index: int) -> GroupHost:
         host = self._hosts.get(index)
         if host is None:
+            if index in self.unread:
+                raise self.unread[index].again()
             try:
                 partition = self._node.replicas.leader(CONSUMER_OFFSETS, index)
             except NotLeaderOrFollower:
                 raise NotCoordinator() from None
             except KafkaError as fault:
                 raise CoordinatorNotAvailable(str(fault)) from None
-            host = self._hosts[index] = GroupHost(partition, self._node)
+            host = self._hosts[index] = self._loaded(partition)
         return host
+
+    def _loaded(self, partition: Partition) -> GroupHost:
+        try:
+            return GroupHost(partition, self._node)
+        except KafkaError as fault:
+            log.error("the groups of %s are not served: %s", partition, fault)
+            self.unread[partition.index] = CoordinatorNotAvailable(str(fault))
+            raise self.unread[partition.index].again() from None
 
     def ask(self, group_id: str, decide: Decide) -> Later[Any]:
         """Let the group's coordinator decide: the response, when it comes."""

@@ -103,7 +103,12 @@ class PartitionJournal:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, machine: Machine) -> int:
-        """Replay the last record of each key; how many there were."""
+        """Replay the last record of each key; how many there were.
+
+        A KafkaError says that the log is damaged, and that what it says is not known.
+        """
+        if self.partition.log.fault is not None:
+            raise KafkaStorageError(self.partition.log.fault)
         latest: dict[bytes, bytes | None] = {}
         for record in self._records():
             if record.key is not None:

@@ -292,6 +292,24 @@ def test_after_a_restart_a_member_that_stays_away_is_out(groups):
     assert beat(groups, joined) == errors.UnknownMemberId.code
 
 
+@pytest.mark.parametrize("at", [5, 70], ids=["seen by the recovery", "seen by the coordinator"])
+def test_of_a_damaged_log_nothing_is_told_rather_than_too_little(groups, at):
+    joined = member(groups)
+    assert commit(groups, joined=joined) == 0
+    groups.close()
+    (segment,) = (groups.directory / "__consumer_offsets-0").glob("*.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[at] ^= 0xFF
+    segment.write_bytes(damaged)
+    groups.open()
+    code = errors.CoordinatorNotAvailable.code
+    assert beat(groups, joined) == commit(groups) == code
+    asked = [{"group_id": "g", "topics": None}]
+    assert groups.ask(OFFSET_FETCH, 8, groups=asked).groups[0].error_code == code
+    assert groups.ask(LIST_GROUPS, 5).error_code == code
+    assert segment.read_bytes() == damaged
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_leaving_is_answered_in_the_words_of_each_version(groups, version):
     joined = member(groups)

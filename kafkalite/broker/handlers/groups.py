@@ -524,6 +524,8 @@ def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
     def respond(found: Sequence[Sequence[Response]]) -> Response:
         return {
+            # Of those that cannot be read it is not known which groups there are.
+            "error_code": CoordinatorNotAvailable.code if node.groups.unread else 0,
             "groups": [
                 group
                 for of_one in found
