@@ -41,7 +41,7 @@ OURS = CommandLine(
     [*KAFKALITE, "consume"],
     [*KAFKALITE, "consume", "-v"],
     ours_heard,
-    {ORDERLY},
+    {ORDERLY, STEADY},
 )
 RECORDS = {HEADERS, HEADER_TWICE, TIMESTAMPS, NULLS_AND_EMPTIES, NO_RESET, LONG_LIVED}
 TOPICS = {
@@ -96,7 +96,9 @@ JAVA = Driven(
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
     | {"describe_config", "alter_config"}
-    | {*MEMBERS, ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
+    # Without any broker it forgets its topics, and joins anew when it has heard of them.
+    | MEMBERS - {STEADY}
+    | {ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
 )
 KAFKAJS = Driven(
     "kafkajs",

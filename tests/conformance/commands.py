@@ -17,7 +17,6 @@ from tests.conformance.table import (
     HEADER_TWICE,
     LOOKS_ONLY,
     NO_RESET,
-    STEADY,
     Kafka,
     Member,
     Place,
@@ -43,7 +42,7 @@ class CommandLine:
     """kcat, or a command that takes its flags."""
 
     can = frozenset({COMMAND, *CODECS, HEADER_TWICE, NO_RESET, LOOKS_ONLY})
-    can |= {GROUPS, STEADY, "range", "roundrobin", "cooperative-sticky"}
+    can |= {GROUPS, "range", "roundrobin", "cooperative-sticky"}
 
     def __init__(
         self,

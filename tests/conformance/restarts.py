@@ -70,7 +70,7 @@ def coordinator_killed(lifetime: Lifetime) -> None:
         killed(lifetime)
 
 
-ENDS = {"stopped": restarted, "killed": killed, "its coordinator killed": coordinator_killed}
+ENDS = {"stopped": restarted, "its coordinator killed": coordinator_killed}
 
 
 @scenario(STEADY, restarts=True, end=[*ENDS])
@@ -94,11 +94,16 @@ def members_read_on_as_if_nothing_happened(client: Client, kafka: Kafka, end: st
 
 
 def committed(group: Group, topic: str) -> int:
-    """What is committed, or 0 while there is nobody to ask."""
+    """What is committed, or 0 while there is nobody to ask.
+
+    By a new admin each time: one of librdkafka's that has lost all brokers waits for ever for the
+    coordinator it knew.
+    """
     try:
-        return group.committed(topic)
+        found = Kafka(group.kafka.bootstrap).committed(group.name)
     except Refused:
         return 0
+    return found.get((topic, 0), (0, ""))[0]
 
 
 @scenario(GROUPS, restarts=True)
@@ -112,7 +117,7 @@ def a_group_goes_on_where_it_was_before_a_restart(client: Client, kafka: Kafka) 
         group.has_read(len(sent))
         group.leave(member)
         restarted(kafka.lifetime)
-        assert group.committed(topic) == len(sent)
+        assert committed(group, topic) == len(sent)
         client.produce(kafka, topic, sent)
         group.join()
         group.has_read_once(2 * len(sent))
