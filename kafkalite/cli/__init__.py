@@ -27,6 +27,7 @@ MODULES = {
     "demo": "demo",
     "produce": "messages",
     "consume": "messages",
+    "top": "top",
     "topic": "topic",
     "group": "group",
     "node": "node",

@@ -1,0 +1,189 @@
+"""kafkalite top: what comes and goes on a cluster, live.
+
+Works against any Kafka: rates are the growth of logs and of committed offsets, asked for again and
+again.  Where the cluster is the broker that runs here, its nodes tell more: bytes in and out,
+processor time, memory, connections, requests.
+
+Left out: groups of other kinds than consumers; logins and TLS hide the sizes of a Kafka elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.clients import CONNECTION, Cluster, Connection
+from kafkalite.cli.command import argument, command, warn
+from kafkalite.cli.top_rates import Meter, Told
+from kafkalite.cli.top_sampling import Sampler, Silent
+from kafkalite.cli.top_screen import Screen, text_of
+from kafkalite.errors import Refusal
+from kafkalite.process.ready import not_ready, running
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIRST_S = 1.2
+"""Nobody wants to wait longer for the first rates; a node tells anew of itself each second."""
+INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3_600.0
+
+
+def seconds(text: str) -> float:
+    """An argument type: an interval."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not INTERVAL_S_MIN <= value <= INTERVAL_S_MAX:
+        raise ArgumentTypeError(f"{text!r} is not {INTERVAL_S_MIN} to {INTERVAL_S_MAX:,.0f} s")
+    return value
+
+
+@command(
+    argument("pattern", nargs="?", default="", help="only topics and groups whose name has this"),
+    argument(
+        "--interval",
+        metavar="SECONDS",
+        type=seconds,
+        default=2.0,
+        help="a round's time (default 2)",
+    ),
+    argument(
+        "--sort",
+        choices=("rate", "size", "name"),
+        default="rate",
+        help="rate: the busiest topics and the groups furthest behind first (default); size, name",
+    ),
+    argument("--internal", action="store_true", help="internal topics as well"),
+    argument("--once", action="store_true", help="one round, and end"),
+    argument("--json", action="store_true", dest="as_json", help="a JSON object a round"),
+    DATA,
+    *CONNECTION,
+)
+def top(
+    pattern: str,
+    interval: float,
+    sort: str,
+    internal: bool,
+    once: bool,
+    as_json: bool,
+    data: Path | None,
+    **connection: Unpack[Connection],
+) -> None:
+    """Show live what comes and goes: rates of topics, lag of groups, leaders of nodes.
+
+    On a terminal it is drawn until q or Ctrl-C; elsewhere each round is printed.  A round has the
+    rates of the time since the last one.  With --data and no address it is the broker there.
+
+    Examples:
+      kafkalite top
+      kafkalite top flights --interval 5 --sort size
+      kafkalite top --once
+      kafkalite top --json | jq -c '.totals'
+      kafkalite top -b kafka.example.org:9092
+    """
+    if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
+        connection["bootstrap"] = address_of(data)
+    cluster = Cluster(**connection)
+    rounds = Rounds(cluster, Sampler(cluster, pattern, internal, chosen(data)), sort, interval)
+    console = None if as_json or once else terminal()
+    if console is None:
+        printed(rounds, as_json, once)
+        return
+    with Screen(console) as screen:
+        while screen.show(*rounds.newest(), rounds.wait_s()):
+            pass
+
+
+class Rounds:
+    """One round after the other, each with the rates of the time since the one before."""
+
+    def __init__(self, cluster: Cluster, sampler: Sampler, sort: str, interval_s: float) -> None:
+        self.cluster = cluster
+        self.sampler = sampler
+        self.meter = Meter()
+        self.sort = sort
+        self.interval_s = interval_s
+        self.asked_at_s = 0.0
+        self.newer_s = 0.0
+        self.round: Told | None = None
+
+    def newest(self) -> tuple[Told, str]:
+        """The round as it is now; while nobody answers the last one, and the sentence for that."""
+        self.asked_at_s = time.monotonic()
+        try:
+            measured = self.meter.measured(self.sampler.sample())
+        except Silent:
+            trouble = f"{self.cluster.bootstrap} does not answer"
+            if self.round is None:
+                raise Refusal(trouble) from None
+            return self.round, trouble
+        # The first one begins the rates, and nobody wants to wait long for those.
+        self.newer_s = min(self.interval_s, FIRST_S) if self.round is None else self.interval_s
+        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        self.round = {"at": at, "bootstrap": self.cluster.bootstrap, **measured}
+        self.round["topics"].sort(key=TOPIC_ORDER[self.sort])
+        self.round["groups"].sort(key=GROUP_ORDER[self.sort])
+        return self.round, ""
+
+    def wait_s(self) -> float:
+        """How long it is until the next one."""
+        return max(0.0, self.asked_at_s + self.newer_s - time.monotonic())
+
+
+def by(key: str) -> Callable[[Told], Any]:
+    """The largest first; what is not known last."""
+    return lambda each: math.inf if each[key] is None else -each[key]
+
+
+TOPIC_ORDER = {"rate": by("records_per_s"), "size": by("size"), "name": itemgetter("name")}
+GROUP_ORDER = {"rate": by("lag"), "size": by("lag"), "name": itemgetter("name")}
+
+
+def printed(rounds: Rounds, as_json: bool, once: bool) -> None:
+    """Print each round that has rates, until Ctrl-C or after the first."""
+    rounds.newest()  # where they begin
+    silent = False
+    while True:
+        time.sleep(rounds.wait_s())
+        round, trouble = rounds.newest()
+        if trouble and once:
+            raise Refusal(trouble)
+        if trouble and not silent:
+            warn(f"{trouble} any more; waiting for it (Ctrl-C gives up)")
+        silent = bool(trouble)
+        if silent:
+            continue
+        print(json.dumps(round) if as_json else text_of(round), flush=True)
+        if once:
+            return
+        if not as_json:
+            print()
+
+
+def terminal() -> Console | None:
+    """The terminal that can be drawn on, if stdout is one."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return None if console.is_dumb_terminal else console
+
+
+def address_of(data: Path) -> str:
+    """Where the broker listens that runs on a data directory."""
+    directory = chosen(data)
+    ready = running(directory)
+    if ready is None:
+        raise Refusal(not_ready(directory))
+    return ready["bootstrap"]

@@ -1,0 +1,210 @@
+"""Two moments of a cluster compared: what comes and goes in a second.
+
+    meter = Meter()
+    meter.measured(sampler.sample())    # no rates yet
+    meter.measured(sampler.sample())    # rates of the time between the two
+
+What has begun anew since (a topic of the same name, a process) has no rate until the next time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafkalite.cli.top_sampling import Sample
+from kafkalite.metrics import Read
+
+Told = dict[str, Any]
+"""What is known of a topic, a group, a node, or the whole; None for what is not."""
+
+TRAFFIC = (
+    "kafka_server_brokertopicmetrics_bytesin_total",
+    "kafka_server_brokertopicmetrics_bytesout_total",
+)
+CPU = "process_cpu_seconds_total"
+MEMORY = "process_resident_memory_bytes"
+REQUESTS = "kafkalite_loop_frames_total"
+CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+
+
+class Last(NamedTuple):
+    """What a count was when it was looked at last, and how quickly it had grown."""
+
+    value: float
+    at_s: float
+    rate: float | None
+
+
+class Rates:
+    """How quickly counts grow, from one round to the next."""
+
+    def __init__(self) -> None:
+        self._last: dict[Any, Last] = {}
+        self._now: dict[Any, Last] = {}
+
+    def turn(self) -> None:
+        """A new round: what was not looked at in the last one is forgotten."""
+        self._last, self._now = self._now, {}
+
+    def of(self, key: Any, value: float, at_s: float, born_s: float | None = None) -> float | None:
+        """How much a count has grown in a second; None when that cannot be told.
+
+        One that is new was zero at `born_s`, if that is given.
+        """
+        last = self._last.get(key)
+        if last is None and born_s is not None:
+            last = Last(0, born_s, None)
+        rate = None
+        if last is not None and at_s <= last.at_s:  # it was not told anew
+            value, at_s, rate = last
+        elif last is not None and value >= last.value:
+            rate = (value - last.value) / (at_s - last.at_s)
+        self._now[key] = Last(value, at_s, rate)
+        return rate
+
+    def told_s(self, key: Any) -> float | None:
+        """When a count was told the last time."""
+        last = self._last.get(key)
+        return last.at_s if last is not None else None
+
+
+class Meter:
+    """Makes rounds out of samples."""
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+
+    def measured(self, sample: Sample) -> Told:
+        """All there is to tell, each list in the order of its names."""
+        self.rates.turn()
+        topics = list(self._topics(sample))
+        groups = list(self._groups(sample))
+        nodes = list(self._nodes(sample))
+        rates = ("records_per_s", "bytes_in_per_s", "bytes_out_per_s")
+        totals = {
+            "topics": len(topics),
+            "partitions": len(sample.leaders),
+            **{rate: together(topic[rate] for topic in topics) for rate in rates},
+            "groups": len(groups),
+            "lag": together(group["lag"] for group in groups),
+        }
+        return {
+            "cluster_id": sample.cluster_id,
+            "totals": totals,
+            "nodes": nodes,
+            "groups": groups,
+            "topics": topics,
+            "left_out": sample.left_out,
+        }
+
+    def _topics(self, sample: Sample) -> Iterator[Told]:
+        traffic = self._traffic(sample.pages)
+        partitions: dict[str, list[int]] = {}
+        for topic, index in sorted(sample.leaders):
+            partitions.setdefault(topic, []).append(index)
+        for topic, indexes in partitions.items():
+            size = sample.sizes.get(topic)
+            grown = None
+            if size is not None:
+                grown = self.rates.of(("size", topic), size, sample.sizes_at_s)
+            bytes_in, bytes_out = (rates.get(topic, rates.get(None)) for rates in traffic)
+            if not sample.pages:
+                # Who keeps no page for us tells at least by how much the files have grown.
+                bytes_in = grown
+            yield {
+                "name": topic,
+                "partitions": len(indexes),
+                "leaderless": sum(sample.leaders[topic, each] < 0 for each in indexes),
+                "records_per_s": together(
+                    self.rates.of(("end", topic, each), end, sample.ends_at_s)
+                    for each in indexes
+                    if (end := sample.ends.get((topic, each))) is not None
+                ),
+                "bytes_in_per_s": bytes_in,
+                "bytes_out_per_s": bytes_out,
+                "size": size,
+            }
+
+    def _traffic(self, pages: Iterable[Read]) -> list[dict[str | None, float]]:
+        """The rates of topics' bytes over all nodes, in and out.
+
+        Under None stands what holds for any other topic: a page tells of none without traffic.
+        """
+        found: list[dict[str | None, float]] = [{}, {}]
+        for page in pages:
+            for family in page.families:
+                if family.name not in TRAFFIC:
+                    continue
+                rates = found[TRAFFIC.index(family.name)]
+                told_s = self.rates.told_s((family.name, None, page.node_id, page.pid))
+                for labels, count in family.samples:
+                    topic = labels.get("topic")
+                    key = (family.name, topic, page.node_id, page.pid)
+                    rate = self.rates.of(key, count, page.at_ms / 1_000, told_s)
+                    if rate is not None:
+                        rates[topic] = rates.get(topic, 0.0) + rate if topic is not None else 0.0
+        return found
+
+    def _groups(self, sample: Sample) -> Iterator[Told]:
+        for name, group in sorted(sample.groups.items()):
+            known = [place for place in group.committed if place in sample.ends]
+            lags = [max(0, sample.ends[place] - group.committed[place]) for place in known]
+            yield {
+                "name": name,
+                "state": group.state,
+                "members": group.members,
+                "topics": len({topic for topic, _ in group.committed}),
+                "lag": sum(lags) if lags else None,
+                "records_per_s": together(
+                    self.rates.of(("committed", name, place), offset, group.at_s)
+                    for place, offset in group.committed.items()
+                ),
+            }
+
+    def _nodes(self, sample: Sample) -> Iterator[Told]:
+        pages = {page.node_id: page for page in sample.pages}
+        led = Counter(sample.leaders.values())
+        for number, node in sorted(sample.nodes.items()):
+            yield {
+                "id": number,
+                "host": node.host,
+                "port": node.port,
+                "controller": number == sample.controller,
+                "leaders": led[number],
+                "role": node.role,
+                **self._process(pages.get(number)),
+            }
+
+    def _process(self, page: Read | None) -> Told:
+        """What a node's page tells of its process."""
+        told: Told = dict.fromkeys(("pid", "cpu", "memory", "connections", "requests_per_s"))
+        if page is None:
+            return told
+        values = whole(page)
+        key, at_s = (page.node_id, page.pid), page.at_ms / 1_000
+        told["pid"] = page.pid
+        told["memory"] = values.get(MEMORY)
+        told["connections"] = values.get(CONNECTIONS)
+        if CPU in values:
+            told["cpu"] = self.rates.of((CPU, *key), values[CPU], at_s)
+        if REQUESTS in values:
+            told["requests_per_s"] = self.rates.of((REQUESTS, *key), values[REQUESTS], at_s)
+        return told
+
+
+def whole(page: Read) -> Mapping[str, float]:
+    """A page's values that are one number."""
+    wanted = (CPU, MEMORY, REQUESTS, CONNECTIONS)
+    return {
+        family.name: family.samples[0][1]
+        for family in page.families
+        if family.name in wanted and len(family.samples) == 1
+    }
+
+
+def together(numbers: Iterable[float | None]) -> Any:
+    """The sum of what is known; None where nothing is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

@@ -1,0 +1,263 @@
+"""What a cluster says at one moment, for those who compare two such moments.
+
+    sampler = Sampler(cluster, pattern="", internal=False, directory=None)
+    sampler.sample()                    # Sample(…); raises Silent while nobody answers
+
+All of it is asked in Kafka's own protocol, so any Kafka can be watched.  Where the broker runs on
+this machine, as this user, and is the one that was asked, its nodes' pages are read as well.
+
+A cluster that answers some of it gives a sample with that: what is missing is said in `left_out`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
+
+from kafkalite.cli.clients import Cluster, plain
+from kafkalite.cli.group_offsets import STATES
+from kafkalite.cli.reading import Place
+from kafkalite.cli.wire import Wire
+from kafkalite.errors import Refusal
+from kafkalite.metrics import Read, read_pages
+from kafkalite.process.ready import Ready, running
+from kafkalite.process.run_directory import bus_path
+from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
+
+ANSWER_S = 2.0
+GROUPS_MAX = 500
+"""Each group is asked for by itself."""
+SILENT = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
+
+
+class Silent(Exception):
+    """Nobody answers at the moment."""
+
+
+class Node(NamedTuple):
+    """A broker of the cluster, and the role it has where it is ours."""
+
+    host: str
+    port: int
+    role: str | None
+
+
+class Group(NamedTuple):
+    """A group: how many members it has, and how far it is."""
+
+    state: str
+    members: int
+    committed: dict[Place, int]
+    at_s: float
+
+
+class Sample(NamedTuple):
+    """One moment."""
+
+    cluster_id: str | None
+    controller: int | None
+    nodes: dict[int, Node]
+    leaders: dict[Place, int]
+    """Of the partitions that were asked about."""
+    ends: dict[Place, int]
+    ends_at_s: float
+    sizes: dict[str, int]
+    """Bytes by topic, where they are known."""
+    sizes_at_s: float
+    groups: dict[str, Group]
+    pages: list[Read]
+    left_out: list[str]
+
+
+class Sampler:
+    """Asks a cluster again and again."""
+
+    def __init__(
+        self, cluster: Cluster, pattern: str, internal: bool, directory: Path | None
+    ) -> None:
+        self.pattern = pattern
+        self.internal = internal
+        self.directory = directory
+        self.admin = cluster.reached()
+        self.wire = Wire(cluster, ANSWER_S)
+        # From here on it is ours to tell when nobody answers.
+        cluster.answered = False
+
+    def sample(self) -> Sample:
+        """What the cluster says now."""
+        left_out: list[str] = []
+        metadata = self._metadata()
+        leaders = self._leaders(metadata)
+        groups = self._groups(left_out)
+        wanted = {place for group in groups.values() for place in group.committed}
+        there = {
+            (name, partition)
+            for name, topic in metadata.topics.items()
+            for partition in topic.partitions
+        }
+        ends = self._ends({*leaders, *(wanted & there)})
+        ends_at_s = time.monotonic()
+        ready, pages = self._local(metadata.cluster_id)
+        roles = {node["id"]: node["role"] for node in ready["nodes"]} if ready else {}
+        nodes = {
+            number: Node(broker.host or "", broker.port, roles.get(number))
+            for number, broker in metadata.brokers.items()
+        }
+        sizes = sizes_told(pages) if pages else self._sizes(nodes, leaders, left_out)
+        sizes_at_s = max((page.at_ms / 1_000 for page in pages), default=time.monotonic())
+        return Sample(
+            metadata.cluster_id, metadata.controller_id if metadata.controller_id >= 0 else None,
+            nodes, leaders, ends, ends_at_s, sizes, sizes_at_s, groups, pages, left_out,
+        )  # fmt: skip
+
+    def _metadata(self) -> ClusterMetadata:
+        try:
+            self.admin.poll(0)
+            return self.admin.list_topics(timeout=ANSWER_S)
+        except KafkaException as fault:
+            if fault.args[0].code() in SILENT:
+                raise Silent from fault
+            raise Refusal(plain(fault.args[0].str())) from fault
+        except SystemError:
+            # A Ctrl-C in the middle of error_cb is swallowed by confluent-kafka.
+            raise KeyboardInterrupt from None
+
+    def _leaders(self, metadata: ClusterMetadata) -> dict[Place, int]:
+        return {
+            (name, index): partition.leader
+            for name, topic in metadata.topics.items()
+            if self.pattern in name and (self.internal or not name.startswith("__"))
+            for index, partition in topic.partitions.items()
+        }
+
+    def _ends(self, places: Collection[Place]) -> dict[Place, int]:
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        ends = {}
+        answers = self.admin.list_offsets(asked, request_timeout=ANSWER_S) if asked else {}
+        for place, future in answers.items():
+            with suppress(KafkaException, TimeoutError):  # it has no leader just now
+                ends[place.topic, place.partition] = future.result(ANSWER_S).offset
+        return ends
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def _groups(self, left_out: list[str]) -> dict[str, Group]:
+        """The groups that are meant, as far as their coordinators answer."""
+        try:
+            found = self.admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
+        except (KafkaException, TimeoutError) as fault:
+            left_out.append(f"groups: {why(fault)}")
+            return {}
+        names = sorted(each.group_id for each in found.valid if self.pattern in each.group_id)
+        if found.errors:
+            left_out.append(f"groups of some nodes: {plain(found.errors[0].args[0].str())}")
+        if len(names) > GROUPS_MAX:
+            left_out.append(f"{len(names) - GROUPS_MAX:,} groups, the last by name")
+            names = names[:GROUPS_MAX]
+        described = list(self._described(names, left_out))
+        at_s = time.monotonic()
+        asked = [
+            self.admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(each.group_id)], request_timeout=ANSWER_S
+            )[each.group_id]
+            for each in described
+        ]
+        groups = {}
+        for each, answer in zip(described, asked, strict=True):
+            committed = {}
+            with suppress(KafkaException, TimeoutError):  # it has gone meanwhile
+                committed = {
+                    (place.topic, place.partition): place.offset
+                    for place in answer.result(ANSWER_S).topic_partitions
+                    if place.error is None and place.offset >= 0
+                }
+            state = STATES.get(each.state, "Unknown")
+            groups[each.group_id] = Group(state, len(each.members), committed, at_s)
+        return groups
+
+    def _described(
+        self, names: list[str], left_out: list[str]
+    ) -> Iterator[ConsumerGroupDescription]:
+        """Groups that are there.  What has not been described is not asked for offsets, for
+        librdkafka's client dies when these are refused for a group as a whole."""
+        if not names:
+            return
+        faults = []
+        answers = self.admin.describe_consumer_groups(names, request_timeout=ANSWER_S)
+        for answer in answers.values():
+            try:
+                found = answer.result(ANSWER_S)
+            except (KafkaException, TimeoutError) as fault:
+                faults.append(why(fault))
+                continue
+            if STATES.get(found.state) != "Dead":
+                yield found
+        if faults:
+            left_out.append(f"groups, {len(faults):,} of them: {faults[0]}")
+
+    # -- sizes, and what our own broker tells ------------------------------------------------
+
+    def _local(self, cluster_id: str | None) -> tuple[Ready | None, list[Read]]:
+        """What the broker on the data directory tells, if it is of the cluster that was asked."""
+        if self.directory is not None and cluster_id is not None:
+            with suppress(Refusal, OSError, KeyError, TypeError):
+                ready = running(self.directory)
+                if ready is not None and ready["cluster_id"] == cluster_id:
+                    now_ms = time.monotonic_ns() // 1_000_000
+                    return ready, read_pages(bus_path(ready).parent, now_ms)
+        return None, []
+
+    def _sizes(
+        self, nodes: Mapping[int, Node], leaders: Mapping[Place, int], left_out: list[str]
+    ) -> dict[str, int]:
+        """The bytes of topics, each partition's at its leader."""
+        sizes: dict[str, int] = {}
+        for number in sorted(set(leaders.values()) & set(nodes)):
+            try:
+                at = nodes[number].host, nodes[number].port
+                answer = self.wire.ask(DESCRIBE_LOG_DIRS, {"topics": None}, at)
+            except Refusal as refusal:
+                left_out.append(f"sizes: {refusal}")
+                return {}
+            for name, index, size in replicas(answer.results):
+                if leaders.get((name, index)) == number:
+                    sizes[name] = sizes.get(name, 0) + size
+        return sizes
+
+
+def replicas(directories: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and bytes of what lies in log directories; not what moves in."""
+    for directory in directories:
+        for topic in directory.topics:
+            for partition in topic.partitions:
+                if not partition.is_future_key:
+                    yield topic.name, partition.partition_index, partition.partition_size
+
+
+def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
+    """The same as the nodes' pages tell it."""
+    sizes: dict[str, int] = {}
+    for page in pages:
+        for family in page.families:
+            if family.name == "kafka_log_log_size":
+                for labels, size in family.samples:
+                    sizes[labels["topic"]] = sizes.get(labels["topic"], 0) + size
+    return sizes
+
+
+def why(fault: KafkaException | TimeoutError) -> str:
+    """What is said of an answer that did not come."""
+    if isinstance(fault, TimeoutError):
+        return f"no answer within {ANSWER_S:.0f} s"
+    return plain(fault.args[0].str())

@@ -1,0 +1,294 @@
+"""Rounds for people: tables, as lines of text or on a terminal that is drawn over and over.
+
+A terminal shows as many rows of each table as it has room for, and how many more there are.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from kafkalite.cli.command import columns
+from kafkalite.cli.progress import size_words
+from kafkalite.cli.top_rates import Told
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.text import Text
+
+LOOK_S = 0.2
+"""Between two looks at the size of the terminal."""
+TABLE_LINES = 2
+"""Of a table, beside its rows: the blank line above and its titles."""
+
+
+ROWS_MIN = 3
+"""Fewer of nodes or groups are no use; the room is given to what comes after them."""
+GAP = 2
+NAME_WIDTH = 16
+"""What a name keeps on a narrow terminal."""
+
+
+class Table(NamedTuple):
+    """Titles and rows; `left` columns from the left on are words, the others numbers."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str | None]]
+    left: int
+    share: float
+    """How much of the terminal's height it may take from those that come after it."""
+
+
+def heading(round: Told) -> str:
+    """The whole cluster in a line."""
+    totals = round["totals"]
+    words = [
+        (number(totals["records_per_s"]), "records/s"),
+        (speed(totals["bytes_in_per_s"]), "in"),
+        (speed(totals["bytes_out_per_s"]), "out"),
+        (number(totals["lag"]), "records of lag"),
+        (number(totals["topics"]), "topics"),
+        (number(totals["partitions"]), "partitions"),
+        (number(totals["groups"]), "groups"),
+    ]
+    return ", ".join(
+        f"{value} {what.removesuffix('s') if value == '1' else what}"
+        for value, what in words
+        if value is not None
+    )
+
+
+def tables(round: Told) -> list[Table]:
+    """Nodes, groups, topics; those of which there are none are left out."""
+    every = [
+        Table(NODE_TITLES, [node_row(each) for each in round["nodes"]], 3, 0.3),
+        Table(GROUP_TITLES, [group_row(each) for each in round["groups"]], 2, 0.5),
+        Table(TOPIC_TITLES, [topic_row(each) for each in round["topics"]], 1, 1.0),
+    ]
+    return [known(table) for table in every if table.rows]
+
+
+def known(table: Table) -> Table:
+    """A table without the columns of which nothing is known."""
+    kept = [at for at in range(len(table.titles)) if any(row[at] is not None for row in table.rows)]
+    rows = [[row[at] for at in kept] for row in table.rows]
+    return table._replace(titles=[table.titles[at] for at in kept], rows=rows)
+
+
+NODE_TITLES = (
+    "NODE", "ADDRESS", "ROLE", "LEADERS", "CPU", "MEMORY", "CONNECTIONS", "REQUESTS/S",
+)  # fmt: skip
+
+
+def node_row(node: Mapping[str, Any]) -> list[str | None]:
+    host = f"[{node['host']}]" if ":" in node["host"] else node["host"]
+    role = node["role"]
+    if node["controller"]:
+        role = f"{role}, controller" if role else "controller"
+    cpu, memory = node["cpu"], node["memory"]
+    return [
+        str(node["id"]),
+        printed(f"{host}:{node['port']}"),
+        role,
+        f"{node['leaders']:,}",
+        f"{100 * cpu:.0f} %" if cpu is not None else None,
+        size_words(memory) if memory is not None else None,
+        number(node["connections"]),
+        number(node["requests_per_s"]),
+    ]
+
+
+GROUP_TITLES = ("GROUP", "STATE", "MEMBERS", "TOPICS", "LAG", "RECORDS/S")
+
+
+def group_row(group: Mapping[str, Any]) -> list[str | None]:
+    counts = [number(group[key]) for key in ("members", "topics", "lag", "records_per_s")]
+    return [printed(group["name"]), group["state"], *counts]
+
+
+TOPIC_TITLES = ("TOPIC", "PARTITIONS", "LEADERLESS", "RECORDS/S", "IN/S", "OUT/S", "SIZE")
+
+
+def topic_row(topic: Mapping[str, Any]) -> list[str | None]:
+    size = topic["size"]
+    return [
+        printed(topic["name"]),
+        f"{topic['partitions']:,}",
+        number(topic["leaderless"] or None),
+        number(topic["records_per_s"]),
+        speed(topic["bytes_in_per_s"]),
+        speed(topic["bytes_out_per_s"]),
+        size_words(size) if size is not None else None,
+    ]
+
+
+def number(value: float | None) -> str | None:
+    """As people read it: a slow trickle is not nothing."""
+    if value is None:
+        return None
+    return f"{value:.1f}" if 0 < value < 10 and value != int(value) else f"{value:,.0f}"
+
+
+def speed(value: float | None) -> str | None:
+    return f"{size_words(value)}/s" if value is not None else None
+
+
+def printed(name: str) -> str:
+    """A name that does nothing to a terminal, whoever gave it."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
+    )
+
+
+# -- lines of text -------------------------------------------------------------------------------
+
+
+def text_of(round: Told) -> str:
+    """A round where there is no terminal, or only one is wanted."""
+    parts = [f"{round['at']}  {heading(round)}"]
+    parts += [columns(table.titles, table.rows) for table in tables(round)]
+    if round["left_out"]:
+        parts.append("\n".join(f"left out: {printed(each)}" for each in round["left_out"]))
+    return "\n\n".join(parts)
+
+
+# -- a terminal ----------------------------------------------------------------------------------
+
+
+def drawn(round: Told, trouble: str, width: int, height: int) -> Group:
+    """A round that fits on a terminal of this size."""
+    from rich.console import Group
+    from rich.text import Text
+
+    name = round["cluster_id"] or "Kafka"
+    title = f"kafkalite top  {round['bootstrap']}  {printed(name)}  {round['at'][11:19]} UTC"
+    head: list[Text] = [one_line(title, "bold"), one_line(heading(round), "")]
+    head += [one_line(f"left out: {printed(each)}", "yellow") for each in round["left_out"]]
+    foot = one_line(trouble, "bold red") if trouble else one_line("q ends", "dim")
+    left = height - len(head) - 1
+    shown = [narrowed(table, width) for table in tables(round)]
+    parts: list[Any] = [*head]
+    for table in shown:
+        last = table is shown[-1]
+        room = (left if last else int(left * table.share)) - TABLE_LINES
+        if room >= (1 if last else min(len(table.rows), ROWS_MIN)):
+            parts += [Text(""), rich_table(table, room)]
+            left -= TABLE_LINES + min(len(table.rows), room)
+    return Group(*parts, foot)
+
+
+def one_line(text: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def narrowed(table: Table, width: int) -> Table:
+    """A table without the last columns where there is no room for them; long names give way."""
+    widths = [
+        max(len(title), *(len(row[at] or "-") for row in table.rows)) + GAP
+        for at, title in enumerate(table.titles)
+    ]
+    widths[0] = min(widths[0], NAME_WIDTH + GAP)
+    kept = len(widths)
+    while kept > 1 and sum(widths[:kept]) - GAP > width:
+        kept -= 1
+    return table._replace(titles=table.titles[:kept], rows=[row[:kept] for row in table.rows])
+
+
+def rich_table(table: Table, room: int) -> Any:
+    """A table of so many rows at most; the last one says how many more there would be."""
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    made = Drawn(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
+    for at, title in enumerate(table.titles):
+        number = at >= table.left
+        made.add_column(
+            title,
+            justify="right" if number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=max(len(row[at] or "-") for row in table.rows) if at else None,
+        )
+    rows = table.rows if len(table.rows) <= room else table.rows[: room - 1]
+    for row in rows:
+        made.add_row(*(Text("-" if cell is None else cell) for cell in row))
+    if len(rows) < len(table.rows):
+        made.add_row(Text(f"… {len(table.rows) - len(rows):,} more", style="dim"))
+    return made
+
+
+class Keys:
+    """Single keys of a terminal, without Enter; none where stdin is no terminal."""
+
+    def __init__(self) -> None:
+        self.descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def __enter__(self) -> Self:
+        if self.descriptor is not None:
+            self.before = termios.tcgetattr(self.descriptor)
+            tty.setcbreak(self.descriptor)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.descriptor is not None:
+            termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self.before)
+
+    def pressed(self, wait_s: float) -> str:
+        """The key that is pressed within this time, or nothing."""
+        if self.descriptor is None:
+            time.sleep(wait_s)
+        elif select.select([self.descriptor], [], [], wait_s)[0]:
+            key = os.read(self.descriptor, 1)
+            return key.decode("latin-1") if key else "q"  # the terminal has gone
+        return ""
+
+
+class Screen:
+    """The terminal while a round is shown on it; leaves it as it was."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self.console = console
+        self.keys = Keys()
+        self.live = Live(console=console, screen=True, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        for number in signal.SIGTERM, signal.SIGHUP:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+        self.keys.__enter__()
+        try:
+            self.live.__enter__()
+        except BaseException:
+            self.keys.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.live.__exit__(None, None, None)
+        finally:
+            self.keys.__exit__()
+
+    def show(self, round: Told, trouble: str, wait_s: float) -> bool:
+        """Show it for so long; False as soon as somebody has had enough."""
+        until = time.monotonic() + wait_s
+        size = None
+        while True:
+            if self.console.size != size:
+                size = self.console.size
+                self.live.update(drawn(round, trouble, size.width, size.height), refresh=True)
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return True
+            if self.keys.pressed(min(left_s, LOOK_S)) in ("q", "Q"):
+                return False

@@ -1,0 +1,456 @@
+"""kafkalite top: rounds of a real broker, and what is made of two samples."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import itertools
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kafkalite.cli import main
+from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER
+from kafkalite.cli.top_rates import CPU, TRAFFIC, Meter
+from kafkalite.cli.top_sampling import Group, Node, Sample
+from kafkalite.cli.top_screen import Table, drawn, heading, narrowed, text_of
+from kafkalite.metrics import COUNTER, GAUGE, Family, Read
+from kafkalite.testing import Broker
+from tests.process.waiting import WAIT_S_MAX, until
+
+COMMAND = [sys.executable, "-m", "kafkalite", "top"]
+_numbers = itertools.count(1)
+
+# -- two samples ---------------------------------------------------------------------------------
+
+PLACE = ("t", 0)
+
+
+def sample(at_s: float, end: int, **more) -> Sample:
+    """One topic of one partition, of which one group has read two records."""
+    whole = Sample(
+        cluster_id="c",
+        controller=1,
+        nodes={1: Node("h", 9092, None)},
+        leaders={PLACE: 1},
+        ends={PLACE: end},
+        ends_at_s=at_s,
+        sizes={},
+        sizes_at_s=at_s,
+        groups={"g": Group("Stable", 1, {PLACE: 2}, at_s)},
+        pages=[],
+        left_out=[],
+    )
+    return whole._replace(**more)
+
+
+def page(at_ms: int, bytes_in: int, cpu: float, pid: int = 7) -> Read:
+    counted = [({}, bytes_in), ({"topic": "t"}, bytes_in)]
+    families = [Family(TRAFFIC[0], COUNTER, "", counted), Family(CPU, COUNTER, "", [({}, cpu)])]
+    families.append(Family("kafka_log_log_size", GAUGE, "", [({"topic": "t"}, 11)]))
+    return Read(1, pid, at_ms, families)
+
+
+def measured(*samples: Sample):
+    """What a meter says of the last one."""
+    meter = Meter()
+    return [meter.measured(each) for each in samples][-1]
+
+
+def test_a_rate_is_the_growth_over_the_time_between():
+    told = measured(sample(10.0, 5), sample(12.0, 25))
+    assert told["topics"][0]["records_per_s"] == told["totals"]["records_per_s"] == 10.0
+    assert told["groups"][0]["lag"] == told["totals"]["lag"] == 23
+    assert told["groups"][0]["records_per_s"] == 0
+    assert told["nodes"][0]["leaders"] == 1 and told["nodes"][0]["controller"]
+
+
+def test_the_first_round_and_a_topic_made_anew_have_no_rate():
+    assert measured(sample(10.0, 5))["topics"][0]["records_per_s"] is None
+    assert measured(sample(10.0, 5), sample(12.0, 3))["topics"][0]["records_per_s"] is None
+    gone = sample(11.0, 0, leaders={}, ends={})
+    again = measured(sample(10.0, 5), gone, sample(12.0, 25))
+    assert again["topics"][0]["records_per_s"] is None
+
+
+def test_a_group_that_has_committed_nothing_has_no_lag():
+    told = measured(sample(1.0, 5, groups={"g": Group("Empty", 0, {}, 1.0)}))
+    assert told["groups"][0]["lag"] is told["totals"]["lag"] is None
+
+
+def test_without_pages_the_bytes_are_what_the_files_have_grown_by():
+    told = measured(
+        sample(1.0, 0, sizes={"t": 100}), sample(3.0, 0, sizes={"t": 300}, sizes_at_s=3.0)
+    )
+    assert told["topics"][0]["bytes_in_per_s"] == 100.0
+    assert told["topics"][0]["bytes_out_per_s"] is None
+    shrunk = measured(sample(1.0, 0, sizes={"t": 100}), sample(3.0, 0, sizes={"t": 50}))
+    assert shrunk["topics"][0]["bytes_in_per_s"] is None
+
+
+def test_pages_are_compared_at_their_own_time_and_an_old_one_keeps_its_rate():
+    pages = [page(1_000, 0, 0.0), page(3_000, 400, 1.0), page(3_000, 400, 1.0)]
+    told = measured(*(sample(float(at), 0, pages=[each]) for at, each in enumerate(pages)))
+    assert told["topics"][0]["bytes_in_per_s"] == 200.0
+    assert told["nodes"][0]["cpu"] == 0.5
+
+
+def test_a_process_that_was_begun_anew_has_no_rate_yet():
+    told = measured(
+        sample(1.0, 0, pages=[page(1_000, 100, 1.0)]),
+        sample(2.0, 0, pages=[page(2_000, 500, 2.0, pid=8)]),
+    )
+    assert told["topics"][0]["bytes_in_per_s"] is None
+    assert told["nodes"][0]["cpu"] is None
+    assert told["nodes"][0]["pid"] == 8
+
+
+def test_a_topic_without_traffic_has_none_though_no_page_names_it():
+    quiet = {PLACE: 1, ("quiet", 0): 1}
+    told = measured(
+        sample(1.0, 0, leaders=quiet, pages=[page(1_000, 100, 1.0)]),
+        sample(2.0, 0, leaders=quiet, pages=[page(2_000, 500, 2.0)]),
+    )
+    rates = {topic["name"]: topic["bytes_in_per_s"] for topic in told["topics"]}
+    assert rates == {"t": 400.0, "quiet": 0.0}
+
+
+def test_a_topic_that_a_page_names_for_the_first_time_had_no_traffic_before():
+    silent = page(1_000, 0, 1.0)
+    silent.families[0] = Family(TRAFFIC[0], COUNTER, "", [({}, 0)])
+    told = measured(sample(1.0, 0, pages=[silent]), sample(2.0, 0, pages=[page(3_000, 400, 1.0)]))
+    assert told["topics"][0]["bytes_in_per_s"] == 200.0
+
+
+def test_the_busiest_the_largest_and_those_furthest_behind_are_first():
+    topics = [
+        {"name": "a", "records_per_s": None, "size": 1},
+        {"name": "b", "records_per_s": 1, "size": None},
+        {"name": "c", "records_per_s": 2, "size": 2},
+    ]
+    names = {
+        how: "".join(each["name"] for each in sorted(topics, key=order))
+        for how, order in TOPIC_ORDER.items()
+    }
+    assert names == {"rate": "cba", "size": "cab", "name": "abc"}
+    groups = [{"name": "a", "lag": 0}, {"name": "b", "lag": 9}]
+    assert sorted(groups, key=GROUP_ORDER["rate"])[0]["name"] == "b"
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def round_of(count: int, name: str = "t"):
+    """A round of so many topics."""
+    leaders = {(f"{name}{number:03}", 0): 1 for number in range(count)}
+    told = measured(sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": Group("Dead", 0, {}, 1.0)}))
+    return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **told}
+
+
+def lines_of(round, width: int, height: int, trouble: str = "") -> list[str]:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    console.print(drawn(round, trouble, width, height))
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50), (20, 8)])
+def test_what_is_drawn_fits_on_the_terminal(size):
+    lines = lines_of(round_of(100), *size)
+    assert len(lines) <= size[1]
+    assert max(map(len, lines)) <= size[0]
+    assert any("more" in line for line in lines)
+    assert any("t000" in line for line in lines)
+
+
+def test_all_that_there_is_room_for_is_drawn():
+    lines = lines_of(round_of(5), 80, 24)
+    assert all(any(f"t00{number}" in line for line in lines) for number in range(5))
+    assert not any("more" in line for line in lines)
+
+
+def test_names_do_nothing_to_the_terminal():
+    assert not any("\x1b" in line for line in lines_of(round_of(1), 80, 24))
+    assert "\x1b" not in text_of(round_of(1))
+    assert "g\N{REPLACEMENT CHARACTER}[2J" in text_of(round_of(1))
+
+
+def test_who_does_not_answer_is_said_below_what_was_there():
+    lines = lines_of(round_of(1), 80, 24, trouble="h:1 does not answer")
+    assert lines[-1].startswith("h:1 does not answer")
+    assert any("t000" in line for line in lines)
+
+
+def test_a_narrow_table_loses_its_last_columns_and_none_without_need():
+    table = Table(["TOPIC", "SIZE", "MORE"], [["x" * 50, "12345", "12345"]], 1, 1.0)
+    assert narrowed(table, 80).titles == ["TOPIC", "SIZE", "MORE"]
+    assert narrowed(table, 25).titles == ["TOPIC", "SIZE"]
+    assert narrowed(table, 5).titles == ["TOPIC"]
+
+
+def test_the_heading_says_only_what_is_known():
+    assert heading(round_of(1)) == "1 topic, 1 partition, 1 group"
+
+
+# -- a broker ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(kafka_broker: Broker):
+    """A topic, and a group that is three records behind in it; the name of both."""
+    name = f"watched-{os.getpid()}-{next(_numbers)}"
+    kafka_broker.topic(2, name=name)
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    for _ in range(5):
+        producer.produce(name, b"x" * 100, partition=0)
+    producer.flush()
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": name})
+    consumer.commit(offsets=[TopicPartition(name, 0, 2)], asynchronous=False)
+    consumer.close()
+    return name
+
+
+def once(tell, *words):
+    return tell("top", "--once", "--interval", "0.1", "--json", *words).json
+
+
+def test_one_round_tells_of_topics_groups_and_nodes(tell, kafka_broker, watched):
+    told = once(tell, watched)
+    (topic,), (group,), (node,) = told["topics"], told["groups"], told["nodes"]
+    assert (topic["name"], topic["partitions"], topic["leaderless"]) == (watched, 2, 0)
+    assert topic["records_per_s"] == 0 and topic["size"] > 500
+    assert (group["name"], group["state"], group["members"]) == (watched, "Empty", 0)
+    assert (group["lag"], group["topics"], group["records_per_s"]) == (3, 1, 0)
+    assert f"{node['host']}:{node['port']}" == told["bootstrap"] == kafka_broker.bootstrap
+    assert node["leaders"] == 2 and node["controller"]
+    assert told["left_out"] == []
+    # Nothing was said of where the broker is, and another one may run on the default directory.
+    assert node["cpu"] is node["pid"] is node["role"] is None
+
+
+def test_our_own_broker_tells_more_of_itself(tell, kafka_broker, watched):
+    told = once(tell, watched, "--data", str(kafka_broker.data))
+    (node,) = told["nodes"]
+    assert node["pid"] in {each["pid"] for each in kafka_broker.nodes}
+    assert node["memory"] > 1 << 20 and node["connections"] is not None
+    assert node["role"] == kafka_broker.nodes[0]["role"]
+
+
+def test_the_broker_on_a_data_directory_is_found(kafka_broker, watched, monkeypatch, capsys):
+    monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "127.0.0.1:1")
+    words = ["--once", "--interval", "0.1", "--data", str(kafka_broker.data), "--json"]
+    assert main(["top", watched, *words]) == 0
+    assert json.loads(capsys.readouterr().out)["bootstrap"] == kafka_broker.bootstrap
+
+
+def test_a_round_is_printed_where_there_is_no_terminal(tell, watched):
+    said = tell("top", "--once", "--interval", "0.1", watched)
+    rows = said.table
+    assert ["TOPIC", "PARTITIONS", "RECORDS/S"] == [row for row in rows if row[:1] == ["TOPIC"]][0][
+        :3
+    ]
+    assert [watched, "2", "0"] in [row[:3] for row in rows]
+
+
+def test_internal_topics_are_shown_when_asked_for(tell, watched):
+    assert once(tell, "__consumer")["topics"] == []
+    told = once(tell, "__consumer", "--internal")
+    assert [topic["name"] for topic in told["topics"]] == ["__consumer_offsets"]
+
+
+@pytest.fixture
+def top(kafka_broker: Broker):
+    """Starts `kafkalite top` in a process of its own, and ends what is left of it."""
+    started = []
+
+    def start(*words: str, **streams) -> subprocess.Popen[str]:
+        env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        process = subprocess.Popen([*COMMAND, *words], text=True, env=env, **streams)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+class Rounds:
+    """What a `top --json` prints."""
+
+    def __init__(self, process) -> None:
+        self.process = process
+        self.told = []
+
+    def more(self):
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        self.told.append(json.loads(line))
+        return self.told[-1]
+
+    def until(self, *conditions):
+        """Read on until each has been true of a round; the first condition's newest."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while not all(any(map(each, self.told)) for each in conditions):
+            assert time.monotonic() < deadline, self.told[-1]
+            self.more()
+        return [each for each in self.told if conditions[0](each)][-1]
+
+
+def test_what_is_produced_and_read_is_seen_as_rates(top, kafka_broker, watched):
+    process = top(watched, "--json", "--interval", "0.1", "--data", str(kafka_broker.data))
+    rounds = Rounds(process)
+    assert rounds.more()["totals"]["records_per_s"] == 0
+    settings = {"bootstrap.servers": kafka_broker.bootstrap}
+    producer = Producer(settings)
+    for _ in range(1_000):
+        producer.produce(watched, b"x" * 1_000, partition=0)
+    producer.flush()
+    rounds.until(
+        lambda told: told["totals"]["lag"] == 1_003,
+        lambda told: told["totals"]["records_per_s"] > 0,
+        lambda told: (told["totals"]["bytes_in_per_s"] or 0) > 0,
+    )
+    consumer = Consumer({**settings, "group.id": watched})
+    consumer.commit(offsets=[TopicPartition(watched, 0, 1_000)], asynchronous=False)
+    consumer.close()
+    rounds.until(
+        lambda told: told["totals"]["lag"] == 5,
+        lambda told: (told["groups"][0]["records_per_s"] or 0) > 0,
+    )
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=WAIT_S_MAX)
+    assert (process.returncode, said) == (130, "")
+
+
+def test_a_broker_that_goes_is_waited_for(top):
+    with Broker() as broker:
+        broker.topic(name="here")
+        process = top("-b", broker.bootstrap, "--json", "--interval", "0.1")
+        rounds = Rounds(process)
+        assert rounds.more()["totals"]["topics"] == 1
+        broker.kill()
+        assert "does not answer any more; waiting for it" in process.stderr.readline()
+        broker.start()
+        broker.topic(name="back")
+        rounds.until(lambda told: told["totals"]["topics"] == 2)
+
+
+def test_nobody_who_reads_is_no_fault(top):
+    process = top("--interval", "0.1")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(WAIT_S_MAX) == 141
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--interval", "0"], 2, "'0' is not 0.1 to 3,600 s"),
+        (["--interval", "nan"], 2, "'nan' is not 0.1 to 3,600 s"),
+        (["--sort", "colour"], 2, "invalid choice: 'colour'"),
+        (["-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),
+        (["--data", "/nowhere"], 1, "no broker runs on /nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
+    said = tell("top", *words)
+    assert said.code == code
+    assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
+    assert sentence in said.err
+
+
+# -- a terminal ----------------------------------------------------------------------------------
+
+ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+class Terminal:
+    """A pseudo-terminal, and a command on it."""
+
+    def __init__(self, start, *words: str) -> None:
+        self.ours, self.its = pty.openpty()
+        fcntl.ioctl(self.its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        self.before = termios.tcgetattr(self.its)
+        self.seen = b""
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.its)
+        ours = {"start_new_session": True, "preexec_fn": self.control}
+        self.process = start(*words, **streams, **ours)
+
+    def control(self) -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that ^C reaches it
+
+    def shows(self, wanted: bytes) -> bool:
+        while select.select([self.ours], [], [], 0)[0]:
+            self.seen += os.read(self.ours, 65536)
+        return wanted in re.sub(rb"\x1b\[[0-9;]*m", b"", self.seen)
+
+    def press(self, keys: bytes) -> int:
+        """Type them; the exit code once it has ended, which leaves the terminal as it was."""
+        os.write(self.ours, keys)
+        deadline = time.monotonic() + WAIT_S_MAX
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.shows(b"")
+            time.sleep(0.01)
+        self.shows(b"")
+        assert self.seen.count(ALTERNATE) == self.seen.count(NORMAL) == 1
+        assert self.seen.rindex(NORMAL) > self.seen.rindex(b"q ends")
+        assert termios.tcgetattr(self.its) == self.before
+        return self.process.returncode
+
+    def close(self) -> None:
+        os.close(self.ours)
+        os.close(self.its)
+
+
+@pytest.fixture
+def terminal(top, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    opened = []
+
+    def open_one(*words: str) -> Terminal:
+        opened.append(Terminal(top, *words))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (b"\x03", 130)], ids=["q", "ctrl-c"])
+def test_on_a_terminal_it_is_drawn_until_a_key(terminal, watched, key, code):
+    shown = terminal(watched, "--interval", "0.1")
+    until(lambda: shown.shows(b"TOPIC") and shown.shows(watched.encode()))
+    until(lambda: shown.shows(b"0 records/s"))
+    assert shown.press(key) == code
+
+
+def test_a_terminal_is_left_as_it_was_when_somebody_ends_it(terminal, watched):
+    shown = terminal(watched)
+    until(lambda: shown.shows(b"q ends"))
+    shown.process.terminate()
+    assert shown.press(b"") == 128 + signal.SIGTERM
+
+
+def test_other_keys_are_passed_over(terminal, watched):
+    shown = terminal(watched, "--interval", "0.1")
+    until(lambda: shown.shows(b"q ends"))
+    assert shown.press(b"x\x1b[Azq") == 0
