@@ -83,8 +83,9 @@ def idle(bench: Bench) -> None:
 
     def measure(subject: Subject) -> Mapping[str, float]:
         names = [new_group() for _ in range(count // IDLE_GROUP)]
+        (address,) = {coordinator(subject.bootstrap, name) for name in names}
         groups = [name for name in names for _ in range(IDLE_GROUP)]
-        members = Members(coordinator(subject.bootstrap, names[0]), groups, BEAT_S, 20)
+        members = Members(address, groups, BEAT_S, 20)
         try:
             members.join()
             members.run(lambda: members.stable, JOIN_S_MAX)

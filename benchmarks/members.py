@@ -19,26 +19,32 @@ from kafkalite.protocol.schemas.groups import (
     FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
+    OFFSET_FETCH,
     SYNC_GROUP,
 )
 
-FIND, JOIN, SYNC, BEAT = 2, 5, 3, 3
+FIND, JOIN, SYNC, BEAT, FETCH = 2, 5, 3, 3, 5
 SESSION_MS = 45_000
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
-COORDINATOR_AWAY = {14, 15}
+COORDINATOR_AWAY = {14, 15, 16}
 READY_S_MAX = 60.0
 
 
 def coordinator(address: str, group: str) -> str:
-    """Where a group's coordinator is, once there is one."""
+    """Where a group's coordinator is, once it answers for the group."""
     deadline = time.monotonic() + READY_S_MAX
     while True:
         with Wire(address) as wire:
             found = wire.ask(FIND_COORDINATOR, FIND, {"key": group, "key_type": 0})
-        if found.error_code == 0:
-            return f"{found.host}:{found.port}"
-        if found.error_code not in COORDINATOR_AWAY or time.monotonic() > deadline:
-            raise RuntimeError(f"no coordinator at {address}: error {found.error_code}")
+        code = found.error_code
+        if code == 0:
+            there = f"{found.host}:{found.port}"
+            with Wire(there) as wire:
+                code = wire.ask(OFFSET_FETCH, FETCH, {"group_id": group, "topics": []}).error_code
+            if code == 0:
+                return there
+        if code not in COORDINATOR_AWAY or time.monotonic() > deadline:
+            raise RuntimeError(f"no coordinator at {address}: error {code}")
         time.sleep(0.05)
 
 
