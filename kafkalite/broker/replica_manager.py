@@ -220,6 +220,12 @@ class ReplicaManager:
             return (topic, index) in self._offline
         return partition.log.fault is not None
 
+    def offline(self, topic: str) -> set[int]:
+        """The partitions of a topic for which `is_offline` holds."""
+        led = self._topics.get(topic, {})
+        found = {index for index, partition in led.items() if partition.log.fault is not None}
+        return found | {index for name, index in self._offline if name == topic}
+
     def forget_offline(self, topic_id: bytes) -> None:
         """The topic is deleted."""
         for key in [key for key, (of, _) in self._offline.items() if of == topic_id]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.topic import WORKER_DEDICATED
@@ -67,6 +67,8 @@ class TopicImage:
     topic_id: bytes
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
+    told: Any = field(default=None, compare=False, repr=False)
+    """What a handler keeps of its partitions, until one changes: very many make a long answer."""
 
     @property
     def internal(self) -> bool:
@@ -194,7 +196,9 @@ class ClusterImage:
 
     def _partition(self, record: Record) -> None:
         fields = record.fields
-        partitions = self.topics_by_id[fields["topic_id"]].partitions
+        topic = self.topics_by_id[fields["topic_id"]]
+        topic.told = None
+        partitions = topic.partitions
         assert fields["partition"] <= len(partitions), "partitions come in their order"
         before = partitions.get(fields["partition"])
         if before is not None:

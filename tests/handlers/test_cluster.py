@@ -15,6 +15,7 @@ from kafkalite.protocol.schemas.cluster import (
     METADATA,
 )
 from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS
 from tests.handlers.denying import Denying
 
 NOT_ASKED = -0x80000000
@@ -403,3 +404,28 @@ def test_who_may_not_describe_the_cluster_learns_nothing_of_its_quorum(broker, v
     broker.node.authorizer = Denying(Operation.DESCRIBE)
     answer = quorum(broker, version, ("__cluster_metadata", [0]))
     assert (answer.error_code, answer.topics) == (errors.ClusterAuthorizationFailed.code, [])
+
+
+GROWN = {"name": "flights", "count": 5, "assignments": None}
+
+
+def test_what_was_told_of_partitions_is_told_anew_when_there_are_more(broker):
+    broker.create("flights", 2)
+    for count in (2, 5):
+        (topic,) = metadata(broker, 12, ["flights"]).topics
+        assert [part.partition_index for part in topic.partitions] == [*range(count)]
+        if count == 2:
+            broker.ask(CREATE_PARTITIONS, 3, topics=[GROWN])
+
+
+def test_a_partition_whose_log_is_damaged_has_no_leader_until_it_is_well(broker):
+    broker.create("flights", 2)
+    assert metadata(broker, 12, ["flights"]).topics[0].partitions[1].leader_id == 0
+    log = broker.node.replicas.leader("flights", 1).log
+    log.fault = "damaged"
+    well, damaged = metadata(broker, 12, ["flights"]).topics[0].partitions
+    assert (well.error_code, well.leader_id) == (0, 0)
+    assert (damaged.error_code, damaged.leader_id) == (5, -1)
+    assert list(damaged.offline_replicas) == [0]
+    log.fault = None
+    assert metadata(broker, 12, ["flights"]).topics[0].partitions[1].leader_id == 0

@@ -212,34 +212,52 @@ def _topic(node: Node, topic: TopicImage, request: Any, caller: Caller) -> Respo
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [
-            _partition(node, topic.name, index, partition)
-            for index, partition in topic.partitions.items()
-        ],
+        "partitions": _partitions(node, topic),
     }
     if request.include_topic_authorized_operations:
         answer["topic_authorized_operations"] = caller.allowed_bits(TOPIC, topic.name)
     return answer
 
 
-def _partition(node: Node, name: str, index: int, partition: PartitionImage) -> Response:
-    answer: Response = {
+def _partitions(node: Node, topic: TopicImage) -> list[Response]:
+    """The partitions with their leaders; all of them were told before, and few ever change."""
+    answers: list[Response]
+    leaders: set[int]
+    if topic.told is None:
+        answers = [_partition(index, partition) for index, partition in topic.partitions.items()]
+        topic.told = answers, {partition.leader for partition in topic.partitions.values()}
+    answers, leaders = topic.told
+    nodes = node.image.nodes
+    away = {leader for leader in leaders if leader not in nodes or not nodes[leader].port}
+    offline = node.replicas.offline(topic.name)
+    if not away and not offline:
+        return answers
+    return [
+        _leaderless(answer)
+        if answer["leader_id"] in away or answer["partition_index"] in offline
+        else answer
+        for answer in answers
+    ]
+
+
+def _partition(index: int, partition: PartitionImage) -> Response:
+    return {
         "partition_index": index,
         "leader_id": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
     }
-    leader = node.image.nodes.get(partition.leader)
-    if leader is None or not leader.port or node.replicas.is_offline(name, index):
-        # Nobody leads it: a client waits for that, and says so, instead of asking in vain.
-        answer |= {
-            "error_code": LeaderNotAvailable.code,
-            "leader_id": NO_LEADER,
-            "isr_nodes": (),
-            "offline_replicas": partition.replicas,
-        }
-    return answer
+
+
+def _leaderless(answer: Response) -> Response:
+    # Nobody leads it: a client waits for that, and says so, instead of asking in vain.
+    return answer | {
+        "error_code": LeaderNotAvailable.code,
+        "leader_id": NO_LEADER,
+        "isr_nodes": (),
+        "offline_replicas": answer["replica_nodes"],
+    }
 
 
 def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) -> Response:
@@ -366,12 +384,8 @@ def _topic_page(
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": [
-            {
-                **_partition(node, name, index, topic.partitions[index]),
-                "eligible_leader_replicas": [],
-                "last_known_elr": [],
-            }
-            for index in range(first, end)
+            {**partition, "eligible_leader_replicas": [], "last_known_elr": []}
+            for partition in _partitions(node, topic)[first:end]
         ],
         "topic_authorized_operations": caller.allowed_bits(TOPIC, name),
     }
