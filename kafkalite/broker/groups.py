@@ -156,7 +156,8 @@ class Groups:
         """These topics are deleted: nobody has read them any more."""
         gone = list(names)
         for host in self:
-            host.ask(lambda groups, _, now_ms, __: groups.forget_topics(gone, now_ms))
+            asked = host.ask(lambda groups, _, now_ms, __: groups.forget_topics(gone, now_ms))
+            asked.abandoned = None  # nobody is answered, and it would keep itself
 
 
 class GroupHost:

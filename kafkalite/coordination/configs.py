@@ -96,7 +96,7 @@ def alter(
             if is_new and alteration.kind != Resource.TOPIC and configured >= CONFIGURED_MAX:
                 raise PolicyViolation(f"At most {CONFIGURED_MAX} resources have configs.")
         except KafkaError as fault:
-            answers[alteration.resource] = fault
+            answers[alteration.resource] = fault.again()
             continue
         answers[alteration.resource] = None
         room -= size

@@ -196,7 +196,7 @@ class Controller:
                 topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
                 self._place(topic, assigned, placer)
             except KafkaError as fault:
-                answers[new.name] = fault
+                answers[new.name] = fault.again()
                 continue
             answers[new.name] = topic
             records.extend(topic_records(topic))
@@ -257,7 +257,7 @@ class Controller:
                 grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
                 self._place(grown, self._more_partitions(topic, growth, room), placer)
             except KafkaError as fault:
-                answers[growth.name] = fault
+                answers[growth.name] = fault.again()
                 continue
             answers[growth.name] = None
             records.extend(partition_records(topic.topic_id, grown.partitions))

@@ -249,7 +249,7 @@ def _to_delete(
     for name, topic_id in dict.fromkeys(wanted):
         try:
             if (name, topic_id) in twice:
-                raise twice[name, topic_id]
+                raise twice[name, topic_id].again()
             topics.append(_meant(node, caller, name, topic_id))
         except KafkaError as fault:
             refused.append(_deleted(name, topic_id, fault))
