@@ -2,9 +2,9 @@
 
 The sketch: a request of a group is 50 us in the coordinator, most of it the table codec and the
 machine in Python.  A rebalance takes as long as the last member needs to hear of it, which is a
-heartbeat; so what counts is how few of them it takes, and not the 100 requests.  5,000 members that beat
-every 3 s are 1,700 requests/s: 0.1 of a core.  A commit is a heartbeat and a batch of 150 bytes.
-A start reads the log of offsets, 5 us a commit.
+heartbeat; so what counts is how few of them it takes, and not the 100 requests.  5,000 members that
+beat every 3 s are 1,700 requests/s: 0.1 of a core.  A commit is a heartbeat and a batch of 150
+bytes.  A start reads the log of offsets, 5 us a commit.
 """
 
 from __future__ import annotations
