@@ -28,6 +28,7 @@ MODULES = {
     "produce": "messages",
     "consume": "messages",
     "top": "top",
+    "bench": "bench",
     "topic": "topic",
     "group": "group",
     "node": "node",

@@ -14,7 +14,7 @@ from kafkalite.cli.command import argument, command, key_value
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.process.ready import RestartReady
+    from kafkalite.process.ready import Ready, RestartReady
 
 DATA = argument(
     "--data",
@@ -239,3 +239,25 @@ def chosen(data: Path | None) -> Path:
     from kafkalite.process.ready import default_data_directory
 
     return data.absolute() if data is not None else default_data_directory()
+
+
+def address_of(data: Path) -> str:
+    """Where the broker on a data directory listens; a Refusal when none is ready."""
+    from kafkalite.process.ready import not_ready, running
+
+    directory = chosen(data)
+    ready = running(directory)
+    if ready is None:
+        raise Refusal(not_ready(directory))
+    return ready["bootstrap"]
+
+
+def known_here(directory: Path, cluster_id: str | None) -> Ready | None:
+    """The broker on a data directory, if it is the one of this cluster and this user may know."""
+    from kafkalite.process.ready import running
+
+    try:
+        ready = running(directory)
+        return ready if ready is not None and ready["cluster_id"] == cluster_id else None
+    except (Refusal, KeyError):
+        return None

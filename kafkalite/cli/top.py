@@ -20,14 +20,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.broker import DATA, address_of, chosen
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection
 from kafkalite.cli.command import argument, command, warn
 from kafkalite.cli.top_rates import Meter, Told
 from kafkalite.cli.top_sampling import Sampler, Silent
 from kafkalite.cli.top_screen import Screen, text_of
 from kafkalite.errors import Refusal
-from kafkalite.process.ready import not_ready, running
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,12 +177,3 @@ def terminal() -> Console | None:
 
     console = Console(highlight=False)
     return None if console.is_dumb_terminal else console
-
-
-def address_of(data: Path) -> str:
-    """Where the broker listens that runs on a data directory."""
-    directory = chosen(data)
-    ready = running(directory)
-    if ready is None:
-        raise Refusal(not_ready(directory))
-    return ready["bootstrap"]

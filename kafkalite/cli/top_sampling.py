@@ -1,6 +1,6 @@
 """What a cluster says at one moment, for those who compare two such moments.
 
-    sampler = Sampler(cluster, pattern="", internal=False, directory=None)
+    sampler = Sampler(cluster, pattern="", internal=False, directory=directory)
     sampler.sample()                    # Sample(…); raises Silent while nobody answers
 
 All of it is asked in Kafka's own protocol, so any Kafka can be watched.  Where the broker runs on
@@ -25,13 +25,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
 
+from kafkalite.cli.broker import known_here
 from kafkalite.cli.clients import Cluster, plain
 from kafkalite.cli.group_offsets import STATES
 from kafkalite.cli.reading import Place
 from kafkalite.cli.wire import Wire
 from kafkalite.errors import Refusal
 from kafkalite.metrics import Read, read_pages
-from kafkalite.process.ready import Ready, running
+from kafkalite.process.ready import Ready
 from kafkalite.process.run_directory import bus_path
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
@@ -83,9 +84,7 @@ class Sample(NamedTuple):
 class Sampler:
     """Asks a cluster again and again."""
 
-    def __init__(
-        self, cluster: Cluster, pattern: str, internal: bool, directory: Path | None
-    ) -> None:
+    def __init__(self, cluster: Cluster, pattern: str, internal: bool, directory: Path) -> None:
         self.pattern = pattern
         self.internal = internal
         self.directory = directory
@@ -210,12 +209,11 @@ class Sampler:
 
     def _local(self, cluster_id: str | None) -> tuple[Ready | None, list[Read]]:
         """What the broker on the data directory tells, if it is of the cluster that was asked."""
-        if self.directory is not None and cluster_id is not None:
-            with suppress(Refusal, OSError, KeyError, TypeError):
-                ready = running(self.directory)
-                if ready is not None and ready["cluster_id"] == cluster_id:
-                    now_ms = time.monotonic_ns() // 1_000_000
-                    return ready, read_pages(bus_path(ready).parent, now_ms)
+        ready = known_here(self.directory, cluster_id)
+        if ready is None:
+            return None, []
+        with suppress(OSError):
+            return ready, read_pages(bus_path(ready).parent, time.monotonic_ns() // 1_000_000)
         return None, []
 
     def _sizes(

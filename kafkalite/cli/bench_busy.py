@@ -1,0 +1,114 @@
+"""Who was busy while something ran: this client, the broker, everybody else on the machine.
+
+    busy = Busy(pids)                   # of the broker, where it runs here
+    …
+    busy.shares()                       # Shares(client=0.97, broker=0.40, others=0.05)
+
+A client or a broker is as quick as its busiest thread; of that thread counts the time in which it
+ran or waited for a core.  Linux tells this; elsewhere nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+BUSY = 0.8
+"""A thread that is busy for so much of the time is what all else waits for."""
+MANY = 0.2
+SHORT_S = 0.2
+"""Of a shorter time nobody can tell: the kernel counts in hundredths of a second."""
+TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+class Shares(NamedTuple):
+    """Shares of the time; of the machine's cores for the others.  None where nobody knows."""
+
+    client: float | None
+    broker: float | None
+    others: float | None
+
+    @property
+    def limit(self) -> str | None:
+        """What kept it from being quicker, as far as can be told."""
+        if self.client is None:
+            return None
+        client, broker = self.client >= BUSY, (self.broker or 0) >= BUSY
+        if client and broker:
+            return "both"
+        if client or broker:
+            return "client" if client else "broker"
+        return "waiting" if self.broker is not None else None
+
+
+class Spent(NamedTuple):
+    """What a thread has had so far, in nanoseconds."""
+
+    ran: int
+    waited: int
+
+
+class Busy:
+    """Looks when it is made, and again when it is asked."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self.pids = pids
+        self.began_s = time.monotonic()
+        self.before = {pid: threads(pid) for pid in (os.getpid(), *pids)}
+        self.machine = machine_s()
+
+    def shares(self) -> Shares:
+        """Of the time since it was made."""
+        took_s = time.monotonic() - self.began_s
+        if took_s < SHORT_S:
+            return Shares(None, None, None)
+        spent = {pid: since(before, threads(pid)) for pid, before in self.before.items()}
+        client = busiest([spent[os.getpid()]], took_s)
+        broker = busiest([spent[pid] for pid in self.pids], took_s)
+        machine, others = machine_s(), None
+        if machine is not None and self.machine is not None and client is not None:
+            ours_s = sum(each.ran for threads in spent.values() for each in threads) / 1e9
+            cores = os.cpu_count() or 1
+            others = min(1.0, max(0.0, machine - self.machine - ours_s) / (took_s * cores))
+        return Shares(client, broker, others)
+
+
+def threads(pid: int) -> dict[str, Spent]:
+    """What each thread of a process has had; nothing where that is not told."""
+    found = {}
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError):  # it has just ended
+                ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+                found[task.name] = Spent(ran, waited)
+    return found
+
+
+def since(before: Mapping[str, Spent], now: Mapping[str, Spent]) -> list[Spent]:
+    """What threads have had in between."""
+    zero = Spent(0, 0)
+    return [
+        Spent(spent.ran - then.ran, spent.waited - then.waited)
+        for name, spent in now.items()
+        for then in [before.get(name, zero)]
+    ]
+
+
+def busiest(processes: Iterable[Sequence[Spent]], took_s: float) -> float | None:
+    """The share of the time in which the busiest thread of them all wanted a core."""
+    wanted = [(each.ran + each.waited) / 1e9 for process in processes for each in process]
+    return min(1.0, max(wanted) / took_s) if wanted else None
+
+
+def machine_s() -> float | None:
+    """How long the machine's cores have run so far, together."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq) / TICKS_S

@@ -1,0 +1,260 @@
+"""The load of `kafkalite bench`: records in, records out, one record there and back.
+
+    with topic_for(cluster, partitions) as topic:
+        produced(cluster, topic, load, pids)
+        fetched(cluster, topic, load, pids)
+        trips(cluster, topic, load)
+
+Each of them ends when its records are through or its time is over.  The records are words, so that
+compression has something to do; they are made before the clock runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice, repeat
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafkalite.cli.bench_busy import Busy, Shares
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
+from kafkalite.cli.command import warn
+from kafkalite.cli.progress import Progress
+from kafkalite.cli.reading import BATCH_COUNT_MAX, POLL_S
+from kafkalite.cli.topic import refuse, settled
+from kafkalite.errors import Refusal
+
+CHUNK_COUNT = 1_000
+WAITING_COUNT_MAX = 100_000
+WAITING_SIZE_MAX = 64 << 20
+TEXT_SIZE = 1 << 20
+WORDS_COUNT = 4_096
+WARM_UP_TRIPS = 20
+QUEUE = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 2_097_151}
+"""Whatever one chunk hands in fits above what may wait."""
+NO_DELAY = {"socket.nagle.disable": True}
+
+
+class Load(NamedTuple):
+    """What is asked of the broker."""
+
+    records: int
+    size: int
+    trips: int
+    seconds: float
+    """How long each part of it may take."""
+    acks: str
+    compression: str
+
+    def settings(self) -> dict[str, Any]:
+        """A producer's, for this load."""
+        return {
+            "acks": self.acks,
+            "enable.idempotence": self.acks == "all",
+            "compression.type": self.compression,
+        }
+
+
+class Phase(NamedTuple):
+    """How much went through in which time, and who was busy with it."""
+
+    records: int
+    wanted: int
+    seconds: float
+    shares: Shares
+
+
+@contextmanager
+def topic_for(cluster: Cluster, partitions: int) -> Iterator[str]:
+    """A topic of its own that is gone afterwards, however that comes."""
+    admin = cluster.reached()
+    topic = f"kafkalite-bench-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        with sentences():
+            _, faults = settled(admin.create_topics([NewTopic(topic, partitions, -1)]))
+        refuse(faults)
+        yield topic
+    finally:
+        removed(admin, topic)
+
+
+def removed(admin: AdminClient, topic: str) -> None:
+    """Remove the topic; say so where that fails, since it may be large."""
+    try:
+        futures = admin.delete_topics([topic], request_timeout=ANSWER_TIMEOUT_S)
+        _, faults = settled(futures)
+        why = [
+            plain(fault.str())
+            for fault in faults.values()
+            if fault.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+        ]
+    except KafkaException as fault:
+        why = [plain(fault.args[0].str())]
+    except KeyboardInterrupt:
+        why = ["interrupted"]
+    if why:
+        warn(f"topic {topic} is left: {why[0]} (kafkalite topic delete {topic} removes it)")
+
+
+class Faults:
+    """Hears of records that were not delivered."""
+
+    def __init__(self) -> None:
+        self.first: KafkaError | None = None
+        self.count = 0
+
+    def hear(self, fault: KafkaError | None, _: Message) -> None:
+        if fault is not None:
+            self.first = self.first or fault
+            self.count += 1
+
+    def look(self) -> None:
+        """Refuse to go on after the first of them."""
+        if self.first is not None:
+            raise Refusal(
+                f"the broker did not take {self.count:,} of the records: {plain(self.first.str())}"
+            )
+
+
+def payloads(size: int) -> list[bytes]:
+    """Values of this size, none like another as far as a megabyte goes."""
+    dice = random.Random(0)
+    letters = "etaoinshrdlucm"
+    words = ["".join(dice.choices(letters, k=dice.randint(2, 9))) for _ in range(WORDS_COUNT)]
+    text = " ".join(dice.choices(words, k=TEXT_SIZE // 6)).encode()
+    text *= size // len(text) + 1
+    return [text[at : at + size] for at in range(0, len(text) - size + 1, size)]
+
+
+def produced(cluster: Cluster, topic: str, load: Load, pids: Sequence[int]) -> Phase:
+    """Send records as fast as they are taken, until all are acknowledged."""
+    faults = Faults()
+    producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": faults.hear})
+    cluster.topic(producer, topic)
+    values = cycle(payloads(load.size))
+    waiting_max = max(1, min(WAITING_COUNT_MAX, WAITING_SIZE_MAX // load.size))
+    chunk_max = min(CHUNK_COUNT, waiting_max)
+    sent = told = 0
+    busy = Busy(pids)
+    began_s = time.monotonic()
+    ends_s = began_s + load.seconds
+    try:
+        with Progress("producing", total_count=load.records) as progress:
+            while (sent < load.records or len(producer)) and time.monotonic() < ends_s:
+                if sent < load.records and len(producer) < waiting_max:
+                    count = min(chunk_max, load.records - sent)
+                    # The deque of no length drives the map from C.
+                    deque(map(producer.produce, repeat(topic), islice(values, count)), 0)
+                    sent += count
+                    producer.poll(0)
+                else:
+                    producer.flush(0.001) if sent == load.records else producer.poll(0.001)
+                faults.look()
+                done = max(told, sent - len(producer))
+                progress.add(done - told, (done - told) * load.size)
+                told = done
+            took_s = time.monotonic() - began_s
+            shares = busy.shares()
+    except BufferError:
+        raise Refusal("the queue that -X allows the producer is too small for this") from None
+    finally:
+        producer.purge()
+        producer.flush(POLL_S)
+    if not told:
+        raise Refusal(f"no record was acknowledged within {load.seconds:g} s")
+    return Phase(told, load.records, took_s, shares)
+
+
+def fetched(cluster: Cluster, topic: str, load: Load, pids: Sequence[int], least: int) -> Phase:
+    """Read all that is there; `least` is what was acknowledged, and a Refusal if that is lost."""
+    consumer = cluster.consumer({"enable.partition.eof": False})
+    try:
+        partitions = sorted(cluster.topic(consumer, topic).partitions)
+        places = [TopicPartition(topic, partition, 0) for partition in partitions]
+        total = readable(consumer, places, least)
+        busy = Busy(pids)
+        began_s = time.monotonic()
+        ends_s = began_s + load.seconds
+        consumer.assign(places)
+        with Progress("fetching", total_count=total) as progress:
+            while progress.count < total and time.monotonic() < ends_s:
+                batch = consumer.consume(BATCH_COUNT_MAX, 0) or consumer.consume(1, POLL_S)
+                for fault in filter(None, map(Message.error, batch)):
+                    raise KafkaException(fault)
+                progress.add(len(batch), len(batch) * load.size)
+            took_s = time.monotonic() - began_s
+            shares = busy.shares()
+    finally:
+        consumer.close()
+    if not progress.count:
+        raise Refusal(f"no record came back within {load.seconds:g} s")
+    return Phase(progress.count, total, took_s, shares)
+
+
+def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int) -> int:
+    """How many records there are to read, once all that were acknowledged may be."""
+    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        ends = [consumer.get_watermark_offsets(each, timeout=ANSWER_TIMEOUT_S) for each in places]
+        total = sum(end for _, end in ends)
+        if total >= least:
+            return total
+        if time.monotonic() > give_up_at:
+            raise Refusal(f"{least:,} records were acknowledged, and only {total:,} are there")
+        time.sleep(POLL_S)
+
+
+def trips(cluster: Cluster, topic: str, load: Load) -> list[float]:
+    """How long each record took from the call that sends it to the call that returns it."""
+    faults = Faults()
+    settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": faults.hear}
+    producer = cluster.producer(settings)
+    consumer = cluster.consumer({**NO_DELAY, "enable.partition.eof": False})
+    value = payloads(load.size)[0]
+    took_s = []
+    ends_s = time.monotonic() + load.seconds
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_TIMEOUT_S)
+        consumer.assign([TopicPartition(topic, 0, end)])
+        with Progress("there and back", total_count=load.trips) as progress:
+            for number in range(WARM_UP_TRIPS + load.trips):
+                began_s = time.monotonic()
+                if not trip(producer, consumer, topic, (b"%d" % number, value), faults, ends_s):
+                    break
+                if number >= WARM_UP_TRIPS:
+                    took_s.append(time.monotonic() - began_s)
+                    progress.add(1, load.size)
+    finally:
+        producer.purge()
+        producer.flush(POLL_S)
+        consumer.close()
+    return took_s
+
+
+def trip(
+    producer: Producer,
+    consumer: Consumer,
+    topic: str,
+    record: tuple[bytes, bytes],
+    faults: Faults,
+    ends_s: float,
+) -> bool:
+    """Send a record and wait until it is back; False when the time is over."""
+    producer.produce(topic, record[1], record[0], 0)
+    while time.monotonic() < ends_s:
+        producer.poll(0)
+        message = consumer.poll(POLL_S)
+        faults.look()
+        if message is not None:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            if message.key() == record[0]:
+                return True
+    return False

@@ -1,0 +1,235 @@
+"""kafkalite bench against a real broker: small loads, and whatever may end one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafkalite.cli import bench_load, main
+from kafkalite.cli.bench import limited, lines, phase, round_trip, rounded, verdict
+from kafkalite.cli.bench_busy import Shares, Spent, busiest, since, threads
+from kafkalite.cli.bench_load import Load, Phase, payloads
+from kafkalite.testing import Broker
+from tests.process.waiting import WAIT_S_MAX, until
+
+FEW = ["--records", "300", "--trips", "3", "--json"]
+NOTHING = Shares(None, None, None)
+
+
+def left_over(broker: Broker) -> list[str]:
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+    return [name for name in topics if name.startswith("kafkalite-bench")]
+
+
+# -- a broker ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker():
+    """One of our own, so that no other test's topics are in the way."""
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_small_load_goes_in_and_comes_out(tell, acks, codec):
+    told = tell("bench", *FEW, "--size", "50", "--acks", acks, "-z", codec, "-p", "2").json
+    assert (told["records"], told["size"], told["partitions"]) == (300, 50, 2)
+    assert (told["acks"], told["compression"]) == (acks, codec)
+    for part in told["produce"], told["fetch"]:
+        assert part["records"] <= 300
+        assert acks == "0" or part["records"] == 300 and not part["ended_early"]
+        assert part["bytes"] == 50 * part["records"]
+        assert part["records_per_s"] == pytest.approx(part["records"] / part["seconds"], rel=0.01)
+    trip = told["round_trip"]
+    assert trip["records"] == 3
+    assert 0 < trip["p50_ms"] <= trip["p99_ms"] <= trip["max_ms"]
+    assert told["verdict"][0].startswith("This client gets ")
+
+
+def test_its_topic_is_gone_afterwards(broker, capsys):
+    assert main(["bench", "-b", broker.bootstrap, *FEW]) == 0
+    assert left_over(broker) == []
+
+
+def test_the_broker_on_a_data_directory_is_asked_and_known(broker, monkeypatch, capsys):
+    monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "127.0.0.1:1")
+    assert main(["bench", "--data", str(broker.data), *FEW]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["bootstrap"], told["durability"]) == (broker.bootstrap, "os")
+    assert any("Durability is os" in sentence for sentence in told["verdict"])
+
+
+def test_a_person_is_told_in_plain_words(tell):
+    said = tell("bench", "--records", "300", "--trips", "0")
+    assert [row[0] for row in said.table[:2]] == ["produce", "fetch"]
+    assert "round trip" not in said.out
+    assert "This client gets " in said.out
+    assert "So short a run says little" in said.out
+
+
+def test_what_takes_too_long_is_ended_and_said(broker, capsys):
+    words = ["--records", "1000000000", "--seconds", "1", "--trips", "1", "--json"]
+    assert main(["bench", "-b", broker.bootstrap, *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["produce"]["ended_early"] and 0 < told["produce"]["records"] < 1_000_000_000
+    assert any("Producing was ended after 1 s" in sentence for sentence in told["verdict"])
+    assert told["produce"]["busy"]["client"] > 0
+    assert left_over(broker) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_an_end_in_the_middle_leaves_no_topic(broker, number, code):
+    words = ["-b", broker.bootstrap, "--records", "1000000000", "--seconds", "600"]
+    command = [sys.executable, "-m", "kafkalite", "bench", *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **streams) as process:
+        until(lambda: left_over(broker), process)
+        process.send_signal(number)
+        told, said = process.communicate(timeout=WAIT_S_MAX)
+    assert (process.returncode, told, said) == (code, "", "")
+    assert left_over(broker) == []
+
+
+def test_a_record_that_is_too_large_is_a_sentence(broker, capsys):
+    words = ["--records", "2", "--size", "2000000"]
+    assert main(["bench", "-b", broker.bootstrap, *words]) == 1
+    said = capsys.readouterr().err
+    assert "the broker did not take" in said and "Message size too large" in said
+    assert said.count("\n") == 1
+    assert left_over(broker) == []
+
+
+def test_a_queue_that_is_too_small_is_a_sentence(tell):
+    said = tell("bench", *FEW, "-X", "queue.buffering.max.messages=10")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "the queue that -X allows the producer is too small" in said.err
+
+
+def test_a_fast_answer_that_is_wrong_is_no_figure(tell, monkeypatch):
+    produced = bench_load.produced
+
+    def more(*arguments):
+        return produced(*arguments)._replace(records=301)
+
+    monkeypatch.setattr("kafkalite.cli.bench.produced", more)
+    monkeypatch.setattr(bench_load, "ANSWER_TIMEOUT_S", 0.5)
+    said = tell("bench", *FEW)
+    assert said.code == 1
+    assert "301 records were acknowledged, and only 300 are there" in said.err
+
+
+def test_a_topic_that_cannot_be_removed_is_said(broker, monkeypatch, capsys):
+    def killed(*_):
+        broker.kill()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kafkalite.cli.bench.produced", killed)
+    monkeypatch.setattr(bench_load, "ANSWER_TIMEOUT_S", 0.5)
+    assert main(["bench", "-b", broker.bootstrap, *FEW]) == 130
+    said = capsys.readouterr().err
+    assert "is left: " in said and "kafkalite topic delete kafkalite-bench-" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--records", "0"], 2, "'0' is not 1 to 1,000,000,000"),
+        (["--size", "many"], 2, "'many' is not 1 to 104,857,600"),
+        (["--acks", "2"], 2, "invalid choice: '2'"),
+        (["-z", "rar"], 2, "invalid choice: 'rar'"),
+        (["-p", "0"], 2, "'0' is not 1 to 100,000"),
+        (["-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),
+        (["--data", "/nowhere"], 1, "no broker runs on /nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
+    said = tell("bench", *words)
+    assert said.code == code
+    assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
+    assert sentence in said.err
+
+
+# -- figures and words ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 200, 1 << 20, (1 << 20) + 1, 3 << 20])
+def test_values_are_of_the_size_that_is_asked_for(size):
+    values = payloads(size)
+    assert {len(value) for value in values} == {size}
+    assert size != 200 or len(set(values)) == len(values) > 1_000
+
+
+def test_a_share_of_the_trips_is_back_within_its_time():
+    told = round_trip([0.001 * count for count in range(100, 0, -1)])
+    assert told == {"records": 100, "p50_ms": 50.0, "p99_ms": 99.0, "max_ms": 100.0}
+    assert round_trip([0.5])["p50_ms"] == round_trip([0.5])["p99_ms"] == 500.0
+    assert round_trip([]) is None
+
+
+@pytest.mark.parametrize(
+    ("shares", "limit", "words"),
+    [
+        (Shares(0.97, 0.2, 0), "client", "this client is the limit: its busiest thread"),
+        (Shares(0.97, None, 0), "client", "97 % of the time; more clients get more"),
+        (Shares(0.3, 0.97, 0), "broker", "the broker is the limit"),
+        (Shares(0.9, 0.97, 0), "both", "client and broker are both at their limit"),
+        (Shares(0.3, 0.4, 0), "waiting", "neither is the limit by itself"),
+        (Shares(0.3, None, 0), None, "this client is not the limit (30 % of the time)"),
+    ],
+)
+def test_the_limit_is_whoever_was_busy(shares, limit, words):
+    assert shares.limit == limit
+    (sentence,) = limited("Both ways", shares, None)
+    assert words in sentence
+
+
+def test_nothing_is_said_of_a_limit_that_nobody_knows():
+    assert NOTHING.limit is None
+    assert list(limited("Both ways", NOTHING, None)) == []
+
+
+def test_a_busy_machine_is_said():
+    load = Load(10, 1, 0, 1, "all", "none")
+    part = Phase(10, 10, 1.0, Shares(0.5, None, 0.4))
+    told = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
+    told = {**told, **load._asdict(), "bootstrap": "h:1", "partitions": 1}
+    words = list(verdict(told, part, part, None))
+    assert any("Other programs had up to 40 % of this machine's" in each for each in words)
+    assert "(10 records in 1.00 s)" in "\n".join(lines({**told, "verdict": words}))
+
+
+def test_the_busiest_thread_is_the_one_that_wanted_a_core_most():
+    second = 1_000_000_000
+    processes = [[Spent(second, 0)], [Spent(second // 2, second), Spent(0, 0)]]
+    assert busiest(processes, 2.0) == 0.75
+    assert busiest(processes, 1.0) == 1.0
+    assert busiest([[]], 1.0) is None
+
+
+def test_what_a_thread_does_is_counted():
+    before = threads(os.getpid())
+
+    def has_run():
+        sum(range(10_000))
+        return any(spent.ran > 0 for spent in since(before, threads(os.getpid())))
+
+    until(has_run)
+    assert threads(1 << 30) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.4, "0.4"), (12.345, "12.3"), (999.4, "999"), (1_234_567, "1,230,000")]
+)
+def test_a_figure_does_not_pretend_to_be_exact(value, words):
+    assert rounded(value) == words
