@@ -53,6 +53,11 @@ class LogDirectory:
 
     def lock(self) -> None:
         """Make it ours, and only ours; Refusal says why not."""
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:
+            # Clients that ask where logs are could not be answered at all.
+            raise Refusal(f"the name {ascii(str(self.path))} is not UTF-8; {NOT_OURS}") from None
         self._make()
         names = [name for name in os.listdir(self.path) if name != LOCK]
         ours = META_PROPERTIES in names

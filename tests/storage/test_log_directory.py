@@ -43,6 +43,12 @@ def test_a_directory_in_use_names_its_process(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_name_that_no_client_could_be_told_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff")
+    assert "is not UTF-8; name another directory with --data" in refused(odd)
+    assert not odd.exists()
+
+
 def dead_process() -> int:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
