@@ -19,6 +19,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -33,6 +34,9 @@ OPENED_SIZE_MAX = 8 << 20
 CLIENTS_MAX = 1_000
 SERIES_MAX = 2_000
 """Of one client."""
+ALL_SERIES_MAX = 50_000
+POINTS_MAX = 20_000
+"""How many values of one push are looked at; each may take as little as two bytes there."""
 LABELS_MAX = 16
 WORD_LENGTH_MAX = 200
 KEPT_MS_MIN = 60_000
@@ -79,7 +83,7 @@ class ClientMetrics:
             if push is None:
                 raise DecodeError
             opened = decompress(Codec.of(push.codec), push.payload, OPENED_SIZE_MAX)
-            points = list(points_of(MetricsData.FromString(opened)))
+            points = list(islice(points_of(MetricsData.FromString(opened)), POINTS_MAX))
         except (DecodeError, KafkaError):
             self._refused += 1
             return
@@ -87,8 +91,6 @@ class ClientMetrics:
         key = tuple(sorted(push.labels.items()))
         client = self._clients.pop(key, None) or Client()
         self._clients[key] = client
-        while len(self._clients) > CLIENTS_MAX:
-            self._clients.popitem(last=False)
         client.until_ms = self._now_ms() + max(KEPT_MS_MIN, KEPT_INTERVALS * push.interval_ms)
         for point in points:
             if client.kinds.setdefault(point.name, point.kind) != point.kind:
@@ -97,6 +99,15 @@ class ClientMetrics:
             if series in client.values or len(client.values) < SERIES_MAX:
                 before = client.values.get(series, 0.0) if point.more else 0.0
                 client.values[series] = before + point.value
+        self._bound()
+
+    def _bound(self) -> None:
+        """Forget those that were not heard for longest where there are too many, or they say too
+        much."""
+        count = sum(len(client.values) for client in self._clients.values())
+        while len(self._clients) > CLIENTS_MAX or count > ALL_SERIES_MAX:
+            _, gone = self._clients.popitem(last=False)
+            count -= len(gone.values)
 
     def collect(self) -> Iterator[Metric]:
         """All values of the clients that are still heard."""

@@ -128,6 +128,16 @@ def test_what_is_kept_of_clients_is_bounded(clients, monkeypatch):
     assert len(told(clients)) == 15
 
 
+def test_so_is_what_is_kept_of_all_of_them_and_looked_at_of_one_push(clients, monkeypatch):
+    monkeypatch.setattr(client_metrics, "ALL_SERIES_MAX", 10)
+    monkeypatch.setattr(client_metrics, "POINTS_MAX", 4)
+    many = pushed(*(("m", "gauge", 1, {"n": str(n)}, 0) for n in range(9)))
+    for n in range(9):
+        push(clients, many, labels={"client_id": str(n)})
+    assert {name[1] for name in told(clients)} == {("client_id", "7"), ("client_id", "8")}
+    assert len(told(clients)) == 8
+
+
 def test_names_and_labels_that_are_none_are_passed_over(clients):
     push(
         clients,
