@@ -263,7 +263,8 @@ def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[in
 def coordinator_partition(key: str, count: int) -> int:
     """The partition of an internal topic that keeps what is known of `key`: a group's id, say.
 
-    It follows from the hash that Java has for a text: 31 h + c over its UTF-16 units, in 32 bits.
+    It follows from the hash that Java has for a text, 31 h + c over its UTF-16 units in 32 bits,
+    without its sign; -2^31 counts as 0.
     """
     if count == 1:
         return 0
@@ -271,4 +272,4 @@ def coordinator_partition(key: str, count: int) -> int:
     units = key.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    return (hashed & 0x7FFFFFFF) % count
+    return min(hashed, (1 << 32) - hashed) % (1 << 31) % count

@@ -305,4 +305,6 @@ def test_a_groups_partition_follows_from_javas_hash(group_id, hashed):
 def test_a_hash_below_zero_and_two_units_a_character_are_as_in_java():
     # "polygenelubricants".hashCode() is -2^31; "😀" is two units, 0xD83D and 0xDE00.
     assert coordinator_partition("polygenelubricants", 50) == 0
+    # "billing".hashCode() is -109829509.
+    assert coordinator_partition("billing", 50) == 9
     assert coordinator_partition("😀", 1 << 31) == 31 * 0xD83D + 0xDE00
