@@ -54,7 +54,6 @@ class Waiting(NamedTuple):
     end_offset: int
     records: Sequence[Any]
     settle: Callable[[], None]
-    fail: Callable[[KafkaError], None]
 
 
 class MachineHost(Generic[M]):
@@ -83,29 +82,21 @@ class MachineHost(Generic[M]):
                 self.write(records)
         except KafkaError as raised:
             fault = raised
-            self._wait((), lambda: later.fail(fault), later)
+            self._wait((), lambda: later.fail(fault))
         else:
-            self._wait(records, lambda: later.resolve(result.response), later)
+            self._wait(records, lambda: later.resolve(result.response))
         self.journal.push()
         self._release()
         return later
 
-    def _wait(
-        self, records: Sequence[Any], settle: Callable[[], None], later: Later[Any]
-    ) -> None:
-        self._waiting.append(Waiting(self.journal.end_offset, records, settle, later.fail))
+    def _wait(self, records: Sequence[Any], settle: Callable[[], None]) -> None:
+        self._waiting.append(Waiting(self.journal.end_offset, records, settle))
 
     def write(self, records: Sequence[Any]) -> None:
         """Put records into the journal and into the machine."""
         self.journal.append(records)
         for record in records:
             self.machine.replay(record)
-
-    def fail_all(self, fault: KafkaError) -> None:
-        """Nothing more will be committed here: the answers that wait say so."""
-        waiting, self._waiting = self._waiting, deque()
-        for answer in waiting:
-            answer.fail(fault)
 
     def _release(self) -> None:
         while self._waiting and self._waiting[0].end_offset <= self.journal.committed_offset:
