@@ -239,6 +239,8 @@ class ReplicaManager:
         """Take a topic's new settings for one of its partitions."""
         partition.reconfigure(settings)
         self._flush_rules[partition] = flush_rule(settings)
+        if partition.waiting:
+            self.touched(partition)  # a weaker promise may hold already
 
     def leader(self, topic: Topic, index: int) -> Partition:
         """The partition, led here, by its topic's name or id.

@@ -7,6 +7,7 @@ import pytest
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
 from kafkalite.broker.security import WRITE
+from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.transport.connection import Disconnect
@@ -265,6 +266,20 @@ def test_acks_one_is_answered_at_once_and_not_readable_before_the_flush(careful)
     assert wire.sent is not None
     assert partition.high_watermark == 0
     careful.until(lambda: partition.high_watermark == 1)
+
+
+def test_a_produce_that_waits_for_its_flush_need_not_when_the_topic_asks_for_less(careful):
+    careful.node.flusher.submit = lambda flushes: None
+    wire = waiting(careful, ALL)
+    careful.reactor.tick(0)
+    assert wire.sent is None
+    configs = [{"name": "durability", "config_operation": 0, "value": "os"}]
+    careful.node.here.journal.push = careful.node.here.journal.flush_now
+    asked = {"resource_type": 2, "resource_name": "a", "configs": configs}
+    careful.send(INCREMENTAL_ALTER_CONFIGS, 1, resources=[asked])
+    careful.until(lambda: wire.sent is not None)
+    answer = careful.answer(wire, PRODUCE, 9)
+    assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 def test_a_flush_that_takes_too_long_is_a_time_out_and_not_a_success(careful):
