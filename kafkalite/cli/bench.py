@@ -248,6 +248,11 @@ def limited(what: str, shares: Shares, ready: Ready | None) -> Iterator[str]:
     client, broker = (f"{100 * (share or 0):.0f} %" for share in shares[:2])
     alone = f"its busiest thread wanted a core {client} of the time"
     match shares.limit:
+        case "cores":
+            yield (
+                f"{what} this machine's cores are the limit: client or broker had to wait for one"
+                f" {100 * (shares.waited or 0):.0f} % of the time."
+            )
         case "client" if ready is not None:
             yield (
                 f"{what} this client is the limit: {alone}, the broker's {broker}; more clients get"

@@ -2,7 +2,7 @@
 
     busy = Busy(pids)                   # of the broker, where it runs here
     …
-    busy.shares()                       # Shares(client=0.97, broker=0.40, others=0.05)
+    busy.shares()                       # Shares(client=0.97, broker=0.4, waited=0.0, others=0.1)
 
 A client or a broker is as quick as its busiest thread; of that thread counts the time in which it
 ran or waited for a core.  Linux tells this; elsewhere nothing is known.
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 BUSY = 0.8
 """A thread that is busy for so much of the time is what all else waits for."""
-MANY = 0.2
+MANY = 0.25
 SHORT_S = 0.2
 """Of a shorter time nobody can tell: the kernel counts in hundredths of a second."""
 TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -30,6 +30,8 @@ class Shares(NamedTuple):
 
     client: float | None
     broker: float | None
+    waited: float | None
+    """What one of the two waited for a core."""
     others: float | None
 
     @property
@@ -37,6 +39,8 @@ class Shares(NamedTuple):
         """What kept it from being quicker, as far as can be told."""
         if self.client is None:
             return None
+        if (self.waited or 0) >= MANY:
+            return "cores"
         client, broker = self.client >= BUSY, (self.broker or 0) >= BUSY
         if client and broker:
             return "both"
@@ -65,16 +69,18 @@ class Busy:
         """Of the time since it was made."""
         took_s = time.monotonic() - self.began_s
         if took_s < SHORT_S:
-            return Shares(None, None, None)
+            return Shares(None, None, None, None)
         spent = {pid: since(before, threads(pid)) for pid, before in self.before.items()}
-        client = busiest([spent[os.getpid()]], took_s)
-        broker = busiest([spent[pid] for pid in self.pids], took_s)
+        client = busiest(spent[os.getpid()])
+        broker = busiest([each for pid in self.pids for each in spent[pid]])
         machine, others = machine_s(), None
         if machine is not None and self.machine is not None and client is not None:
             ours_s = sum(each.ran for threads in spent.values() for each in threads) / 1e9
             cores = os.cpu_count() or 1
             others = min(1.0, max(0.0, machine - self.machine - ours_s) / (took_s * cores))
-        return Shares(client, broker, others)
+        both = [each.waited for each in (client, broker) if each is not None]
+        waited = min(1.0, max(both) / 1e9 / took_s) if both else None
+        return Shares(share(client, took_s), share(broker, took_s), waited, others)
 
 
 def threads(pid: int) -> dict[str, Spent]:
@@ -98,10 +104,14 @@ def since(before: Mapping[str, Spent], now: Mapping[str, Spent]) -> list[Spent]:
     ]
 
 
-def busiest(processes: Iterable[Sequence[Spent]], took_s: float) -> float | None:
-    """The share of the time in which the busiest thread of them all wanted a core."""
-    wanted = [(each.ran + each.waited) / 1e9 for process in processes for each in process]
-    return min(1.0, max(wanted) / took_s) if wanted else None
+def busiest(threads: Sequence[Spent]) -> Spent | None:
+    """The thread that wanted a core most."""
+    return max(threads, key=sum, default=None)
+
+
+def share(thread: Spent | None, took_s: float) -> float | None:
+    """The share of the time in which a thread wanted a core."""
+    return min(1.0, sum(thread) / 1e9 / took_s) if thread is not None else None
 
 
 def machine_s() -> float | None:

@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite.cli.command import columns
@@ -30,7 +30,7 @@ TABLE_LINES = 2
 
 
 ROWS_MIN = 3
-"""Fewer of nodes or groups are no use; the room is given to what comes after them."""
+"""Fewer are no use, and their room is given to what comes after them."""
 GAP = 2
 NAME_WIDTH = 16
 """What a name keeps on a narrow terminal."""
@@ -175,11 +175,13 @@ def drawn(round: Told, trouble: str, width: int, height: int) -> Group:
     left = height - len(head) - 1
     shown = [narrowed(table, width) for table in tables(round)]
     parts: list[Any] = [*head]
-    for table in shown:
-        last = table is shown[-1]
-        room = (left if last else int(left * table.share)) - TABLE_LINES
-        if room >= (1 if last else min(len(table.rows), ROWS_MIN)):
-            parts += [Text(""), rich_table(table, room)]
+    kept = TABLE_LINES + min(len(shown[-1].rows), ROWS_MIN) if shown else 0
+    for at, table in enumerate(shown):
+        after = sum(TABLE_LINES + len(each.rows) for each in shown[at + 1 :])
+        most = left - kept if after else left
+        room = min(max(int(left * table.share), left - after), most) - TABLE_LINES
+        if room >= min(len(table.rows), ROWS_MIN if after else 1):
+            parts += [Text(""), *rich_table(table, width, room)]
             left -= TABLE_LINES + min(len(table.rows), room)
     return Group(*parts, foot)
 
@@ -192,38 +194,41 @@ def one_line(text: str, style: str) -> Text:
 
 def narrowed(table: Table, width: int) -> Table:
     """A table without the last columns where there is no room for them; long names give way."""
-    widths = [
-        max(len(title), *(len(row[at] or "-") for row in table.rows)) + GAP
-        for at, title in enumerate(table.titles)
-    ]
-    widths[0] = min(widths[0], NAME_WIDTH + GAP)
-    kept = len(widths)
-    while kept > 1 and sum(widths[:kept]) - GAP > width:
+    needed = [width_of(table, at) for at in range(len(table.titles))]
+    needed[0] = min(needed[0], NAME_WIDTH)
+    kept = len(needed)
+    while kept > 1 and sum(needed[:kept]) + GAP * (kept - 1) > width:
         kept -= 1
     return table._replace(titles=table.titles[:kept], rows=[row[:kept] for row in table.rows])
 
 
-def rich_table(table: Table, room: int) -> Any:
-    """A table of so many rows at most; the last one says how many more there would be."""
+def width_of(table: Table, at: int) -> int:
+    """What a column takes."""
+    return max(len(table.titles[at]), *(len(row[at] or "-") for row in table.rows))
+
+
+def rich_table(table: Table, width: int, room: int) -> Iterator[Any]:
+    """A table of so many rows at most, the last of which says how many more there would be."""
     from rich.table import Table as Drawn
     from rich.text import Text
 
     made = Drawn(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
+    widths = [width_of(table, at) for at in range(len(table.titles))]
+    widths[0] = min(widths[0], width - sum(widths[1:]) - GAP * (len(widths) - 1))
     for at, title in enumerate(table.titles):
-        number = at >= table.left
         made.add_column(
             title,
-            justify="right" if number else "left",
+            justify="right" if at >= table.left else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=max(len(row[at] or "-") for row in table.rows) if at else None,
+            width=widths[at],
         )
     rows = table.rows if len(table.rows) <= room else table.rows[: room - 1]
     for row in rows:
         made.add_row(*(Text("-" if cell is None else cell) for cell in row))
+    yield made
     if len(rows) < len(table.rows):
-        made.add_row(Text(f"… {len(table.rows) - len(rows):,} more", style="dim"))
-    return made
+        yield one_line(f"… {len(table.rows) - len(rows):,} more", "dim")
 
 
 class Keys:

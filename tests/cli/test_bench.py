@@ -13,13 +13,13 @@ from confluent_kafka.admin import AdminClient
 
 from kafkalite.cli import bench_load, main
 from kafkalite.cli.bench import limited, lines, phase, round_trip, rounded, verdict
-from kafkalite.cli.bench_busy import Shares, Spent, busiest, since, threads
+from kafkalite.cli.bench_busy import Shares, Spent, busiest, share, since, threads
 from kafkalite.cli.bench_load import Load, Phase, payloads
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 
 FEW = ["--records", "300", "--trips", "3", "--json"]
-NOTHING = Shares(None, None, None)
+NOTHING = Shares(None, None, None, None)
 
 
 def left_over(broker: Broker) -> list[str]:
@@ -180,12 +180,15 @@ def test_a_share_of_the_trips_is_back_within_its_time():
 @pytest.mark.parametrize(
     ("shares", "limit", "words"),
     [
-        (Shares(0.97, 0.2, 0), "client", "this client is the limit: its busiest thread"),
-        (Shares(0.97, None, 0), "client", "97 % of the time; more clients get more"),
-        (Shares(0.3, 0.97, 0), "broker", "the broker is the limit"),
-        (Shares(0.9, 0.97, 0), "both", "client and broker are both at their limit"),
-        (Shares(0.3, 0.4, 0), "waiting", "neither is the limit by itself"),
-        (Shares(0.3, None, 0), None, "this client is not the limit (30 % of the time)"),
+        (Shares(0.97, 0.2, 0.1, 0), "client", "this client is the limit: its busiest thread"),
+        (Shares(0.97, None, 0.1, 0), "client", "97 % of the time; more clients get more"),
+        (Shares(0.3, 0.97, 0.1, 0), "broker", "the broker is the limit"),
+        (Shares(0.9, 0.97, 0.1, 0), "both", "client and broker are both at their limit"),
+        (Shares(0.3, 0.4, 0.1, 0), "waiting", "neither is the limit by itself"),
+        (Shares(0.3, None, 0.1, 0), None, "this client is not the limit (30 % of the time)"),
+        (Shares(0.9, 0.3, 0.5, 0), "cores", "cores are the limit: client or broker had to wait"),
+        (Shares(0.7, 0.3, 0.6, 0), "cores", "had to wait for one 60 % of the time"),
+        (Shares(0.3, 0.3, 0.2, 0), "waiting", "neither is the limit by itself"),
     ],
 )
 def test_the_limit_is_whoever_was_busy(shares, limit, words):
@@ -201,7 +204,7 @@ def test_nothing_is_said_of_a_limit_that_nobody_knows():
 
 def test_a_busy_machine_is_said():
     load = Load(10, 1, 0, 1, "all", "none")
-    part = Phase(10, 10, 1.0, Shares(0.5, None, 0.4))
+    part = Phase(10, 10, 1.0, Shares(0.5, None, 0.1, 0.4))
     told = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
     told = {**told, **load._asdict(), "bootstrap": "h:1", "partitions": 1}
     words = list(verdict(told, part, part, None))
@@ -211,10 +214,11 @@ def test_a_busy_machine_is_said():
 
 def test_the_busiest_thread_is_the_one_that_wanted_a_core_most():
     second = 1_000_000_000
-    processes = [[Spent(second, 0)], [Spent(second // 2, second), Spent(0, 0)]]
-    assert busiest(processes, 2.0) == 0.75
-    assert busiest(processes, 1.0) == 1.0
-    assert busiest([[]], 1.0) is None
+    long, queued = Spent(second, 0), Spent(second // 2, second)
+    assert busiest([long, queued, Spent(0, 0)]) == queued
+    assert share(queued, 2.0) == 0.75
+    assert share(queued, 1.0) == 1.0
+    assert busiest([]) is share(None, 1.0) is None
 
 
 def test_what_a_thread_does_is_counted():

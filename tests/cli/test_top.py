@@ -16,15 +16,17 @@ import subprocess
 import sys
 import termios
 import time
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafkalite.cli import main
-from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER
+from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, Rounds, printed
 from kafkalite.cli.top_rates import CPU, TRAFFIC, Meter
-from kafkalite.cli.top_sampling import Group, Node, Sample
-from kafkalite.cli.top_screen import Table, drawn, heading, narrowed, text_of
+from kafkalite.cli.top_sampling import Group, Node, Sample, Silent
+from kafkalite.cli.top_screen import TOPIC_TITLES, Table, drawn, heading, narrowed, text_of
+from kafkalite.errors import Refusal
 from kafkalite.metrics import COUNTER, GAUGE, Family, Read
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
@@ -148,6 +150,39 @@ def test_the_busiest_the_largest_and_those_furthest_behind_are_first():
     assert sorted(groups, key=GROUP_ORDER["rate"])[0]["name"] == "b"
 
 
+class Staged:
+    """A sampler whose samples are set out beforehand; at their end somebody presses Ctrl-C."""
+
+    def __init__(self, *samples: Sample | type[BaseException]) -> None:
+        self.left = [*samples, KeyboardInterrupt]
+
+    def sample(self) -> Sample:
+        found = self.left.pop(0)
+        if isinstance(found, Sample):
+            return found
+        raise found
+
+
+def printed_of(*samples, once: bool = False) -> None:
+    cluster = SimpleNamespace(bootstrap="h:1")
+    printed(Rounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
+
+
+def test_while_nobody_answers_nothing_is_printed_and_it_is_said_once(capsys):
+    with pytest.raises(KeyboardInterrupt):
+        printed_of(sample(1.0, 0), sample(2.0, 8), Silent, Silent, sample(3.0, 9), Silent)
+    told, said = capsys.readouterr()
+    rates = [json.loads(line)["totals"]["records_per_s"] for line in told.splitlines()]
+    assert rates == [8.0, 1.0]
+    assert said == "kafkalite: h:1 does not answer any more; waiting for it (Ctrl-C gives up)\n" * 2
+
+
+@pytest.mark.parametrize("samples", [[Silent], [sample(1.0, 0), Silent]])
+def test_one_round_that_cannot_be_had_is_a_refusal(samples):
+    with pytest.raises(Refusal, match="h:1 does not answer"):
+        printed_of(*samples, once=True)
+
+
 # -- drawn ---------------------------------------------------------------------------------------
 
 
@@ -198,6 +233,19 @@ def test_a_narrow_table_loses_its_last_columns_and_none_without_need():
     assert narrowed(table, 80).titles == ["TOPIC", "SIZE", "MORE"]
     assert narrowed(table, 25).titles == ["TOPIC", "SIZE"]
     assert narrowed(table, 5).titles == ["TOPIC"]
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_on_a_narrow_terminal_only_names_are_cut(width):
+    round = round_of(2, name="long" * 10)
+    for topic in round["topics"]:
+        topic.update(size=123_456_789, records_per_s=1_234_567.0, bytes_in_per_s=5e6)
+    lines = lines_of(round, width, 30)
+    (titles,) = [re.split(r"  +", line.strip()) for line in lines if line.startswith("TOPIC")]
+    assert titles == list(TOPIC_TITLES[:2] + TOPIC_TITLES[3:])[: len(titles)]
+    rows = [re.split(r"  +", line.strip()) for line in lines if line.startswith("long")]
+    assert [len(row) for row in rows] == [len(titles)] * 2
+    assert not any("…" in cell for row in rows for cell in row[1:])
 
 
 def test_the_heading_says_only_what_is_known():
@@ -289,7 +337,7 @@ def top(kafka_broker: Broker):
         process.communicate()
 
 
-class Rounds:
+class Stream:
     """What a `top --json` prints."""
 
     def __init__(self, process) -> None:
@@ -313,7 +361,7 @@ class Rounds:
 
 def test_what_is_produced_and_read_is_seen_as_rates(top, kafka_broker, watched):
     process = top(watched, "--json", "--interval", "0.1", "--data", str(kafka_broker.data))
-    rounds = Rounds(process)
+    rounds = Stream(process)
     assert rounds.more()["totals"]["records_per_s"] == 0
     settings = {"bootstrap.servers": kafka_broker.bootstrap}
     producer = Producer(settings)
@@ -341,7 +389,7 @@ def test_a_broker_that_goes_is_waited_for(top):
     with Broker() as broker:
         broker.topic(name="here")
         process = top("-b", broker.bootstrap, "--json", "--interval", "0.1")
-        rounds = Rounds(process)
+        rounds = Stream(process)
         assert rounds.more()["totals"]["topics"] == 1
         broker.kill()
         assert "does not answer any more; waiting for it" in process.stderr.readline()
