@@ -102,7 +102,8 @@ class ClassicGroup:
     @property
     def size(self) -> int:
         """What it takes in memory, about."""
-        return GROUP_SIZE + self.members.size + PENDING_SIZE * len(self.pending)
+        pending_size = PENDING_SIZE * len(self.pending)
+        return GROUP_SIZE + len(self.group_id) + self.members.size + pending_size
 
     @property
     def idle(self) -> bool:

@@ -21,6 +21,8 @@ from kafkalite.protocol.schemas.group_records import (
 
 OFFSET_SIZE = 400
 """What a committed offset takes in memory besides its metadata, about."""
+GROUP_SIZE = 500
+"""What a group takes there besides its id."""
 
 
 class Committed(NamedTuple):
@@ -128,7 +130,10 @@ class CommittedOffsets:
         if offset is None:
             self._remove(group_id, topic, index)
             return
-        partitions = self._groups.setdefault(group_id, {}).setdefault(topic, {})
+        if group_id not in self._groups:
+            self._groups[group_id] = {}
+            self.size += GROUP_SIZE + len(group_id)
+        partitions = self._groups[group_id].setdefault(topic, {})
         before = partitions.get(index)
         if before is None:
             self.count += 1
@@ -149,6 +154,7 @@ class CommittedOffsets:
             del topics[topic]
         if not topics:
             del self._groups[group_id]
+            self.size -= GROUP_SIZE + len(group_id)
 
     def records(self) -> Iterator[GroupRecord]:
         """What makes these offsets again; each as it is when it is asked for."""

@@ -149,6 +149,7 @@ def test_written_anew_it_is_short_and_means_the_same(kept, eager):
     kept.journal.keep_small(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset == begin)
     assert [record.key for record in kept.stored()] == [b"a", b"b"]
+    assert [segment.base_offset for segment in kept.log.segments] == [begin]
     kept.restart()
     assert kept.machine.values == {b"a": b"19", b"b": b"x" * 50}
 

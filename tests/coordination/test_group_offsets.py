@@ -153,6 +153,14 @@ def test_what_all_groups_commit_is_bounded(stage, monkeypatch):
     assert stage.machine.offsets.size < 1_000
 
 
+def test_the_names_of_groups_count_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 100_000)
+    codes = [stage.commit(f"{at}" + "g" * 20_000, {("t", 0): 1}).code for at in range(8)]
+    assert codes == [NONE] * 5 + [INVALID_SIZE] * 3
+    stage.delete_groups(*[*stage.machine.offsets])
+    assert stage.machine.offsets.size == 0
+
+
 # -- deleting ------------------------------------------------------------------------------------
 
 

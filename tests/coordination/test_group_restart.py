@@ -252,6 +252,12 @@ def test_ids_and_groups_count_as_well(stage, monkeypatch):
     assert stage.machine._size == 0
 
 
+def test_their_names_count_as_well(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    codes = [stage.client(group_id=f"{at}" + "g" * 20_000).ask_to_join().code for at in range(8)]
+    assert codes == [79] * 5 + [MAX_SIZE_REACHED] * 3
+
+
 def test_each_protocol_counts_as_well(stage, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 1_000_000)
     many = {f"p{at}": b"" for at in range(1_500)}

@@ -236,6 +236,19 @@ def test_a_join_waits_for_the_others_and_the_others_hear_of_it(groups):
     assert len(first.members) == 2 and second.members == []
 
 
+def test_who_goes_away_while_it_waits_is_answered_no_more_and_may_come_back(groups):
+    first = join(groups)
+    asked = groups.ask(JOIN_GROUP, 9, **joining())
+    again = joining(member_id=asked.member_id)
+    wire = groups.send(JOIN_GROUP, 9, **again)
+    assert wire.sent is None
+    wire.abandoned()
+    assert groups.node.groups.host_of("g").coordinator._waiting == {}
+    wire = groups.send(JOIN_GROUP, 9, **again)
+    groups.ask(JOIN_GROUP, 9, **joining(member_id=first.member_id))
+    assert groups.answer(wire, JOIN_GROUP, 9).generation_id == 2
+
+
 def test_a_member_that_is_silent_is_out_when_its_session_has_ended(groups):
     joined = member(groups)
     pass_time(groups, SESSION_MS - 100)
@@ -488,6 +501,17 @@ def test_a_deleted_topics_offsets_are_gone(groups):
     assert fetch(groups)["t", 0][0] == -1
     groups.restart()
     assert fetch(groups)["t", 0][0] == -1
+
+
+def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):
+    assert commit(groups) == 0
+    with monkeypatch.context() as patched:  # the broker dies before it has written that
+        patched.setattr(groups.node.groups, "forget_topics", lambda names: None)
+        groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+    groups.create("t", 2)
+    assert fetch(groups)["t", 0][0] == -1
+    assert commit(groups, offset=7) == 0
+    assert fetch(groups)["t", 0][0] == 7
 
 
 def test_offsets_are_forgotten_on_demand(groups):
