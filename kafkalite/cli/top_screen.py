@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.text import Text
 
+CONTROL_KEYS = 6
+"""Where they stand in what termios tells."""
 LOOK_S = 0.2
 """Between two looks at the size of the terminal."""
 TABLE_LINES = 2
@@ -241,6 +243,10 @@ class Keys:
         if self.descriptor is not None:
             self.before = termios.tcgetattr(self.descriptor)
             tty.setcbreak(self.descriptor)
+            # Stopped by Ctrl-Z it would leave the shell a screen without a cursor.
+            mode = termios.tcgetattr(self.descriptor)
+            mode[CONTROL_KEYS][termios.VSUSP] = b"\0"
+            termios.tcsetattr(self.descriptor, termios.TCSADRAIN, mode)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -292,8 +298,9 @@ class Screen:
             if self.console.size != size:
                 size = self.console.size
                 self.live.update(drawn(round, trouble, size.width, size.height), refresh=True)
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                return True
+            # Also when there is no time left, or a slow cluster would leave no moment for a key.
+            left_s = max(0.0, until - time.monotonic())
             if self.keys.pressed(min(left_s, LOOK_S)) in ("q", "Q"):
                 return False
+            if not left_s:
+                return True

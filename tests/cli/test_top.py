@@ -501,4 +501,13 @@ def test_a_terminal_is_left_as_it_was_when_somebody_ends_it(terminal, watched):
 def test_other_keys_are_passed_over(terminal, watched):
     shown = terminal(watched, "--interval", "0.1")
     until(lambda: shown.shows(b"q ends"))
-    assert shown.press(b"x\x1b[Azq") == 0
+    assert shown.press(b"x\x1b[A\x1aq") == 0
+
+
+def test_a_key_is_heard_while_nobody_answers(terminal):
+    with Broker() as broker:
+        shown = terminal("-b", broker.bootstrap, "--interval", "0.1")
+        until(lambda: shown.shows(b"q ends"))
+        broker.kill()
+        until(lambda: shown.shows(b"does not answer"))
+        assert shown.press(b"q") == 0
