@@ -23,10 +23,11 @@ from pathlib import Path
 import xxhash
 
 from kafkalite.errors import Refusal
+from kafkalite.metrics import PUSHES
 from kafkalite.process.ready import Ready, put_whole
 
 BUS = "bus"
-"""The socket of the bus in it; no socket's name is longer."""
+"""The socket of the bus in it."""
 REMEMBERED = "run-directory"
 
 SOCKET_PATH_SIZE_MAX = 107
@@ -77,7 +78,8 @@ def place_of_user() -> Path:
     """Where this user's run directories are."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or ".")
     ours = runtime / "kafkalite"
-    longest = ours / ("x" * (CLUSTER_LETTERS_MAX + 1 + PLACE_LETTERS)) / BUS
+    name = "x" * (CLUSTER_LETTERS_MAX + 1 + PLACE_LETTERS)
+    longest = ours / name / max(BUS, PUSHES, key=len)
     if (
         runtime.is_absolute()
         and is_private(runtime)

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from kafkalite.errors import Refusal
+from kafkalite.metrics import PUSHES
 from kafkalite.process import run_directory as module
-from kafkalite.process.run_directory import BUS, bus_path, remove_run_directory, run_directory
+from kafkalite.process.run_directory import (
+    BUS,
+    bus_path,
+    place_of_user,
+    remove_run_directory,
+    run_directory,
+)
 
 CLUSTER = "pT3mGvYJQ3m2aV0hD1kq9Q"
 
@@ -52,6 +59,13 @@ def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
     assert path.parent == runtime / "kafkalite"
     assert (mode(path), mode(path.parent)) == (0o700, 0o700)
     assert path.name.startswith(CLUSTER)
+
+
+@pytest.mark.parametrize("room", [-1, 0])
+def test_every_socket_has_a_path_that_is_short_enough(runtime, data, monkeypatch, room):
+    longest = run_directory(CLUSTER, data) / PUSHES
+    monkeypatch.setattr(module, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
+    assert (place_of_user() == longest.parent.parent) == (room == 0)
 
 
 def test_a_broker_finds_the_same_one_again(runtime, data):
