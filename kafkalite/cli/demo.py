@@ -36,7 +36,7 @@ from confluent_kafka.admin import NewTopic
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, Connection, sentences
 from kafkalite.cli.command import argument, command, say
-from kafkalite.cli.demo_group import Group
+from kafkalite.cli.demo_group import MEMBERS, Group
 from kafkalite.cli.messages import Sender
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
@@ -191,8 +191,9 @@ def consumed_rest(group: Group, until: Sequence[TopicPartition]) -> None:
 
 
 def kill_in_the_middle(group: Group, wanted_count: int) -> None:
-    """Kill one of the two, once, as soon as so much has arrived."""
-    if not group.killed_at and group.count >= wanted_count:
+    """Kill one of the two, once, as soon as so much has arrived, from both."""
+    both = group.readers == MEMBERS or not wanted_count
+    if not group.killed_at and group.count >= wanted_count and both:
         group.kill_one()
 
 

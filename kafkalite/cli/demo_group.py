@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from kafkalite.errors import Refusal
 
@@ -48,7 +48,7 @@ TAKE_OVER_S_MAX = 60.0
 Take = Callable[[bytes, bytes], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """One reader's process, and what came of it."""
 
@@ -96,17 +96,33 @@ class Group:
         self._selector.close()
 
     def _begin_at(self, before: Sequence[TopicPartition]) -> None:
-        """What lies there already is not the group's to read."""
+        """What lies there already is not the group's to read.
+
+        One that was killed by the last run is in the group until its session has ended.
+        """
         consumer = Consumer(self._settings)
+        deadline = time.monotonic() + 2 * SESSION_MS / 1000
+        try:
+            while (fault := self._refused(consumer, before)) is not None:
+                left = time.monotonic() < deadline
+                if fault.code() != KafkaError.UNKNOWN_MEMBER_ID or not left:
+                    raise Refusal(
+                        f"the group {self._settings['group.id']} cannot begin: {fault.str()}"
+                        " (another demo may be running on this topic)"
+                    )
+                time.sleep(LOOK_S)
+        finally:
+            consumer.close()
+
+    @staticmethod
+    def _refused(consumer: Consumer, before: Sequence[TopicPartition]) -> KafkaError | None:
+        """Why the group's places cannot be set; None when they are."""
         try:
             consumer.commit(offsets=list(before), asynchronous=False)
         except KafkaException as fault:
-            raise Refusal(
-                f"the group {self._settings['group.id']} cannot begin: {fault.args[0].str()}"
-                " (another demo may be running on this topic, or have ended a moment ago)"
-            ) from None
-        finally:
-            consumer.close()
+            error: KafkaError = fault.args[0]
+            return error
+        return None
 
     def _started(self) -> Member:
         process = subprocess.Popen(
@@ -124,6 +140,12 @@ class Group:
         self._selector.register(process.stdout, selectors.EVENT_READ, member)
         return member
 
+    @property
+    def readers(self) -> int:
+        """How many members have something that they have read from."""
+        owners = [*self._owners.values()]
+        return sum(member in owners for member in self.members)
+
     # -- reading -----------------------------------------------------------------------------
 
     def wait_for_members(self) -> None:
@@ -140,7 +162,8 @@ class Group:
 
     def kill_one(self) -> None:
         """Kill the member that has the most, as nothing and nobody would warn it."""
-        member = max(self.members, key=lambda each: each.assigned)
+        owners = [*self._owners.values()]
+        member = max(self.members, key=lambda each: (owners.count(each), each.assigned))
         member.process.kill()
         self.killed_after, self.killed_at = self.count, time.monotonic()
         self._orphans = {p for p, owner in self._owners.items() if owner is member}

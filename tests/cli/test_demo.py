@@ -177,7 +177,7 @@ def test_what_the_dead_had_handed_on_counts_once_and_what_it_had_not_is_read_aga
     with demo_group.Group(settings, before, lambda key, value: taken.append(value)) as group:
         group.wait_for_members()
         send(1_000)
-        while group.count < 100:
+        while group.readers < 2:
             group.look(0.1)
         group.kill_one()
         send(1_000)
