@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,6 +16,9 @@ from prometheus_client.exposition import choose_encoder
 
 AT_ONCE_MAX = 16
 REQUEST_S_MAX = 10.0
+"""How long nothing may come of a request."""
+WHOLE_S_MAX = 60.0
+"""How long it may take in all, however steadily a byte comes."""
 TEXT_KEPT_S = 0.5
 NODE_S_MAX = 1.0
 READY_S_MAX = 3.0
@@ -45,6 +49,7 @@ class Server(ThreadingHTTPServer):
         self._room = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._lock = threading.Lock()
         self._texts: dict[str, tuple[float, bytes]] = {}
+        self._began_s: dict[Any, float] = {}
 
     def scraped(self, accept: str) -> tuple[bytes, str]:
         """The text of all metrics, in the form the scraper wants; one is made at a time."""
@@ -60,13 +65,23 @@ class Server(ThreadingHTTPServer):
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._began_s[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            del self._began_s[request]
             self._room.release()
+
+    def service_actions(self) -> None:
+        """Look after those who take too long; `serve_forever` calls it all the time."""
+        now_s = time.monotonic()
+        for request, began_s in list(self._began_s.items()):
+            if now_s - began_s >= WHOLE_S_MAX:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who asked has gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -80,6 +81,21 @@ def test_who_says_nothing_holds_a_place_only_for_a_while(server, monkeypatch):
     silent = [socket.create_connection(server.server_address) for _ in range(40)]
     until(lambda: b"200 OK" in said(server, b"GET /healthz HTTP/1.0\r\n\r\n"))
     for connection in silent:
+        connection.close()
+
+
+def test_so_does_who_never_comes_to_the_end(server, monkeypatch):
+    monkeypatch.setattr(serving, "WHOLE_S_MAX", 0.1)
+    slow = [socket.create_connection(server.server_address) for _ in range(40)]
+
+    def served():
+        for connection in slow:
+            with suppress(OSError):
+                connection.send(b"G")
+        return b"200 OK" in said(server, b"GET /healthz HTTP/1.0\r\n\r\n")
+
+    until(served)
+    for connection in slow:
         connection.close()
 
 
