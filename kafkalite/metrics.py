@@ -116,10 +116,12 @@ class Page:
         """Replace what it says; families that would not fit are left out, the last first."""
         texts: list[str] = []
         size = 1_000
+        count = 0
         for family in families:
             text = json.dumps(family, separators=(",", ":"))
             size += len(text) + 1
-            if size > SIZE_MAX:
+            count += len(family.samples)
+            if size > SIZE_MAX or count > SAMPLES_MAX:
                 break
             texts.append(text)
         said = json.dumps({"node": self.node_id, "pid": os.getpid(), "at_ms": at_ms})

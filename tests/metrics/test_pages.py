@@ -73,6 +73,14 @@ def test_families_that_do_not_fit_are_left_out_the_last_first(page, tmp_path, mo
     assert read.families == FAMILIES
 
 
+def test_so_are_those_that_no_reader_would_count(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "SAMPLES_MAX", 100)
+    many = Family("c", GAUGE, "Many.", [({"n": str(n)}, 1) for n in range(100)])
+    page.write([*FAMILIES, many], at_ms=1)
+    (read,) = metrics.read_pages(tmp_path, now_ms=1)
+    assert read.families == FAMILIES
+
+
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_page_are_none(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "node-3.metrics"
