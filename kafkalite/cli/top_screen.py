@@ -177,11 +177,9 @@ def drawn(round: Told, trouble: str, width: int, height: int) -> Group:
     left = height - len(head) - 1
     shown = [narrowed(table, width) for table in tables(round)]
     parts: list[Any] = [*head]
-    kept = TABLE_LINES + min(len(shown[-1].rows), ROWS_MIN) if shown else 0
     for at, table in enumerate(shown):
         after = sum(TABLE_LINES + len(each.rows) for each in shown[at + 1 :])
-        most = left - kept if after else left
-        room = min(max(int(left * table.share), left - after), most) - TABLE_LINES
+        room = max(int(left * table.share), left - after) - TABLE_LINES
         if room >= min(len(table.rows), ROWS_MIN if after else 1):
             parts += [Text(""), *rich_table(table, width, room)]
             left -= TABLE_LINES + min(len(table.rows), room)

@@ -197,6 +197,15 @@ def test_the_limit_is_whoever_was_busy(shares, limit, words):
     assert words in sentence
 
 
+def test_each_way_has_a_limit_of_its_own():
+    into, out = (Phase(10, 10, 1.0, Shares(c, b, 0.0, 0.0)) for c, b in ((0.9, 0.1), (0.1, 0.9)))
+    told = {"produce": phase(into, 1), "fetch": phase(out, 1), "round_trip": None, "size": 1}
+    words = "\n".join(verdict(told, into, out, None))
+    assert "Producing this client is the limit" in words
+    assert "Fetching the broker is the limit" in words
+    assert "Both ways this client" in "\n".join(verdict(told, into, into, None))
+
+
 def test_nothing_is_said_of_a_limit_that_nobody_knows():
     assert NOTHING.limit is None
     assert list(limited("Both ways", NOTHING, None)) == []

@@ -501,6 +501,8 @@ def test_a_terminal_is_left_as_it_was_when_somebody_ends_it(terminal, watched):
 def test_other_keys_are_passed_over(terminal, watched):
     shown = terminal(watched, "--interval", "0.1")
     until(lambda: shown.shows(b"q ends"))
+    # Ctrl-Z is a key like any other: stopped, it would leave the shell half a screen.
+    assert termios.tcgetattr(shown.its)[6][termios.VSUSP] == b"\0"
     assert shown.press(b"x\x1b[A\x1aq") == 0
 
 
