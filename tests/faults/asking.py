@@ -16,6 +16,7 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
@@ -25,6 +26,7 @@ PRODUCE_VERSION = 9
 FETCH_VERSION = 11
 CREATE_TOPICS_VERSION = 4
 DELETE_TOPICS_VERSION = 3
+FIND_COORDINATOR_VERSION = 2
 FETCH_BYTES_MAX = 4096
 
 Address = tuple[str, int]
@@ -155,6 +157,11 @@ class Line:
         }
         body = {"topics": [topic], "timeout_ms": 10_000, "validate_only": False}
         return int(self.ask(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics[0].error_code)
+
+    def coordinator(self, group: str) -> int:
+        """Ask for a group's coordinator, which makes the groups' topic; the error code."""
+        body = {"key": group, "key_type": 0}
+        return int(self.ask(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body).error_code)
 
     def delete_topic(self, name: str) -> int:
         """Delete it; the error code."""

@@ -58,7 +58,12 @@ class Stage:
 
     def warm_up(self) -> None:
         """Write to every partition and read it, so far that what begins late has begun: indexes,
-        and in every process the threads that flush."""
+        the groups' topic, and in every process the threads that flush."""
+        until(
+            lambda: self.ask_a_worker("coordinator", "any") == 0,
+            GIVE_UP_S,
+            "nobody coordinates groups",
+        )
         broker = self.processes.broker
         flushed = broker.topic(3 * len(self.processes.workers), {"durability": "fsync"})
         directory = Directory(flushed, self.processes.addresses(), History())
