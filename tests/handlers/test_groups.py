@@ -545,6 +545,23 @@ def test_a_group_is_described_with_its_members(groups, version):
         assert there.group_instance_id == "static"
 
 
+def test_what_is_named_again_and_again_makes_no_answer_without_end(groups):
+    assert commit(groups) == 0
+    codes = [each.error_code for each in groups.ask(DESCRIBE_GROUPS, 5, groups=["g"] * 3).groups]
+    assert codes == [errors.InvalidRequest.code] * 3
+    for topics, times in (
+        ([{"name": "t", "partition_indexes": [0] * 3}], 1),
+        ([{"name": "t", "partition_indexes": [0]}] * 3, 1),
+        (None, 3),
+    ):
+        asked = [{"group_id": "g", "topics": topics}] * times
+        answers = groups.ask(OFFSET_FETCH, 8, groups=asked).groups
+        assert {answer.error_code for answer in answers} == {errors.InvalidRequest.code}
+    codes = [each.error_code for each in groups.ask(DESCRIBE_GROUPS, 5, groups=["g"] * 2).groups]
+    assert codes == [0, 0]
+    assert fetch(groups, topics=[("t", [0, 0, 1])])["t", 0][0] == 5
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_a_group_that_is_not_there_is_dead_and_from_version_6_on_not_found(groups, version):
     (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["nobody"]).groups

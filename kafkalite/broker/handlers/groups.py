@@ -22,6 +22,7 @@ no open transactions every offset is stable, so `require_stable` asks for nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 NO_OFFSET = -1
+NAMED_MAX = 2
+"""How often a request may name one thing of which much more is told than its name."""
 
 Place = tuple[str, int]
 
@@ -336,9 +339,10 @@ def _readable(
 def offset_fetch(node: Node, request: Any, caller: Caller) -> Later[Response]:
     """How far groups have read; -1 where nobody has said so."""
     if caller.version >= 8:
-        groups = [_fetched(node, caller, group) for group in request.groups]
+        counts = Counter(group.group_id for group in request.groups)
+        groups = [_fetched(node, caller, each, counts[each.group_id]) for each in request.groups]
         return all_of(groups).map(lambda found: {"groups": found})
-    return _fetched(node, caller, request).map(lambda found: _single(found, request, caller))
+    return _fetched(node, caller, request, 1).map(lambda found: _single(found, request, caller))
 
 
 def _single(found: Response, request: Any, caller: Caller) -> Response:
@@ -355,7 +359,12 @@ def _single(found: Response, request: Any, caller: Caller) -> Response:
     return {"topics": found["topics"], "error_code": code}
 
 
-def _fetched(node: Node, caller: Caller, group: Any) -> Later[Response]:
+def _check_named(count: int) -> None:
+    if count > NAMED_MAX:
+        raise InvalidRequest(f"One thing is named {count} times, which are too many.")
+
+
+def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Later[Response]:
     """One group's offsets: of the topics asked for, or of all that the caller may know of."""
     group_id = group.group_id
     wanted = [(_describable(node, caller, topic), topic) for topic in group.topics or ()]
@@ -376,6 +385,8 @@ def _fetched(node: Node, caller: Caller, group: Any) -> Later[Response]:
 
     try:
         caller.must(DESCRIBE, GROUP, group_id)
+        places = ((name, index) for name, indexes in names.items() for index in indexes)
+        _check_named(max([named, *Counter(places).values()]))
         look = None if group.topics is None else names
         found = node.groups.look(
             group_id, lambda groups: groups.fetch_offsets(group_id, look, partial(_id_of, node))
@@ -494,11 +505,14 @@ def offset_delete(node: Node, request: Any, caller: Caller) -> Later[Response]:
 @serves(DESCRIBE_GROUPS, versions="0-6", at=At.COORDINATOR)
 def describe_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
     """State, protocol and members of groups."""
-    described = [_described(node, request, caller, group_id) for group_id in request.groups]
+    counts = Counter(request.groups)
+    described = [_described(node, request, caller, each, counts[each]) for each in request.groups]
     return all_of(described).map(lambda groups: {"groups": groups})
 
 
-def _described(node: Node, request: Any, caller: Caller, group_id: str) -> Later[Response]:
+def _described(
+    node: Node, request: Any, caller: Caller, group_id: str, named: int
+) -> Later[Response]:
     def refuse(fault: KafkaError) -> Response:
         return {"group_id": group_id, **fault_fields(fault)}
 
@@ -509,6 +523,7 @@ def _described(node: Node, request: Any, caller: Caller, group_id: str) -> Later
 
     try:
         caller.must(DESCRIBE, GROUP, group_id)
+        _check_named(named)
         found = node.groups.look(group_id, lambda groups: groups.describe(group_id, caller.version))
     except KafkaError as fault:
         return Later.of(refuse(fault))
