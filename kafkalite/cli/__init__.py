@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(run: Callable[[], int]) -> int:
     """What a run ends with; whatever goes wrong in it becomes a sentence and an exit code."""
+    open_streams()
     try:
         code = run()
         sys.stdout.flush()
@@ -80,6 +81,20 @@ def guarded(run: Callable[[], int]) -> int:
     except Exception as fault:
         sentence = f"this is a fault of kafkalite: {type(fault).__name__}: {fault}"
         return failed(fault, f"{sentence} (KAFKALITE_TRACE=1 shows where)", 1)
+
+
+def open_streams() -> None:
+    """Put /dev/null where a standard stream was closed: some start daemons so.
+
+    Otherwise the next file or socket of ours would be descriptor 0, 1 or 2, and be written into.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))
 
 
 def run(argv: Sequence[str]) -> int:

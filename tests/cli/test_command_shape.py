@@ -205,3 +205,19 @@ def test_starting_a_broker_loads_no_client_and_nothing_for_terminals():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_fault_and_its_number_is_no_file_of_ours(closed):
+    code = (
+        "import os, sys, kafkalite.cli as c; c.guarded(lambda: 0);"
+        "assert [s.fileno() for s in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2];"
+        "assert os.open(os.devnull, os.O_RDONLY) > 2"
+    )
+    words = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+    assert subprocess.run(words, check=False).returncode == 0
+
+
+def test_a_command_without_streams_does_its_work():
+    script = 'exec "$0" -m kafkalite config keys retention <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", script, sys.executable], check=False).returncode == 0
