@@ -85,6 +85,8 @@ ANSWER_TIMEOUT_S = 5.0
 CREATION_TIMEOUT_S = 3.0
 SILENCE_S = 5.0
 
+PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
+
 
 class Place(NamedTuple):
     """Where a cluster is, what it takes to reach it, and which profile says so, if one does."""
@@ -133,6 +135,10 @@ class Cluster:
         self.bootstrap, held, self.profile = found(bootstrap, profile)
         if not self.bootstrap.isprintable():  # librdkafka would not survive it
             raise Refusal(f"{self.bootstrap!r} is no address")
+        for address in self.bootstrap.split(","):  # librdkafka asks port 34463 for 99999
+            port = PORT.fullmatch(address.strip())
+            if port and not (port[1].isdecimal() and 0 < int(port[1][:9]) < 65_536):
+                raise Refusal(f"{address!r} is no HOST:PORT: a port is 1 to 65535")
         self.properties = {**held, **dict(properties)}
         self.complaint = ""
         self.answered = False
