@@ -80,7 +80,8 @@ Decision: TypeAlias = Result[list[Reply]]
 
 SIZE_MAX = 256 << 20
 OFFSETS_SIZE_MAX = 1 << 30
-"""What all groups together may hold in memory, about: beyond it nobody new gets in."""
+"""What all groups together may hold in memory, about: beyond it nobody new gets in, and nothing
+that was not committed before."""
 SMALL_SIZE = 64 << 10
 """Who says more than this gets in only while half of the room is free, so that few who say much
 keep out nobody who says little."""
@@ -246,11 +247,7 @@ class GroupCoordinator:
             group.check_commit(request, turn)
         elif request.generation_id_or_member_epoch >= 0:
             raise GroupIdNotFound() if version >= UNKNOWN_GROUP_SINCE else IllegalGeneration()
-        if self.offsets.size > OFFSETS_SIZE_MAX:
-            raise InvalidCommitOffsetSize(
-                "The committed offsets of all groups hold as much memory as they may;"
-                " delete groups that nobody needs."
-            )
+        full = self.offsets.size > OFFSETS_SIZE_MAX
         expire_ms = NO_TIME
         if request.retention_time_ms != NO_TIME:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
@@ -258,6 +255,9 @@ class GroupCoordinator:
         for topic, index, offset, epoch, metadata, topic_id in commits:
             if metadata and not self._may_keep(metadata):
                 codes[topic, index] = OffsetMetadataTooLarge.code
+                continue
+            if full and not self.offsets.has(group_id, topic, index):
+                codes[topic, index] = InvalidCommitOffsetSize.code
                 continue
             codes[topic, index] = 0
             committed = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)

@@ -148,6 +148,9 @@ def test_what_all_groups_commit_is_bounded(stage, monkeypatch):
     assert codes[0] == NONE
     assert codes[-1] == INVALID_SIZE
     assert len(stage.offsets("g")) < 10
+    assert stage.commit("g", {("t", 0): 2}, metadata="x" * 1_000).code == NONE
+    asked = stage.commit("g", {("t", 1): 3, ("t", 19): 1})
+    assert asked.codes == {("t", 1): NONE, ("t", 19): INVALID_SIZE}
     stage.delete_groups("g")
     assert stage.commit("g", {("t", 0): 1}).code == NONE
     assert stage.machine.offsets.size < 1_000
