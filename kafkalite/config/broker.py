@@ -282,7 +282,7 @@ OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
     "offsets.topic.num.partitions", Type.INT, 1,
     """How many partitions the topic has that groups are kept in.  It holds from the topic's
     creation on.""",
-    check=at_least(1),
+    check=between(1, 10_000),
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,

@@ -230,3 +230,8 @@ def test_a_config_file_that_cannot_be_read_is_refused_with_the_place(tmp_path, c
 def test_a_config_file_that_is_not_there_is_refused_by_name(tmp_path):
     with pytest.raises(Refusal, match=r"missing\.properties: No such file"):
         read_properties(tmp_path / "missing.properties")
+
+
+def test_the_topic_of_groups_has_no_more_partitions_than_can_be_made():
+    with pytest.raises(InvalidConfig, match=r"offsets.topic.num.partitions.*between 1 and 10000"):
+        Settings.broker({"offsets.topic.num.partitions": "1000000000"})
