@@ -367,11 +367,12 @@ def page(group: Mapping[str, Any]) -> str:
     """A described group for a person."""
     node = group["coordinator"]
     assignor = f", {group['assignor']}" if group["assignor"] else ""
+    untouched = sum(each["committed"] is None for each in group["partitions"])
     lines = [
         f"group {group['name']}",
         f"state {group['state']} ({group['type']}{assignor})",
         f"coordinator node {node['id']} at {node['host']}:{node['port']}",
-        f"lag {group['lag']}",
+        f"lag {group['lag']}" + (f", partitions uncommitted: {untouched}" if untouched else ""),
     ]
     if group["partitions"]:
         titles = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]

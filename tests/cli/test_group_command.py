@@ -85,7 +85,7 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(tell, topic, g
     assert page[0] == f"group {group}"
     assert page[1] == "state Stable (classic, range)"
     assert page[2].startswith("coordinator node 0 at 127.0.0.1:")
-    assert page[3:5] == ["lag 6", ""]
+    assert page[3:5] == ["lag 6, partitions uncommitted: 1", ""]
     assert page[5].split() == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]
     assert page[6].split() == [topic, "0", "4", "10", "6", owner["id"]]
     assert page[7].split() == [topic, "1", "-", "10", "-", owner["id"]]
