@@ -106,7 +106,7 @@ def start(
 def status(data: Path | None, as_json: bool) -> int:
     """Say whether a broker runs on a data directory, and where.
 
-    The exit code is 0 if one runs and answers, 1 if not.
+    The exit code is 0 if one runs and was ready, 1 if not; `kafkalite doctor` asks each node.
 
     Examples:
       kafkalite status
