@@ -20,6 +20,7 @@ from kafkalite.records.batch import Record, build
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
+from tests.handlers.grouping import find
 
 CORRELATION_ID = 7
 TICKS_MAX = 1_000
@@ -162,3 +163,11 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
     node = InProcess(tmp_path_factory.mktemp("lasting") / "data")
     yield node
     node.close()
+
+
+@pytest.fixture
+def groups(broker: InProcess) -> InProcess:
+    """A node that has been asked for a coordinator, and has a topic to read."""
+    find(broker)
+    broker.topic_id = broker.create("t", 2)  # type: ignore[attr-defined]
+    return broker

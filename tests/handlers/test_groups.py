@@ -10,7 +10,6 @@ from kafkalite.broker.groups import AGAIN_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA
-from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -27,110 +26,18 @@ from kafkalite.protocol.schemas.groups import (
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
-
-SESSION_MS = 10_000
-
-
-def find(broker, version=3, key="g", key_type=0):
-    if version >= 4:
-        return broker.ask(FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key])
-    return broker.ask(FIND_COORDINATOR, version, key=key, key_type=key_type)
-
-
-@pytest.fixture
-def groups(broker):
-    """A node that has been asked for a coordinator, and has a topic to read."""
-    find(broker)
-    broker.topic_id = broker.create("t", 2)
-    return broker
-
-
-def joining(**fields):
-    return {
-        "group_id": "g",
-        "session_timeout_ms": SESSION_MS,
-        "rebalance_timeout_ms": SESSION_MS,
-        "member_id": "",
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b"m"}],
-        **fields,
-    }
-
-
-def join(broker, version=9, **fields):
-    """Join, with the id that is given first where the version wants that."""
-    answer = broker.ask(JOIN_GROUP, version, **joining(**fields))
-    if answer.error_code == errors.MemberIdRequired.code:
-        answer = broker.ask(JOIN_GROUP, version, **joining(**fields, member_id=answer.member_id))
-    return answer
-
-
-def member(broker, **fields):
-    """A group of one, in whose only member's words it is stable."""
-    joined = join(broker, **fields)
-    assert joined.error_code == 0
-    synced = broker.ask(
-        SYNC_GROUP, 5, group_id="g", generation_id=joined.generation_id,
-        member_id=joined.member_id, protocol_type="consumer", protocol_name="range",
-        assignments=[{"member_id": joined.member_id, "assignment": b"a"}],
-    )  # fmt: skip
-    assert (synced.error_code, synced.assignment) == (0, b"a")
-    return joined
-
-
-def pass_time(broker, ms):
-    """Let the time pass while the broker runs."""
-    for _ in range(ms // 100):
-        broker.clock.advance(100)
-        broker.reactor.tick(0)
-
-
-def beat(broker, joined):
-    return broker.ask(
-        HEARTBEAT, 4, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
-    ).error_code
-
-
-def commit(broker, version=9, offset=5, index=0, joined=None, **fields):
-    part = {"partition_index": index, "committed_offset": offset, "committed_metadata": "why"}
-    if version >= 6:
-        part["committed_leader_epoch"] = 3
-    topic = {"partitions": [part]}
-    topic |= {"topic_id": broker.topic_id} if version >= 10 else {"name": "t"}
-    topic |= fields.pop("topic", {})
-    answer = broker.ask(
-        OFFSET_COMMIT, version, group_id="g", topics=[topic],
-        generation_id_or_member_epoch=joined.generation_id if joined else -1,
-        member_id=joined.member_id if joined else "", **fields,
-    )  # fmt: skip
-    return answer.topics[0].partitions[0].error_code
-
-
-def fetch(broker, version=8, topics=(("t", [0]),)):
-    """(offset, leader epoch, metadata, error) of each partition, by topic and number."""
-    if version >= 10:
-        wanted = [{"topic_id": name, "partition_indexes": parts} for name, parts in topics or ()]
-    else:
-        wanted = [{"name": name, "partition_indexes": parts} for name, parts in topics or ()]
-    asked = None if topics is None else wanted
-    if version >= 8:
-        answer = broker.ask(
-            OFFSET_FETCH, version, groups=[{"group_id": "g", "topics": asked}]
-        ).groups[0]
-    else:
-        answer = broker.ask(OFFSET_FETCH, version, group_id="g", topics=asked)
-    assert getattr(answer, "error_code", 0) == 0
-    return {
-        (topic.topic_id if version >= 10 else topic.name, part.partition_index): (
-            part.committed_offset,
-            part.committed_leader_epoch,
-            part.metadata,
-            part.error_code,
-        )
-        for topic in answer.topics
-        for part in topic.partitions
-    }
-
+from tests.handlers.grouping import (
+    SESSION_MS,
+    beat,
+    commit,
+    fetch,
+    find,
+    join,
+    joining,
+    member,
+    pass_time,
+    set_for_all,
+)
 
 # -- FindCoordinator -----------------------------------------------------------------------------
 
@@ -361,18 +268,6 @@ def test_who_may_not_read_a_group_may_not_join_it(groups):
     code = errors.GroupAuthorizationFailed.code
     assert groups.ask(JOIN_GROUP, 9, **joining()).error_code == code
     assert commit(groups) == code
-
-
-def set_for_all(broker, **fields):
-    configs = [
-        {"name": name.replace("_", "."), "config_operation": 0, "value": value}
-        for name, value in fields.items()
-    ]
-    (altered,) = broker.ask(
-        INCREMENTAL_ALTER_CONFIGS, 1,
-        resources=[{"resource_type": 4, "resource_name": "", "configs": configs}],
-    ).responses  # fmt: skip
-    assert altered.error_code == 0, altered.error_message
 
 
 def test_offsets_that_are_to_expire_earlier_do(groups):
