@@ -161,3 +161,10 @@ def test_who_may_not_read_a_topic_learns_nothing_of_its_producers(broker):
     found = producers(broker, ("a", [0, 1]), ("b", [0]))
     denied = errors.TopicAuthorizationFailed.code
     assert [entry.error_code for entry in found.values()] == [denied, denied, 0]
+
+
+def test_a_partition_named_again_and_again_makes_no_answer_without_end(broker):
+    broker.create("a", 2)
+    found = producers(broker, ("a", [0, 0, 1]), ("a", [0, 1]))
+    assert found["a", 0].error_code == errors.InvalidRequest.code
+    assert found["a", 1].error_code == 0

@@ -20,6 +20,7 @@ from kafkalite.broker.security import ANONYMOUS, Operation, ResourceType
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
+    InvalidRequest,
     KafkaError,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
@@ -69,6 +70,9 @@ class Handler(NamedTuple):
 
 MESSAGE_LENGTH_MAX = 1_000
 """A sentence may quote what a client sent, which can be longer than a response has room for."""
+
+NAMED_MAX = 2
+"""How often a request may name one thing of which much more is told than its name."""
 
 SERVED: dict[int, Handler] = {}
 """Every API that is served, by its key."""
@@ -151,6 +155,12 @@ def each(
         except KafkaError as fault:
             answers.append({**who, **fault_fields(fault, messages)})
     return answers
+
+
+def check_named(count: int) -> None:
+    """Refuse to tell so many times of one thing, or the answer would be without bounds."""
+    if count > NAMED_MAX:
+        raise InvalidRequest(f"One thing is named {count} times, which are too many.")
 
 
 def fault_fields(fault: KafkaError, messages: bool = True) -> dict[str, Any]:

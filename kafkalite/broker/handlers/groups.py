@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.groups import Decide
-from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers import At, Caller, Response, check_named, fault_fields, serves
 from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import (
     CLUSTER,
@@ -76,8 +76,6 @@ if TYPE_CHECKING:
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 NO_OFFSET = -1
-NAMED_MAX = 2
-"""How often a request may name one thing of which much more is told than its name."""
 
 Place = tuple[str, int]
 
@@ -359,11 +357,6 @@ def _single(found: Response, request: Any, caller: Caller) -> Response:
     return {"topics": found["topics"], "error_code": code}
 
 
-def _check_named(count: int) -> None:
-    if count > NAMED_MAX:
-        raise InvalidRequest(f"One thing is named {count} times, which are too many.")
-
-
 def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Later[Response]:
     """One group's offsets: of the topics asked for, or of all that the caller may know of."""
     group_id = group.group_id
@@ -386,7 +379,7 @@ def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Later[Respon
     try:
         caller.must(DESCRIBE, GROUP, group_id)
         places = ((name, index) for name, indexes in names.items() for index in indexes)
-        _check_named(max([named, *Counter(places).values()]))
+        check_named(max([named, *Counter(places).values()]))
         look = None if group.topics is None else names
         found = node.groups.look(
             group_id, lambda groups: groups.fetch_offsets(group_id, look, partial(_id_of, node))
@@ -523,7 +516,7 @@ def _described(
 
     try:
         caller.must(DESCRIBE, GROUP, group_id)
-        _check_named(named)
+        check_named(named)
         found = node.groups.look(group_id, lambda groups: groups.describe(group_id, caller.version))
     except KafkaError as fault:
         return Later.of(refuse(fault))

@@ -14,10 +14,11 @@ FindCoordinator in ApiVersions.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
+from kafkalite.broker.handlers import At, Caller, Response, check_named, each, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import (
     CLUSTER,
@@ -78,9 +79,13 @@ def _may_write(node: Node, caller: Caller) -> bool:
 @serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
 def describe_producers(node: Node, request: Any, caller: Caller) -> Response:
     """The producers a leader still remembers, partition by partition."""
+    named = Counter(
+        (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+    )
 
     def partition(name: str, index: int) -> Response:
         caller.must(READ, TOPIC, name)
+        check_named(named[name, index])
         log = node.replicas.leader(name, index).log
         return {"active_producers": [_described(producer) for producer in log.producers]}
 
