@@ -11,6 +11,7 @@ KAFKALITE_TRACE=1 shows where an unexpected fault came from.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -95,6 +96,8 @@ def open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal without UTF-8
 
 
 def run(argv: Sequence[str]) -> int:

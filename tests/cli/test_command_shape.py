@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 
@@ -221,3 +222,10 @@ def test_a_closed_stream_is_no_fault_and_its_number_is_no_file_of_ours(closed):
 def test_a_command_without_streams_does_its_work():
     script = 'exec "$0" -m kafkalite config keys retention <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", script, sys.executable], check=False).returncode == 0
+
+
+def test_a_terminal_without_utf_8_gets_every_page():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "kafkalite", "--help"]
+    done = subprocess.run(words, capture_output=True, check=True, env=env)
+    assert done.stdout.startswith(b"usage: kafkalite COMMAND \\u2026\n")
