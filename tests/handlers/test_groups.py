@@ -82,6 +82,7 @@ def test_what_has_no_coordinator_here_is_told_so(broker, key_type):
     assert find(broker, 3, key_type=key_type).error_code != 0
     (found,) = find(broker, 6, key_type=key_type).coordinators
     assert found.error_code != 0 and found.node_id == -1
+    broker.ask(FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["g", "g"])
     assert "__consumer_offsets" not in broker.node.image.topics
 
 

@@ -97,7 +97,7 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
         del found[0]["key"]
         return found[0]
 
-    if len(faults) == len(keys) or CONSUMER_OFFSETS in node.image.topics:
+    if all(key in faults for key in keys) or CONSUMER_OFFSETS in node.image.topics:
         return respond()
     return (
         _make_topic(node)
