@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.handlers import SERVED, telemetry
 from kafkalite.broker.security import Operation
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.frame import write_header
@@ -14,6 +14,7 @@ from kafkalite.protocol.schemas.cluster import (
     DESCRIBE_TOPIC_PARTITIONS,
     METADATA,
 )
+from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS
 from tests.handlers.denying import Denying
@@ -51,7 +52,11 @@ def page(broker, *names, limit=2000, cursor=None):
 def test_api_versions_lists_what_is_served_and_nothing_else(broker, version):
     answer = broker.ask(API_VERSIONS, version, **SOFTWARE)
     listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-    served = {key: (handler.low, handler.high) for key, handler in SERVED.items()}
+    served = {
+        key: (handler.low, handler.high)
+        for key, handler in SERVED.items()
+        if key not in telemetry.KEYS
+    }
     assert listed.pop(PRODUCE.key) == (0, served.pop(PRODUCE.key)[1])
     assert (answer.error_code, listed) == (0, served)
 
@@ -72,7 +77,25 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_ke
     answer = b"".join(broker.begin(write_header(18, version, 7, None, version >= 3)).sent)
     read = API_VERSIONS.response.read(0, answer, 4)
     assert read.error_code == errors.UnsupportedVersion.code
-    assert {entry.api_key for entry in read.api_keys} == SERVED.keys()
+    assert {entry.api_key for entry in read.api_keys} == SERVED.keys() - {*telemetry.KEYS}
+
+
+def has_telemetry(broker):
+    answer = broker.ask(API_VERSIONS, 3, **SOFTWARE)
+    return {entry.api_key for entry in answer.api_keys} >= {*telemetry.KEYS}
+
+
+def test_clients_find_telemetry_where_somebody_would_hear_it(broker):
+    assert not has_telemetry(broker)
+    config = {"name": "metrics", "config_operation": 0, "value": "*"}
+    resource = {"resource_type": 16, "resource_name": "all", "configs": [config]}
+    (answer,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
+    assert answer.error_code == 0 and has_telemetry(broker)
+
+
+def test_with_an_exporter_clients_find_telemetry(broker):
+    broker.restart(**{"metrics.listener": "127.0.0.1:9308"})
+    assert has_telemetry(broker)
 
 
 @pytest.mark.parametrize("words", ["", "-a", "a-", "a b", "a\n", "ä"])

@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves, telemetry
 from kafkalite.broker.handlers.topics import auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
@@ -84,15 +84,16 @@ def api_versions(node: Node, request: Any, caller: Caller) -> Response:
             raise InvalidRequest()
         if meant != (node.cluster_id, node.node_id):
             raise RebootstrapRequired()
-    return {"api_keys": _api_keys()}
+    return {"api_keys": _api_keys(node)}
 
 
 def api_versions_unsupported(node: Node) -> Response:
     """The answer, in version 0, to an ApiVersions of a version unknown here (KIP-511)."""
-    return {"error_code": UnsupportedVersion.code, "api_keys": _api_keys()}
+    return {"error_code": UnsupportedVersion.code, "api_keys": _api_keys(node)}
 
 
-def _api_keys() -> list[dict[str, int]]:
+def _api_keys(node: Node) -> list[dict[str, int]]:
+    hidden = () if telemetry.wanted(node) else telemetry.KEYS
     return [
         {
             "api_key": key,
@@ -101,6 +102,7 @@ def _api_keys() -> list[dict[str, int]]:
             "max_version": handler.high,
         }
         for key, handler in sorted(SERVED.items())
+        if key not in hidden
     ]
 
 

@@ -3,7 +3,8 @@
 GetTelemetrySubscriptions   v0   which metrics a client is to push, how often, how compressed
 PushTelemetry               v0   the client's metrics, as OTLP
 
-They are always advertised, whether or not an exporter runs: it may come later.  Without one what is
+They are advertised where somebody would hear: with an exporter, or once a subscription is set.  A
+client that finds them asks at once, and some say so to their users.  Without an exporter what is
 pushed is accepted and dropped (broker/client_telemetry.py).
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, serves
-from kafkalite.config.broker import TELEMETRY_MAX_BYTES
+from kafkalite.config.broker import METRICS_LISTENER, TELEMETRY_MAX_BYTES
+from kafkalite.config.resources import Resource
 from kafkalite.errors import InvalidRequest
 from kafkalite.ids import METADATA_ID, NO_ID, new_id
 from kafkalite.protocol.schemas.configs import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
@@ -21,9 +23,16 @@ from kafkalite.records.compression import Codec
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
+KEYS = (GET_TELEMETRY_SUBSCRIPTIONS.key, PUSH_TELEMETRY.key)
 ACCEPTED = [Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY]
 """The first is what clients take if they can; to send it as it is they may always."""
 RESERVED = (NO_ID, METADATA_ID)
+
+
+def wanted(node: Node) -> bool:
+    """Whether clients are to find that they can tell of themselves."""
+    subscribed = any(kind == Resource.CLIENT_METRICS for kind, _ in node.image.configs)
+    return subscribed or bool(node.settings[METRICS_LISTENER])
 
 
 @serves(GET_TELEMETRY_SUBSCRIPTIONS, versions="0", at=At.ANY)
