@@ -177,6 +177,8 @@ class CommandMember(Member):
     def take_records(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it was killed within a word
             topic, partition, offset, value = line.rstrip(b"\n").split(b" ", 3)
             self.read.append(Read(topic.decode(), int(partition), int(offset), value))
 

@@ -22,7 +22,7 @@ def a_group_is_listed_and_described_from_joining_to_leaving(client: Client, kafk
         assert told["client_id"] == "clerk"
         assert told["id"].startswith("clerk-")
         assert told["host"].strip("/") == "127.0.0.1"
-        assert {(name, at) for name, at in told["assigned"]} == member.assigned
+        assert {(name, at) for name, at in told["assigned"]} == group.places
         listed = client.ask(kafka, "list_groups")
         assert listed[group.name] in ("Stable", None)
         group.leave(member)

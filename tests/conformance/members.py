@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Self
 
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupState, Producer
+from confluent_kafka.admin import AdminClient
 
-from tests.conformance.table import Client, Kafka, Member, Place, Read, Refused, until
+from tests.conformance.table import Client, Kafka, Member, Place, Read, Refused, done, until
 
 MEMBER = {"session.timeout.ms": "10000", "heartbeat.interval.ms": "50"}
 """A member that hears of a rebalance at once, and lives through the pauses of a busy machine."""
@@ -78,8 +79,11 @@ class Group:
         return frozenset((topic, at) for topic in found for at in found[topic].partitions)
 
     def settle(self) -> None:
-        """Wait until each partition is one member's, and no member has none for want of trying."""
+        """Wait until each partition is one member's, no member has none for want of trying, and
+        Kafka says the same: no rebalance is under way."""
         places = self.places
+        # A new one: an admin may wait for ever on a coordinator that was restarted.
+        admin = Kafka(self.kafka.bootstrap).admin
 
         def settled() -> bool:
             held = [member.assigned for member in self.members]
@@ -89,9 +93,23 @@ class Group:
                 sum(map(len, held)) == len(places)
                 and frozenset().union(*held) == places
                 and idle == max(0, len(held) - len(places))
+                and self.told(admin) == sorted(map(sorted, held))
             )
 
         until(settled)
+
+    def told(self, admin: AdminClient) -> list[list[Place]] | None:
+        """What Kafka thinks that each member has; None unless the group is stable."""
+        try:
+            (found,) = done(admin.describe_consumer_groups([self.name]))
+        except Refused:
+            return None
+        if found.state is not ConsumerGroupState.STABLE:
+            return None
+        return sorted(
+            sorted((place.topic, place.partition) for place in member.assignment.topic_partitions)
+            for member in found.members
+        )
 
     @property
     def faults(self) -> list[str]:

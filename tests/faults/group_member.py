@@ -162,7 +162,8 @@ class Member:
             tell("commit", partition, offset, word, code)
             if code and code not in EXPECTED:
                 tell("error", f"commit: {fault}")
-            if positions is self.positions:
+            if positions is self.positions and (not code or positions.get(partition) != offset):
+                # What was not taken is committed again, as long as the partition is ours.
                 positions.pop(partition, None)
 
 
