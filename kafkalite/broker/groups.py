@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,6 +66,7 @@ Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
 
 AWAY_MS = 500
 """A timer that comes so much too late says that this process itself was away."""
+MEMBERS_TOLD_MAX, NAME_TOLD_MAX = 20, 100
 AGAIN_MS = 1_000
 """How long what was said meanwhile then has to be heard, before anybody is called silent."""
 
@@ -176,6 +177,7 @@ class GroupHost:
         count = self._journal.load(self.coordinator)
         self.coordinator.loaded(self._now_ms())
         self._host = MachineHost(self.coordinator, self._journal)
+        self._host.on_change(told)
         if count:
             log.info("%s: %d records of groups are loaded", partition, count)
         self._tend()
@@ -254,3 +256,22 @@ def as_seen(fault: KafkaError) -> KafkaError:
     """How a client of a coordinator hears that its log cannot be written: it is to look for the
     coordinator again, and so to retry."""
     return NotCoordinator(str(fault)) if isinstance(fault, KafkaStorageError) else fault
+
+
+def told(records: Sequence[group_records.GroupRecord], _: int) -> None:
+    """Say in the log what became of groups: of offsets there are too many to speak of."""
+    for kind, group_id, value in records:
+        if kind is not group_records.GROUP_METADATA:
+            continue
+        # A name may hold anything, the end of a line too, and be long.
+        name = group_id[:NAME_TOLD_MAX]
+        if value is None:
+            log.info("group %r is no more", name)
+        else:
+            members = [each["member_id"][:NAME_TOLD_MAX] for each in value["members"]]
+            log.info(
+                "group %r: generation %d, members: %s",
+                name,
+                value["generation"],
+                ", ".join(map(repr, members[:MEMBERS_TOLD_MAX])) or "none",
+            )

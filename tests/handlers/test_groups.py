@@ -3,6 +3,8 @@ tests/coordination."""
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kafkalite import errors
@@ -204,6 +206,14 @@ def test_a_kill_keeps_it_as_well(groups):
     assert beat(copy, joined) == 0
     assert fetch(copy)["t", 0] == (5, 3, "why", 0)
     copy.close()
+
+
+def test_the_log_tells_of_each_generation(groups, caplog):
+    with caplog.at_level(logging.INFO, "kafkalite.broker"):
+        joined = member(groups)
+        commit(groups, joined=joined)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"group 'g': generation 1, members: {joined.member_id!r}"
 
 
 def test_after_a_restart_a_member_that_stays_away_is_out(groups):
