@@ -36,13 +36,15 @@ GOOD = struct.pack(">i", 7) + API_VERSIONS.response.write(0, {"error_code": 0, "
 def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
     """What is made of a peer that answers `stream` with these, and then closes."""
     tally = Tally()
+    sent = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             with server.accept()[0] as peer:
                 peer.recv(len(stream), socket.MSG_WAITALL)
-                for answer in answers:
-                    peer.sendall(struct.pack(">i", len(answer)) + answer)
+                sent.wait()
+                framed = [struct.pack(">i", len(answer)) + answer for answer in answers]
+                peer.sendall(b"".join(framed))  # at once: who has all he waits for hears no more
                 if stays:
                     peer.recv(1)
 
@@ -51,8 +53,10 @@ def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
         talk = Talk(at_once(stream), server.getsockname(), tally)
         try:
             while talk.turn():
-                pass
+                if not talk.sending:
+                    sent.set()
         finally:
+            sent.set()
             talk.close()
             serving.join()
     return tally
