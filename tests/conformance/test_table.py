@@ -21,17 +21,8 @@ from tests.conformance import (
     restarts,
     topics,
 )
-from tests.conformance.clients import CLIENTS, KCAT, LIBRDKAFKA, OURS, missing
-from tests.conformance.table import (
-    COMMITS,
-    GROUPS,
-    SCENARIOS,
-    STEADY,
-    Client,
-    Kafka,
-    Scenario,
-    cases,
-)
+from tests.conformance.clients import CLIENTS, LIBRDKAFKA, OURS, missing
+from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 
@@ -68,9 +59,8 @@ def restarted(shape: str) -> Iterator[Kafka]:
 
 
 def asked(shape: str, client: Client, scenario: Scenario) -> bool:
-    """Whether this is worth its time: but for groups, few ask one process."""
-    about_groups = not scenario.needs.isdisjoint({GROUPS, COMMITS, STEADY})
-    return shape != "one_process" or client in (KCAT, OURS, LIBRDKAFKA) or about_groups
+    """Whether this is worth its time: all ask several processes, and a few one as well."""
+    return shape != "one_process" or client in (OURS, LIBRDKAFKA)
 
 
 @pytest.mark.parametrize(
