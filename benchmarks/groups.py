@@ -100,7 +100,8 @@ def idle(bench: Bench) -> None:
             members.close()
 
     budgets = {"of a core, cores": Budget(at_most=0.5, of_value=True)}
-    bench.compare(f"{count:,} idle members in groups of {IDLE_GROUP}", measure, budgets)
+    name = f"{count:,} idle members in groups of {IDLE_GROUP}"
+    bench.compare(name, measure, budgets, bench.subjects[:1])
 
 
 def commit(bench: Bench) -> None:
