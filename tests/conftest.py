@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+
+THRESHOLD = gc.get_threshold()
+
+
+def pytest_runtest_teardown() -> None:
+    """A node in the tests' own process lays the collector to rest, as its process would; what tests
+    leave in cycles, clients with their descriptors among it, is to go all the same."""
+    if gc.get_threshold() != THRESHOLD:
+        gc.set_threshold(*THRESHOLD)
+        gc.unfreeze()
+        gc.collect()
 
 
 def pytest_configure() -> None:
