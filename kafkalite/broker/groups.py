@@ -66,9 +66,10 @@ Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
 
 AWAY_MS = 500
 """A timer that comes so much too late says that this process itself was away."""
-MEMBERS_TOLD_MAX, NAME_TOLD_MAX = 20, 100
 AGAIN_MS = 1_000
 """How long what was said meanwhile then has to be heard, before anybody is called silent."""
+MEMBERS_TOLD_MAX, NAME_TOLD_MAX = 20, 100
+"""How much of a generation the log tells: so many members, and so much of a name."""
 
 log = logging.getLogger("kafkalite.broker")
 
