@@ -11,13 +11,12 @@ import gc
 import json
 import math
 import os
-import signal
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from kafkalite.cli import ending
 from kafkalite.cli.bench_busy import MANY, SHORT_S, Shares
 from kafkalite.cli.bench_load import Load, Phase, fetched, produced, topic_for, trips
 from kafkalite.cli.broker import DATA, address_of, chosen, known_here
@@ -106,8 +105,7 @@ def bench(
     """
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
-    for signal_number in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(signal_number, lambda number, _: sys.exit(128 + number))
+    ending.orderly()
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     cluster = Cluster(**connection)
     load = Load(records, size, trips, seconds, acks, compression)

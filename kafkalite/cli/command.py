@@ -206,6 +206,17 @@ def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
+def put(data: bytes) -> None:
+    """Write all of it to the output, now.
+
+    Where Python does not buffer (PYTHONUNBUFFERED), a write that a signal interrupts ends early.
+    """
+    left = memoryview(data)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
 def say(sentence: str) -> None:
     """Tell a person something beside the output."""
     print(sentence, file=sys.stderr)

@@ -32,6 +32,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from kafkalite.cli.command import put
 from kafkalite.errors import Refusal
 
 HEAD = struct.Struct(">iqii")
@@ -225,14 +226,12 @@ class Group:
 def member() -> None:
     """Read, hand on, commit; until told to end."""
     order = json.loads(sys.stdin.readline())
-    out = sys.stdout.buffer
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     held: set[int] = set()
 
     def say_held() -> None:
-        out.write(HEAD.pack(ASSIGNED, len(held), 0, 0))
-        out.flush()
+        put(HEAD.pack(ASSIGNED, len(held), 0, 0))
 
     def given(_: Consumer, partitions: list[TopicPartition]) -> None:
         held.update(place.partition for place in partitions)
@@ -255,8 +254,7 @@ def member() -> None:
                     value,
                 ]
         if frames:
-            out.write(b"".join(frames))
-            out.flush()
+            put(b"".join(frames))
             try:
                 consumer.commit(asynchronous=False)
             except KafkaException:

@@ -4,9 +4,9 @@
         for batch in member.batches(to_end=True, count=None):
             write(batch)
 
-What a batch held counts as read once the next one is asked for.  It is committed every few seconds,
-before partitions go to another member, and at the end: whoever goes on after a member that was
-killed may print some records again, and misses none.
+What a batch held counts as read once the next one is asked for, and a signal waits for that.  It is
+committed every few seconds, before partitions go to another member, and at the end: whoever goes on
+after a member that was killed may print some records again, and misses none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from kafkalite.cli.clients import Cluster, Patience, plain
 from kafkalite.cli.command import say, warn
+from kafkalite.cli.ending import Ending
 from kafkalite.cli.reading import NOTHING_CAME, Place, batches
 
 AWAITED: Place = ("", -1)
@@ -50,6 +51,7 @@ class Membership:
         self.topics = topics
         self.verbose = verbose
         self.unended = {AWAITED}
+        self.ending = Ending()
         self.consumer: Consumer = cluster.consumer(
             {
                 **SETTINGS,
@@ -76,8 +78,9 @@ class Membership:
         """Records of whatever partitions it has, until the count or the end of all of them."""
         patience = Patience(self.cluster, f"group {self.group}", NOTHING_CAME)
         for batch in batches(self.consumer, self.unended, patience, to_end, count):
-            yield batch
-            self._read(batch)
+            with self.ending.held():
+                yield batch
+                self._read(batch)
 
     def _read(self, batch: Iterable[Message]) -> None:
         """Let what has been written be committed."""

@@ -12,7 +12,6 @@ import fcntl
 import gc
 import os
 import select
-import signal
 import stat
 import sys
 import termios
@@ -27,7 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkalite.cli import offset_words
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, plain, sentences
-from kafkalite.cli.command import Usage, argument, command, key_value, printable, say, warn
+from kafkalite.cli.command import Usage, argument, command, key_value, printable, put, say, warn
 from kafkalite.cli.membership import Membership
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import NOTHING_CAME, POLL_S, assigned, batches
@@ -373,9 +372,9 @@ def consume(
         try:
             with progress, closing(source):
                 for batch in source:
-                    size = sys.stdout.buffer.write(write(batch))
-                    sys.stdout.buffer.flush()
-                    progress.add(len(batch), size)
+                    lines = write(batch)
+                    put(lines)
+                    progress.add(len(batch), len(lines))
         except KeyboardInterrupt:
             if sys.stderr.isatty() and not quiet:
                 warn(f"interrupted after {progress.summary()}")
@@ -447,7 +446,5 @@ def shared(
     count: int | None,
 ) -> Generator[list[Message], None, None]:
     """The records that fall to this member of a group, which it leaves however it is ended."""
-    for number in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with Membership(cluster, group, topics, BEGIN[where], verbose) as member:
         yield from member.batches(to_end, count)

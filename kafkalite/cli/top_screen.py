@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import termios
 import time
@@ -15,6 +14,7 @@ import tty
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from kafkalite.cli import ending
 from kafkalite.cli.command import columns
 from kafkalite.cli.progress import size_words
 from kafkalite.cli.top_rates import Told
@@ -272,8 +272,7 @@ class Screen:
         self.live = Live(console=console, screen=True, auto_refresh=False)
 
     def __enter__(self) -> Self:
-        for number in signal.SIGTERM, signal.SIGHUP:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+        ending.orderly()
         self.keys.__enter__()
         try:
             self.live.__enter__()

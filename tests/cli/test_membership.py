@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -9,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -153,6 +156,47 @@ def test_what_nobody_took_is_not_committed(run, tell, kafka_topic, kafka_broker,
         process.stdout.close()
         assert process.wait(TIMEOUT_S) == 141
     assert 0 < lag(tell, group) <= 50_001
+
+
+@pytest.fixture
+def stuck(run, kafka_topic, kafka_broker, group):
+    """A member in the middle of printing a record: nobody takes it."""
+    run("produce", "-t", kafka_topic, given=(b"y" * 100_000 + b"\n") * 9)
+    words = [sys.executable, "-m", "kafkalite", "consume", "-G", group, kafka_topic]
+    env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        until(lambda: unread(process.stdout) == 4096)
+        yield process
+        process.kill()
+
+
+def unread(pipe: IO[bytes]) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_a_signal_waits_until_what_is_being_printed_is_committed(tell, stuck, group):
+    stuck.send_signal(signal.SIGINT)
+    lines = stuck.stdout.read().splitlines()
+    assert stuck.wait(TIMEOUT_S) == 130
+    assert {len(line) for line in lines} == {100_000}
+    assert lag(tell, group) == 9 - len(lines)
+
+
+def test_a_second_signal_ends_a_member_that_is_stuck(run, stuck, kafka_topic, group):
+    stuck.send_signal(signal.SIGTERM)
+    until(lambda: signal_is_handled(stuck, signal.SIGTERM))
+    stuck.send_signal(signal.SIGINT)
+    assert stuck.wait(TIMEOUT_S) == 130
+    assert consumed(run, "-G", group, kafka_topic, "-e").count(b"\n") == 9
+
+
+def signal_is_handled(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """Whether a signal that was sent is no longer waiting to be looked at."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    pending = [int(word, 16) for word in re.findall(r"^S[hi][dg]Pnd:\s+(\w+)", status, re.M)]
+    return not any(word >> number - 1 & 1 for word in pending)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from kafkalite.cli.command import say, warn
+from kafkalite.cli.command import put, say, warn
 from kafkalite.cli.shell_tools import record_lines
 from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
 from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
@@ -113,8 +113,7 @@ def run(asked: Given) -> int | None:
         signal.signal(signal.SIGTERM, reading.terminate)
         try:
             for batch in reading.batches():
-                sys.stdout.buffer.write(lines(batch))
-                sys.stdout.buffer.flush()
+                put(lines(batch))
                 reading.done(batch)
         except SystemError:
             # A signal that arrives in the middle of a callback is swallowed by confluent-kafka.
