@@ -116,7 +116,8 @@ class Single:
 
     def begin(self) -> socket.socket:
         """Lock the data directory and bind the listener, or go on with those that were left."""
-        ports = Ports(self.address, None, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
+        before = recall(self.data)
+        ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
             self.directory.lock()
             check_parts(self.data)
@@ -131,8 +132,8 @@ class Single:
             listener = socket.socket(fileno=self.carried["listener"])
         log_to(self.data / LOG_FILE, f"node-{SUPERVISOR_ID}")
         self.where = Listener(*listener.getsockname()[:2])
-        remembered = Remembered({SUPERVISOR_ID: self.where.port}, free=self.address.port == 0)
-        if remembered != recall(self.data):
+        remembered = Remembered({SUPERVISOR_ID: self.where.port}, free=ports.free)
+        if remembered != before:
             remember(self.data, remembered)
         return listener
 

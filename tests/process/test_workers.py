@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -126,6 +127,18 @@ def test_a_restart_renews_all_and_a_client_goes_on(broker, kafkalite):
     assert not set(before.values()) & set(pids(broker).values())
     assert ends(broker, topic, 4) == [2] * 4
     broker.stop()
+
+
+def test_ports_that_only_were_free_are_not_insisted_on_after_it_was_one_process():
+    with Broker(workers=1) as broker, contextlib.ExitStack() as held:
+        port = broker.nodes[0]["port"]
+        for workers in (0, 1):
+            broker.stop()
+            broker.workers = workers
+            with contextlib.suppress(OSError):  # then another has it
+                held.enter_context(socket.create_server(("127.0.0.1", port + 1)))
+            broker.start()
+        assert broker.nodes[0]["port"] == port
 
 
 def test_as_one_process_and_as_many_it_is_the_same_broker():

@@ -307,12 +307,12 @@ def crowded_child(tmp_path):
     child = os.fork()
     if child == 0:
         try:
-            descriptors = len(os.listdir("/proc/self/fd"))
-            os.closerange(listener.fileno() + 1, 4096)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors + 40, descriptors + 40))
+            os.dup2(listener.fileno(), 3)
+            os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (45, 45))
             reserved = int((tmp_path / "reserved").read_text())
             reactor = Reactor(SystemClock(), Limits(descriptors_reserved=reserved))
-            reactor.listen(listener, lambda connection, frame: [bytes(frame)])
+            reactor.listen(socket.socket(fileno=3), lambda connection, frame: [bytes(frame)])
             signal.signal(signal.SIGTERM, lambda *_: reactor.stop())
             reactor.run()
             counters = reactor.counters
