@@ -121,6 +121,7 @@ class Node:
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()
         self._awaited: dict[tuple[bytes, int], Awaited] = {}
+        self._listens = False
         self._looking = False
         self._tending: Timer | None = None
 
@@ -161,8 +162,9 @@ class Node:
 
     # -- opening and closing -----------------------------------------------------------------
 
-    def open(self) -> None:
-        """Recover the logs of the partitions that are here, and begin to serve.
+    def open(self, *, when_welcome: bool = False) -> None:
+        """Recover the logs of the partitions that are here, and begin to serve; or, where the image
+        may be the last run's or empty, as soon as a supervisor stands for it.
 
         The controller's image is loaded already; it says what is to be here.
         """
@@ -188,7 +190,13 @@ class Node:
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self._tend()
-        self.reactor.listen(self.listener, self.dispatcher.serve)
+        if not when_welcome:
+            self._listen()
+
+    def _listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def _welcomed(self) -> None:
         """A supervisor stands for this node's image; before that it may only be what could be read
@@ -196,6 +204,7 @@ class Node:
         what it does not know or gives to others is left alone."""
         self.logs.set_strays()
         self.producer_ids.refill()
+        self._listen()
 
     def close(self) -> None:
         """Flush and close every log; the next start finds a clean end."""

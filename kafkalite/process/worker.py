@@ -2,9 +2,10 @@
 
     image from the metadata log's files → own logs opened → listener served → the bus
 
-The supervisor is not waited for.  What the image gives this node it serves, and goes on serving
-while the supervisor is away; deltas, heartbeats and what only the controller can answer go over
-the bus (broker/remote_controller.py).
+The supervisor is not waited for, but when the whole broker starts: until it has decided which nodes
+there are, the image has none, or those of the last run.  Else a worker serves what the image gives
+it, and goes on while the supervisor is away; deltas, heartbeats and what only the controller can
+answer go over the bus (broker/remote_controller.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def run(birth: Birth) -> int:
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, birth.node_id)
     node = worker_node(birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id)
-    node.open()
+    node.open(when_welcome=birth.first)
     controller = node.controller
     assert isinstance(controller, RemoteController)
 

@@ -4,15 +4,18 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.testing import Broker
-from tests.process.staging import answers, free_range
-from tests.process.waiting import is_gone, until
+from tests.process.staging import answers, free_range, is_refused
+from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 WORKERS = 2
 
@@ -127,6 +130,28 @@ def test_a_restart_renews_all_and_a_client_goes_on(broker, kafkalite):
     assert not set(before.values()) & set(pids(broker).values())
     assert ends(broker, topic, 4) == [2] * 4
     broker.stop()
+
+
+def test_the_first_answer_of_any_node_names_all_nodes():
+    port = free_range(WORKERS + 1)
+    ports = list(range(port, port + WORKERS + 1))
+    with ThreadPoolExecutor(len(ports)) as pool:
+        first = pool.map(nodes_told, ports)
+        with Broker(workers=WORKERS, listen=f"127.0.0.1:{ports[0]}"):
+            assert list(first) == [list(enumerate(ports))] * len(ports)
+
+
+def nodes_told(port):
+    """Nodes and their ports as the listener there tells them as soon as there is one."""
+    asked = struct.pack(">ihhihi", 14, METADATA.key, 1, 0, -1, 0)
+    until(lambda: not is_refused(port))
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
+        client.sendall(asked)
+        with client.makefile("rb") as answers:
+            (size,) = struct.unpack(">i", answers.read(4))
+            answer = answers.read(size)[4:]
+    brokers = METADATA.response.read(1, answer).brokers
+    return sorted((broker.node_id, broker.port) for broker in brokers)
 
 
 def test_ports_that_only_were_free_are_not_insisted_on_after_it_was_one_process():
