@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kafkalite.cli.broker import DATA, chosen
 from kafkalite.cli.command import argument, command, say
+from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
     from kafkalite.exporter.exporting import Broker
@@ -47,7 +48,9 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptor: int | No
         return export(given, lambda: broker_on(directory), sys.stdin.fileno())
     address = metrics_address(listen, insecure)
     assert address is not None
-    listener = bind_metrics(address)
+    if not directory.is_dir():
+        raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
+    listener = bind_metrics(address, "--listen")
     host, port = listener.getsockname()[:2]
     say(f"metrics at http://{host}:{port}/metrics")
     return export(listener, lambda: broker_on(directory), None)
@@ -55,7 +58,6 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptor: int | No
 
 def broker_on(directory: Path) -> Broker | None:
     """The broker that runs on a data directory and is ready, if one is."""
-    from kafkalite.errors import Refusal
     from kafkalite.exporter.exporting import Broker
     from kafkalite.process.ready import running
     from kafkalite.process.run_directory import bus_path

@@ -32,7 +32,7 @@ LASTED_MS = 10_000
 BACKLOG = 16
 
 
-def bind_metrics(address: Listener) -> socket.socket:
+def bind_metrics(address: Listener, flag: str = "--metrics") -> socket.socket:
     """The exporter's listening socket, or one sentence on why there is none."""
     host = address.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -44,7 +44,7 @@ def bind_metrics(address: Listener) -> socket.socket:
         why = "address already in use" if taken else (fault.strerror or str(fault)).lower()
         raise Refusal(
             f"cannot serve metrics on {host}:{address.port}: {why}; choose another with"
-            " --metrics HOST:PORT (port 0 takes a free one)"
+            f" {flag} HOST:PORT (port 0 takes a free one)"
         ) from None
 
 

@@ -201,6 +201,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
             assert done.returncode == 1
             assert done.stderr.count("\n") == 1
             assert f"cannot serve metrics on {where}: address already in use" in done.stderr
+            assert f"with --{'metrics' if words[0] == 'start' else 'listen'} HOST" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -219,6 +220,13 @@ def test_an_address_that_cannot_be_is_refused(tmp_path, where, words):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_data_directory_that_is_not_there_is_refused(tmp_path):
+    command = [sys.executable, "-m", "kafkalite", "metrics", "--data", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "none is not there: name the broker's data directory with --data" in done.stderr
 
 
 def test_an_exporter_alone_says_when_no_broker_is_there(tmp_path):
