@@ -27,35 +27,39 @@ def orderly(ended: Callable[[int, FrameType | None], None] = end) -> None:
 
 
 class Ending:
-    """Ends a command in order, but not in the middle of what must stay whole.
+    """Ends a command in order, and where it wants to, rather than anywhere.
 
         ending = Ending()
-        for batch in source:
-            with ending.held():
-                write(batch)
-                commit(batch)
+        with ending.at_a_look():
+            while True:
+                ending.look()
+                commit(write(consumer.consume()))
 
-    A signal that comes while it is held ends the command where that is over; a second one, for a
-    command that is stuck, at once.
+    Within the with, a signal ends the command at the next look: what is under way stays whole, and
+    no exception is raised in a callback that librdkafka makes, where it might get lost.  A second
+    signal, for a command that is stuck, ends it at once.
     """
 
     def __init__(self) -> None:
-        self.is_held = False
         self.asked = 0
+        """The signal that came; 0 for none."""
+        self._waits = False
         orderly(self._asked)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self.is_held and not self.asked:
-            self.asked = number
-        else:
+        if not self._waits or self.asked:
             end(number, frame)
+        self.asked = number
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        self.is_held = True
+    def at_a_look(self) -> Iterator[None]:
+        self._waits = True
         try:
             yield
         finally:
-            self.is_held = False
+            self._waits = False
+
+    def look(self) -> None:
+        """End here if that was asked."""
         if self.asked:
             end(self.asked, None)

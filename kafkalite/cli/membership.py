@@ -15,12 +15,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kafkalite.cli.clients import Cluster, Patience, plain
 from kafkalite.cli.command import say, warn
 from kafkalite.cli.ending import Ending
-from kafkalite.cli.reading import NOTHING_CAME, Place, batches
+from kafkalite.cli.reading import NOTHING_CAME, Place, batches, let_commit
 
 AWAITED: Place = ("", -1)
 """Stands among the partitions to be read while it is not known which they are."""
@@ -77,20 +77,11 @@ class Membership:
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
         """Records of whatever partitions it has, until the count or the end of all of them."""
         patience = Patience(self.cluster, f"group {self.group}", NOTHING_CAME)
-        for batch in batches(self.consumer, self.unended, patience, to_end, count):
-            with self.ending.held():
+        look = self.ending.look
+        with self.ending.at_a_look():
+            for batch in batches(self.consumer, self.unended, patience, to_end, count, look):
                 yield batch
-                self._read(batch)
-
-    def _read(self, batch: Iterable[Message]) -> None:
-        """Let what has been written be committed."""
-        newest = {(message.topic(), message.partition()): message for message in batch}
-        for message in newest.values():
-            try:
-                self.consumer.store_offsets(message=message)
-            except KafkaException as fault:
-                if fault.args[0].code() != KafkaError._STATE:  # it is another member's by now
-                    raise
+                let_commit(self.consumer, batch)
 
     def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.unended.discard(AWAITED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
@@ -50,14 +50,17 @@ def batches(
     patience: Patience,
     to_end: bool,
     count: int | None,
+    look: Callable[[], object] = lambda: None,
 ) -> Iterator[list[Message]]:
-    """Records as they come, in batches, until the count or each partition's end is reached.
+    """Records as they come, in batches, until the count or each partition's end is reached, or
+    `look`, which is called in between, raises something.
 
     A partition is taken out of `unended` at its end.  No record is in hand while librdkafka is
     asked for more, which is when a group's partitions change their owner.
     """
     left = sys.maxsize if count is None else count
     while left and (unended or not to_end):
+        look()
         try:
             # What is there already; else the first that comes.
             batch = consumer.consume(min(BATCH_COUNT_MAX, left), 0) or consumer.consume(1, POLL_S)
@@ -73,6 +76,17 @@ def batches(
         if good:
             left -= len(good)
             yield good
+
+
+def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
+    """These were written, and need not be given to the group again."""
+    newest = {(message.topic(), message.partition()): message for message in batch}
+    for message in newest.values():
+        try:
+            consumer.store_offsets(message=message)
+        except KafkaException as fault:
+            if fault.args[0].code() != KafkaError._STATE:  # it is another member's by now
+                raise
 
 
 def judge(message: Message, unended: set[Place]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import subprocess
@@ -200,9 +199,10 @@ class CommandMember(Member):
 
     def leave(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(TIMEOUT_S)
-        self.kill()
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         self.process.kill()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +26,8 @@ from confluent_kafka import (
 )
 
 from kafkalite.cli.command import put, say, warn
+from kafkalite.cli.ending import Ending
+from kafkalite.cli.reading import let_commit
 from kafkalite.cli.shell_tools import record_lines
 from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
 from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
@@ -36,7 +37,6 @@ from kafkalite.errors import Refusal
 
 BATCH_COUNT_MAX = 5_000
 POLL_S = 0.1
-TERMINATED = 128 + signal.SIGTERM
 OFFSETS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 LEVELS = ("read_uncommitted", "read_committed")
 UNSEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
@@ -110,18 +110,18 @@ def run(asked: Given) -> int | None:
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     with faults_as_sentences():
         reading = Reading(asked)
-        signal.signal(signal.SIGTERM, reading.terminate)
         try:
-            for batch in reading.batches():
-                put(lines(batch))
-                reading.done(batch)
+            with reading.ending.at_a_look():
+                for batch in reading.batches():
+                    put(lines(batch))
+                    reading.done(batch)
         except SystemError:
             # A signal that arrives in the middle of a callback is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
         finally:
             reading.consumer.close()
             say(f"Processed a total of {reading.count} messages")
-    return TERMINATED if reading.terminated else 0
+    return 128 + reading.ending.asked if reading.ending.asked else 0
 
 
 def check(asked: Given) -> None:
@@ -160,7 +160,7 @@ class Reading:
         most = asked.one("max-messages", -1)
         self.left = most if most >= 0 else sys.maxsize
         self.count = 0
-        self.terminated = False
+        self.ending = Ending()
         patience_ms = asked.one("timeout-ms")
         self.patience_s = float("inf") if patience_ms is None else patience_ms / 1000
         self.give_up_at = time.monotonic() + self.patience_s
@@ -171,9 +171,9 @@ class Reading:
         """Records as they come, until there were enough or none came for too long."""
         if not self._begin():
             return
-        while (
-            self.left and not self.terminated and (rest_s := self.give_up_at - time.monotonic()) > 0
-        ):
+        while self.left and not self.ending.asked:
+            if (rest_s := self.give_up_at - time.monotonic()) <= 0:
+                return
             # The first record is waited for, and only what is there already goes along with it.
             batch = self.consumer.consume(1, min(POLL_S, rest_s))
             if batch and self.left > 1:
@@ -187,18 +187,7 @@ class Reading:
         """These were printed, and will not be given to the group again."""
         self.count += len(batch)
         if self.group is not None:
-            last = {(message.topic(), message.partition()): message for message in batch}
-            for message in last.values():
-                self.consumer.store_offsets(message)
-
-    def terminate(self, number: int, frame: object) -> None:
-        """End as `timeout` and supervisors ask: what was printed is counted and committed.
-
-        Who asks again does not wait for whoever does not read what is printed.
-        """
-        if self.terminated:
-            raise SystemExit(TERMINATED)
-        self.terminated = True
+            let_commit(self.consumer, batch)
 
     def _begin(self) -> bool:
         """Subscribe, or assign what there is; False when no topic came to be in time."""
@@ -212,7 +201,7 @@ class Reading:
             if not warned:
                 warned = True
                 warn(f"there is no topic {pattern or self.asked.one('topic')} yet; waiting for it")
-            if self.terminated or time.monotonic() > self.give_up_at:
+            if self.ending.asked or time.monotonic() > self.give_up_at:
                 return False
             self.consumer.poll(POLL_S)
         self.consumer.assign(places)
