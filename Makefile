@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help start demo build check house test bench oracle clients faults disks fuzz reference clean
+.PHONY: help start demo build check house test bench oracle faults disks fuzz reference clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -28,7 +28,6 @@ help:
 	@echo "make build      the compiled modules"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
-	@echo "make clients    groups through every client there is; wants an idle machine"
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour"
 	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
@@ -57,9 +56,6 @@ bench: build .venv/developer
 
 oracle: build .venv/developer
 	$(BIN)/python -m pytest -q -m oracle tests $(ARGS)
-
-clients: build .venv/developer
-	$(BIN)/python -m pytest -q -m clients tests $(ARGS)
 
 faults: build .venv/developer
 	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)

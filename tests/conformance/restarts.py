@@ -94,13 +94,9 @@ def members_read_on_as_if_nothing_happened(client: Client, kafka: Kafka, end: st
 
 
 def committed(group: Group, topic: str) -> int:
-    """What is committed, or 0 while there is nobody to ask.
-
-    By a new admin each time: one of librdkafka's that has lost all brokers waits for ever for the
-    coordinator it knew.
-    """
+    """What is committed, or 0 while there is nobody to ask."""
     try:
-        found = Kafka(group.kafka.bootstrap).committed(group.name)
+        found = group.kafka.committed(group.name)
     except Refused:
         return 0
     return found.get((topic, 0), (0, ""))[0]

@@ -22,16 +22,7 @@ from tests.conformance import (
     topics,
 )
 from tests.conformance.clients import CLIENTS, LIBRDKAFKA, OURS, missing
-from tests.conformance.table import (
-    COMMITS,
-    GROUPS,
-    SCENARIOS,
-    STEADY,
-    Client,
-    Kafka,
-    Scenario,
-    cases,
-)
+from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 
@@ -72,13 +63,6 @@ def asked(shape: str, client: Client, scenario: Scenario) -> bool:
     return shape != "one_process" or client in (OURS, LIBRDKAFKA)
 
 
-def tier(client: Client, scenario: Scenario) -> list[pytest.MarkDecorator]:
-    """Members of groups are processes that wait for each other, which takes a machine with time to
-    spare: in every run one client's, the others' in `make clients`."""
-    about_groups = not scenario.needs.isdisjoint({GROUPS, COMMITS, STEADY})
-    return [pytest.mark.clients] if about_groups and client is not LIBRDKAFKA else []
-
-
 @pytest.mark.parametrize(
     ("shape", "client", "scenario"),
     [
@@ -87,7 +71,6 @@ def tier(client: Client, scenario: Scenario) -> list[pytest.MarkDecorator]:
             client,
             scenario,
             id=f"{shape}-{client.name}-{scenario.name}",
-            marks=tier(client, scenario),
         )
         for shape in SHAPES
         for client, scenario in cases(CLIENTS)
