@@ -41,6 +41,8 @@ class Plan:
     workers: int = 3
     partitions: int = 6
     durability: str = ""
+    timed: bool = True
+    """Whether to take longer than promised is a violation."""
 
     @property
     def mode(self) -> str:
@@ -133,7 +135,9 @@ def played(plan: Plan) -> Run:
         durability=plan.mode, config=CONFIG, workers=plan.workers, listen=free_address()
     ) as broker:
         topic = broker.topic(plan.partitions)
-        stage = Stage(Processes(broker), topic, plan.partitions, plan.seed, history)
+        stage = Stage(
+            Processes(broker), topic, plan.partitions, plan.seed, history, plan.timed
+        )
         stage.warm_up()
         before = at_rest(stage.processes, stage.watched(), like=None)
         begun = time.monotonic()
@@ -141,6 +145,7 @@ def played(plan: Plan) -> Run:
         try:
             SCENARIOS[plan.fault](stage, plan.count)
             stage.work()
+            stage.remove_made()
         except Exception as fault:
             stage.faults.append(f"{plan.fault} could not be played on: {fault!r}")
         finally:

@@ -25,7 +25,7 @@ from tests.faults.processes import SUPERVISOR, Processes, until
 
 SERVE_S_MAX = 3.0
 """How long a partition, or the controller, may be away after a fault (I14), on a quiet machine."""
-GIVE_UP_S = 30.0
+GIVE_UP_S = 60.0
 ACKS_BETWEEN = (50, 1_500)
 """Between two faults, so that each meets work under way; drawn from the seed."""
 FILLS_AN_INDEX_ENTRY = 5_000
@@ -37,9 +37,16 @@ class Stage:
     """All that takes part in one run."""
 
     def __init__(
-        self, processes: Processes, topic: str, partitions: int, seed: int, history: History
+        self,
+        processes: Processes,
+        topic: str,
+        partitions: int,
+        seed: int,
+        history: History,
+        timed: bool,
     ) -> None:
         self.processes = processes
+        self.timed = timed
         self.topic = topic
         self.partitions = range(partitions)
         self.seed = seed
@@ -130,11 +137,11 @@ class Stage:
         return [longest_gap(each.sends, begin, end, self.metronome) for each in self.probers]
 
     def note(self, kind: str, seconds: float, within: float) -> None:
-        """Keep how long it took; longer than promised is a violation."""
+        """Keep how long it took; in a timed run, longer than promised is a violation."""
         self.recoveries[kind].append(seconds)
         self.diary.append(f"{time.time():.3f} {kind}: {seconds:.3f} s")
         within *= patience()
-        if seconds > within:
+        if self.timed and seconds > within:
             self.faults.append(f"I14: {kind}: served again after {seconds:.3f} s, not {within:.1f}")
 
     def all_up(self, expected: set[int], but: dict[int, int]) -> None:
@@ -166,6 +173,17 @@ class Stage:
                 time.sleep(0.005)
             if asked == "create_topic":
                 self.note(kind, time.monotonic() - at, within)
+
+    def remove_made(self) -> None:
+        """Let none of those topics be there: one may have been made by an attempt that was given up
+        and waited for the controller, after it was deleted."""
+        for number in range(1, self.topics_made + 1):
+            until(
+                lambda name=f"made-{number}": self.ask_a_worker("delete_topic", name)
+                == UNKNOWN_TOPIC,
+                GIVE_UP_S,
+                f"made-{number} cannot be deleted",
+            )
 
     def ask_a_worker(self, asked: str, name: str) -> int | str:
         """The error code, or what the connection said."""
