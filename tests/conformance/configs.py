@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.table import Client, Kafka, Refused, Sent, scenario, until
+from tests.conformance.table import ANSWER_S_MAX, Client, Kafka, Refused, Sent, scenario, until
 
 LARGE = [Sent(b"x" * 5_000, b"k")]
 
@@ -33,7 +33,7 @@ def the_topic_that_is_not_there_has_no_settings(client: Client, kafka: Kafka) ->
 
 @scenario("describe_config")
 def a_node_tells_where_it_is_reached_and_what_it_goes_by(client: Client, kafka: Kafka) -> None:
-    for node in kafka.admin.list_topics(timeout=10).brokers.values():
+    for node in kafka.admin.list_topics(timeout=ANSWER_S_MAX).brokers.values():
         found = client.ask(kafka, "describe_config", kind="broker", name=str(node.id))
         # Apache Kafka names the former only where it is set.
         where = found["advertised.listeners"][0] or found["listeners"][0]
@@ -102,7 +102,7 @@ def a_wrong_replacement_is_refused(client: Client, kafka: Kafka, wrong: str) -> 
 
 @scenario("alter_config", "describe_config")
 def what_is_set_for_a_node_holds_there_until_it_is_unset(client: Client, kafka: Kafka) -> None:
-    node = str(min(kafka.admin.list_topics(timeout=10).brokers))
+    node = str(min(kafka.admin.list_topics(timeout=ANSWER_S_MAX).brokers))
 
     def goes_by(value: str) -> bool:
         found = client.ask(kafka, "describe_config", kind="broker", name=node)

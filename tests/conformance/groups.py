@@ -6,6 +6,7 @@ from confluent_kafka.admin import ConsumerGroupDescription
 
 from tests.conformance.members import MORTAL, Group, feeding
 from tests.conformance.table import (
+    ANSWER_S_MAX,
     ASSIGNORS,
     COOPERATIVE,
     FENCED,
@@ -140,7 +141,7 @@ def two_groups_read_the_same_and_do_not_know_of_each_other(client: Client, kafka
 
 @scenario(GROUPS)
 def a_group_is_entered_through_any_node(client: Client, kafka: Kafka) -> None:
-    nodes = kafka.admin.list_topics(timeout=10).brokers.values()
+    nodes = kafka.admin.list_topics(timeout=ANSWER_S_MAX).brokers.values()
     topic = kafka.topic(partitions=len(nodes))
     with Group(client, kafka, topic) as group:
         for node in nodes:

@@ -11,9 +11,19 @@ from typing import Self
 from confluent_kafka import ConsumerGroupState, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.conformance.table import Client, Kafka, Member, Place, Read, Refused, done, until
+from tests.conformance.table import (
+    ANSWER_S_MAX,
+    Client,
+    Kafka,
+    Member,
+    Place,
+    Read,
+    Refused,
+    done,
+    until,
+)
 
-MEMBER = {"session.timeout.ms": "10000", "heartbeat.interval.ms": "50"}
+MEMBER = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "50"}
 """A member that hears of a rebalance at once, and lives through the pauses of a busy machine."""
 
 MORTAL = {"session.timeout.ms": "1000", "heartbeat.interval.ms": "100"}
@@ -75,7 +85,8 @@ class Group:
         """All partitions of its topics."""
         found = {}
         for topic in self.topics:
-            found |= {topic: self.kafka.admin.list_topics(topic, timeout=10).topics[topic]}
+            told = self.kafka.admin.list_topics(topic, timeout=ANSWER_S_MAX)
+            found[topic] = told.topics[topic]
         return frozenset((topic, at) for topic in found for at in found[topic].partitions)
 
     def settle(self) -> None:
@@ -180,6 +191,6 @@ def feeding(kafka: Kafka, topic: str, partitions: int) -> Iterator[Feed]:
     finally:
         ended.set()
         thread.join()
-        assert producer.flush(30) == 0
+        assert producer.flush(ANSWER_S_MAX) == 0
     if faults:
         raise Refused(str(faults[0]))

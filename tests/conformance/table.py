@@ -49,6 +49,10 @@ COOPERATIVE = "cooperative-sticky"
 OPTIONAL = frozenset({*CODECS, *ASSIGNORS})
 """Values of variants that not every client knows: who runs the variant must be able to."""
 
+ANSWER_S_MAX = 60.0
+WAIT_S_MAX = 90.0
+"""What is waited for comes in a moment; these end a test where it never would."""
+
 QUICK = {"log_level": 0, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
 
 Answer = TypeVar("Answer")
@@ -207,12 +211,12 @@ class Kafka:
 
     def led(self, name: str) -> int:
         """How many of a topic's partitions have a leader that answers as such."""
-        count = len(self.admin.list_topics(name, timeout=10).topics[name].partitions)
+        count = len(self.admin.list_topics(name, timeout=ANSWER_S_MAX).topics[name].partitions)
         asked = {TopicPartition(name, index): OffsetSpec.latest() for index in range(count)}
         if not asked:
             return 0
         answers = self.admin.list_offsets(asked).values()
-        return sum(answer.exception(30) is None for answer in answers)
+        return sum(answer.exception(ANSWER_S_MAX) is None for answer in answers)
 
     def remove_records(self, topic: str, before: int) -> None:
         """Remove the first records of a topic's first partition."""
@@ -282,7 +286,7 @@ def cases(clients: Sequence[Client]) -> Iterator[tuple[Client, Scenario]]:
 def done(futures: Mapping[Any, Any]) -> list[Any]:
     """The admin's answers, all of them; its fault as Refused."""
     try:
-        return [future.result(30) for future in futures.values()]
+        return [future.result(ANSWER_S_MAX) for future in futures.values()]
     except KafkaException as fault:
         raise Refused(said(fault.args[0])) from fault
 
@@ -292,7 +296,7 @@ def said(fault: KafkaError) -> str:
     return f"{KafkaError(fault.code()).str()}: {fault.str()}"
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def until(holds: Callable[[], bool], timeout_s: float = WAIT_S_MAX) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import TopicCollection
 
 from tests.conformance.table import (
+    ANSWER_S_MAX,
     NO_RESET,
     YOUNGEST,
     Client,
@@ -201,6 +202,6 @@ def the_cluster_names_its_controller_and_its_nodes(client: Client, kafka: Kafka)
     cluster = client.ask(kafka, "describe_cluster")
     assert len(cluster["id"]) == 22
     assert cluster["controller"] in cluster["nodes"]
-    metadata = kafka.admin.list_topics(timeout=10)
+    metadata = kafka.admin.list_topics(timeout=ANSWER_S_MAX)
     assert metadata.cluster_id == cluster["id"]
     assert sorted(metadata.brokers) == sorted(cluster["nodes"])

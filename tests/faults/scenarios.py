@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from tests.faults.moves import move
 from tests.faults.processes import SUPERVISOR, exists, until
-from tests.faults.stage import SERVE_S_MAX, Stage, patience
+from tests.faults.stage import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 
 SESSION_S = 1.0
 HEARTBEAT_S = 0.2
@@ -127,7 +127,7 @@ def stop_worker(stage: Stage) -> None:
         processes.signal(pid, signal.SIGCONT)
         stage.served("worker stopped for a moment", at, led, SERVE_S_MAX)
         # Others that want the processor may have kept it silent for the rest of the time.
-        if processes.pids().get(node) != pid and patience() < SHARED:
+        if processes.pids().get(node) != pid and stage.timed and patience() < SHARED:
             stage.faults.append(f"F3: node {node} was given up although its pause was short")
     stage.all_up(set(before), {})
 
@@ -137,7 +137,7 @@ def fenced(stage: Stage, node: int, pid: int, at: float) -> None:
     try:
         until(
             lambda: not exists(pid),
-            FENCED_S_MAX * patience(),
+            FENCED_S_MAX * patience() if stage.timed else GIVE_UP_S,
             f"stopped node {node} was not fenced",
         )
     except TimeoutError as fault:
@@ -179,7 +179,7 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
         stage.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
     for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
         stage.recoveries["gap while the supervisor was away"].append(gap)
-        if gap > NOTICED_S_MAX * patience():
+        if stage.timed and gap > NOTICED_S_MAX * patience():
             stage.faults.append(f"F4: partition {prober.partition} paused for {gap:.3f} s: {kind}")
     after = processes.pids()
     for node in before.keys() - {SUPERVISOR}:
