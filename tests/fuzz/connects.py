@@ -10,6 +10,7 @@ had before, its processes and its log are as they were, and the healthy client w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import socket
 import struct
@@ -67,7 +68,14 @@ def disturb(address: tuple[str, int], dice: random.Random) -> socket.socket:
 
 
 def descriptors(pids: list[int]) -> dict[int, int]:
-    return {pid: len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids}
+    """How many each process has that are no files: those of a log come with what is written."""
+    return {pid: sum(map(is_no_file, Path(f"/proc/{pid}/fd").iterdir())) for pid in pids}
+
+
+def is_no_file(descriptor: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # closed just now
+        return not str(descriptor.readlink()).startswith("/")
+    return False
 
 
 def weathered(workers: int, seed: int, connects: int, a_minute: float = 1e9) -> str:
