@@ -36,8 +36,8 @@ class Ending:
                 commit(write(consumer.consume()))
 
     Within the with, a signal ends the command at the next look: what is under way stays whole, and
-    no exception is raised in a callback that librdkafka makes, where it might get lost.  A second
-    signal, for a command that is stuck, ends it at once.
+    no exception leaves a call of librdkafka's in the middle, after which closing a member of a
+    group may wait for ever.  A second signal, for a command that is stuck, ends it at once.
     """
 
     def __init__(self) -> None:
