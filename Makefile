@@ -18,7 +18,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help start demo build check house test bench oracle faults disks fuzz reference clean
+.PHONY: help start demo build check house test test-spark clients bench oracle faults disks fuzz
+.PHONY: reference clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -26,6 +27,8 @@ help:
 	@echo "make test       the checks and the tests"
 	@echo "make check      ruff, mypy, cython-lint and the rules of the house"
 	@echo "make build      the compiled modules"
+	@echo "make test-spark  the Spark connector's tests, its long ones among them, in one process"
+	@echo "make clients    every scenario through every client, in both shapes of a broker"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour"
@@ -50,6 +53,13 @@ check: build .venv/developer
 
 test: check
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+test-spark: build .venv/developer
+	$(BIN)/python -m pytest -q -m "spark or not spark" tests/spark \
+		"benchmarks/test_tiny.py::test_a_benchmark_runs_to_its_figures[spark]" $(ARGS)
+
+clients: build .venv/developer
+	CONFORMANCE_WHOLE=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/conformance $(ARGS)
 
 bench: build .venv/developer
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -89,6 +99,9 @@ clean:
 .venv/installed: .venv/made pyproject.toml
 	@echo "installing kafkalite into .venv, and building its compiled modules"
 	@$(PIP) install --no-build-isolation -e .
+	@# Spark looks for its sources on sys.path, where an editable install puts nothing.
+	@$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path( \
+		sysconfig.get_path('purelib'), 'pyspark_kafkalite.pth').write_text('$(CURDIR)/spark\n')"
 	@touch $@
 
 .venv/demo: .venv/installed

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 ALL = (
     "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
-    "workers", "dedicated", "thousand", "failover", "groups",
+    "workers", "dedicated", "thousand", "failover", "groups", "native",
+    "gateway", "spark",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +55,16 @@ class Figure:
     def other(self) -> str | None:
         return next((who for who in self.values if who != OURS), None)
 
+    def pairs(self) -> list[Figure]:
+        """Ours against each of the others, where there are several."""
+        if len(self.values) <= 2 or OURS not in self.values:
+            return [self]
+        return [
+            replace(self, values={OURS: self.values[OURS], who: self.values[who]})
+            for who in self.values
+            if who != OURS
+        ]
+
     @property
     def ratio(self) -> float | None:
         if self.other is None or OURS not in self.values or self.median(self.other) == 0:
@@ -76,7 +86,7 @@ def table(figures: Sequence[Figure]) -> str:
         "| what | kafkalite | against | ratio | budget | |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for figure in figures:
+    for figure in (pair for each in figures for pair in each.pairs()):
         other = figure.other
         cells = [
             figure.name,
@@ -98,7 +108,7 @@ def number(value: float) -> str:
 
 
 def write(figures: Sequence[Figure], directory: Path, command: str) -> None:
-    """Leave table.md, figures.json, ratios.png and curves.png in the directory."""
+    """Leave table.md, figures.json and pictures in the directory: ratios, curves, line-ups."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "table.md").write_text(table(figures))
     entries = [
@@ -116,6 +126,7 @@ def write(figures: Sequence[Figure], directory: Path, command: str) -> None:
     (directory / "figures.json").write_text(json.dumps(run, indent=1) + "\n")
     plot_ratios(figures, directory / "ratios.png")
     plot_curves(figures, directory / "curves.png")
+    plot_line_ups(figures, directory / "line_ups.png")
 
 
 def cpu_model() -> str:
@@ -128,6 +139,7 @@ def cpu_model() -> str:
 def plot_ratios(figures: Sequence[Figure], path: Path) -> None:
     """Every ratio as a bar, its budget as a stroke across."""
     shown = [figure for figure in figures if figure.ratio and figure.at is None]
+    shown = [pair for figure in shown for pair in figure.pairs()]
     if not shown:
         return
     pyplot = drawing()
@@ -172,6 +184,30 @@ def plot_curves(figures: Sequence[Figure], path: Path) -> None:
         positive = all(value > 0 for p in points for who in p.values for value in p.values[who])
         axes.set_yscale("log" if positive else "linear")
         axes.legend(fontsize=8)
+    picture.tight_layout()
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)
+
+
+def plot_line_ups(figures: Sequence[Figure], path: Path) -> None:
+    """One panel for each thing that is done in several ways, a bar each."""
+    shown = [figure for figure in figures if len(figure.values) > 2 and figure.at is None]
+    if not shown:
+        return
+    pyplot = drawing()
+    rows = sum(len(figure.values) for figure in shown)
+    picture, panels = pyplot.subplots(
+        len(shown), 1, figsize=(9, 1.0 * len(shown) + 0.4 * rows), squeeze=False
+    )
+    for axes, figure in zip(panels[:, 0], shown, strict=True):
+        colours = ["#4a8f5a" if who == OURS else "#8899aa" for who in figure.values]
+        medians = [figure.median(who) for who in figure.values]
+        bars = axes.barh(range(len(medians)), medians, color=colours)
+        axes.bar_label(bars, [number(median) for median in medians], padding=3, fontsize=8)
+        axes.set_yticks(range(len(medians)), list(figure.values), fontsize=8)
+        axes.set_xlim(0, max(medians) * 1.15)
+        axes.invert_yaxis()
+        axes.set_title(f"{figure.name}, {figure.unit}", fontsize=9)
     picture.tight_layout()
     picture.savefig(path, dpi=110)
     pyplot.close(picture)

@@ -14,7 +14,9 @@ from big_endian cimport load_i32, load_u32
 
 cdef extern from "crc32c.h" nogil:
     uint32_t crc32c(const uint8_t* at, size_t size) noexcept
-    uint32_t crc32c_by_table(const uint8_t* at, size_t size) noexcept
+    ctypedef uint32_t (*crc32c_way)(const uint8_t* at, size_t size) noexcept
+    crc32c_way[3] crc32c_ways
+    int crc32c_way_count
 
 
 cdef inline int check_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:

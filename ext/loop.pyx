@@ -5,13 +5,13 @@
     give_out   what was answered in this tick: runs of bytes by sendmsg, file slices by sendfile
 
 A frame is a four-byte size and that many bytes, both ways.  Answers leave in the order of their
-requests, however late each comes.  Nothing here waits but epoll_wait, and every step has a bound.
+requests, however late each comes.  Nothing here waits but epoll_wait, and every step has a bound:
+a tick is short, and who has just come goes before who could not be served to the end.
 
-Readiness is edge-triggered: a descriptor is registered once, and not reading is the whole of
-"not read on".  An idle connection owns no buffer: bytes arrive in one shared scratch, frames are
-served from there, and only what is left of a frame begun is copied to a buffer of its own, which
-grows as bytes arrive and goes back when the frame was served.  A frame shown to a handler is good
-during the call.  Should a view of it outlive the call, the buffer is left to that view and another
+Readiness is edge-triggered: a descriptor is registered once.  An idle connection owns no buffer:
+bytes arrive in one shared scratch, frames are served from there, and only what is left of a frame
+begun is copied to a buffer of its own, which grows as bytes arrive and goes back when the frame
+was served.  Should a view of a frame outlive the call, the buffer is left to that view and another
 taken, so that a mistake costs memory and never a wrong byte.
 
 This module is the exception to the rule that no Python object is kept: it owns descriptors,
@@ -27,12 +27,9 @@ from big_endian cimport load_i32
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memmove, memset
-from outgoing cimport (
-    BROKEN, PREFIX, SHARE_USED, SOCKET_FULL, Outcome, Outgoing,
-    outgoing_answer, outgoing_clear, outgoing_send,
-)
+from outgoing cimport *
 from sockets cimport *
-from waiting cimport await_events
+from waiting cimport await_events, now_ns
 
 from collections import deque
 
@@ -42,7 +39,8 @@ cdef enum:
     GROWTH = 4                      # a begun frame's buffer: at most so many times what has come
     SPARES_SIZE_MAX = 16 << 20      # buffers kept warm for the next large frames
     EVENTS_PER_TICK = 256
-    FRAMES_PER_TICK = 128           # of one connection
+    TICK_NS = 500_000               # for frames: who comes meanwhile waits no longer than that
+    SHARE_NS = 100_000              # of it for a connection that is not alone
     SENT_PER_CONNECTION = 1 << 20   # bytes in one tick, so that a long fetch shares the wire
     SENT_PER_TICK = 16 << 20
 
@@ -207,14 +205,14 @@ cdef class Channel(Source):
 cdef class Loop:
     """The descriptors of one process, and the two compiled steps of its tick."""
     cdef int epoll
-    cdef bint soon, owed            # the last event came soon; somebody waited, or waits since
+    cdef bint soon                  # the last event came soon
+    cdef public bint owed           # somebody waited for an answer of this tick, or waits since
     cdef epoll_event events[EVENTS_PER_TICK]
     cdef dict sources               # descriptor -> Source, which keeps it alive
-    cdef list ready, dirty, closing
-    cdef list waiting               # Channels that want room for a frame
+    cdef list ready, dirty, closing, spares, waiting    # the last want room for a frame
     cdef Channel turn               # the one that may pass the bound, so that somebody ends
+    cdef int64_t tick_end, share_ns, share_end  # until when frames are served, and one's share
     cdef Buffer scratch
-    cdef list spares
     cdef Py_ssize_t spare_size
     cdef object fault               # fault(channel, exception): a frame's serving raised
     cdef object refused             # refused(channel, frame size): no frame has that size
@@ -284,8 +282,6 @@ cdef class Loop:
         self.sources[descriptor] = source
         return 0
 
-    # Taking in.
-
     def take_in(self, int timeout_ms):
         """Wait for something to do, at most so long (-1: for ever), and serve what has come."""
         cdef list ready = self.ready
@@ -301,6 +297,8 @@ cdef class Loop:
         if count < 0 and errno != EINTR:
             PyErr_SetFromErrno(OSError)
         self.ticks += 1
+        self.tick_end = now_ns() + TICK_NS
+        self.share_ns = SHARE_NS if count + len(ready) > 1 else TICK_NS
         for at in range(count):
             source = <Source> self.events[at].data.ptr
             if source.descriptor < 0:
@@ -310,8 +308,14 @@ cdef class Loop:
             else:
                 channel = <Channel> source
                 if self.noted(channel, self.events[at].events) and not channel.woken:
-                    self.take(channel)
-        for channel in ready:
+                    if now_ns() < self.tick_end:
+                        self.take(channel)
+                    else:
+                        self.wake(channel)
+        for at, channel in enumerate(ready):
+            if at and now_ns() >= self.tick_end:    # the first is served in any case
+                self.ready[:0] = ready[at:]
+                break
             channel.woken = False
             self.take(channel)
         self.closing.clear()        # the tick's events point at nothing any more
@@ -337,23 +341,22 @@ cdef class Loop:
         if channel.descriptor < 0 or channel.finishing or channel.waiting:
             return 0
         channel.halted = False
-        cdef int budget = FRAMES_PER_TICK
+        self.share_end = now_ns() + self.share_ns
         if channel.held is not None:
-            self.cut(channel, channel.held, &channel.begin, channel.end, &budget)
+            self.cut(channel, channel.held, &channel.begin, channel.end)
             self.held_done(channel)
         if (channel.readable and channel.descriptor >= 0
                 and not (channel.halted or channel.finishing or channel.full())):
-            self.read(channel, &budget)
+            self.read(channel)
         if channel.descriptor >= 0 and not channel.full() and (channel.halted or channel.readable):
             self.wake(channel)
         return 0
 
-    cdef int read(self, Channel channel, int* budget) except -1:
+    cdef int read(self, Channel channel) except -1:
         """One read: the rest of a frame begun goes behind its beginning, all else to scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
-        cdef Py_ssize_t begin = 0, rest = 0
-        cdef Py_ssize_t asked, came
+        cdef Py_ssize_t asked, came, begin = 0, rest = 0
         cdef iovec into[2]
         cdef msghdr message
         if have < PREFIX:           # its size is not known yet: begin again in the scratch
@@ -392,9 +395,9 @@ cdef class Loop:
         else:
             came -= rest
             channel.end += rest
-            self.cut(channel, channel.held, &channel.begin, channel.end, budget)
+            self.cut(channel, channel.held, &channel.begin, channel.end)
             self.held_done(channel)
-        self.cut(channel, scratch, &begin, came, budget)
+        self.cut(channel, scratch, &begin, came)
         if begin < came and channel.descriptor >= 0 and not channel.finishing:
             self.hold(channel, scratch.memory + begin, came - begin)
         if scratch.views:
@@ -411,8 +414,8 @@ cdef class Loop:
             self.drop(channel)
         return 0
 
-    cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin, Py_ssize_t end,
-                 int* budget) except -1:
+    cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin,
+                 Py_ssize_t end) except -1:
         """Serve the whole frames in buffer[begin:end], and move `begin` past them."""
         cdef Py_ssize_t size
         while (end - begin[0] >= PREFIX and channel.descriptor >= 0
@@ -424,10 +427,9 @@ cdef class Loop:
                 return 0
             if end - begin[0] - PREFIX < size:
                 return 0
-            if budget[0] == 0 or channel.full():
+            if channel.full() or now_ns() >= self.share_end:
                 channel.halted = True
                 return 0
-            budget[0] -= 1
             buffer.start = begin[0] + PREFIX
             buffer.size = size
             begin[0] += PREFIX + size
@@ -472,8 +474,7 @@ cdef class Loop:
         """Put what a channel holds at the front of a buffer of at least this capacity."""
         cdef Buffer old = channel.held
         cdef Buffer new = None
-        cdef Py_ssize_t have = channel.end - channel.begin if old is not None else 0
-        cdef Py_ssize_t at
+        cdef Py_ssize_t at, have = channel.end - channel.begin if old is not None else 0
         if old is not None and old.capacity >= capacity and old.views == 0:
             memmove(old.memory, old.memory + channel.begin, have)
             channel.begin, channel.end = 0, have
@@ -565,8 +566,6 @@ cdef class Loop:
         elif outcome == BROKEN:
             self.drop(channel)
         return sent
-
-    # Who is to be looked at, and who is gone.
 
     cdef int mark(self, Channel channel) except -1:
         if not channel.dirty:

@@ -28,6 +28,7 @@ globals().update(
     TRANSACTIONAL=TRANSACTIONAL,
     CONTROL=CONTROL,
     DELETE_HORIZON=DELETE_HORIZON,
+    CRC32C_WAYS=batch_check.crc32c_way_count,
 )
 
 
@@ -182,11 +183,14 @@ def crc32c(buffer) -> int:
     return crc
 
 
-def crc32c_by_table(buffer) -> int:
-    """The same, the way a processor without the instruction goes; here so that it is tested."""
+def crc32c_by(int way, buffer) -> int:
+    """The same by one of the CRC32C_WAYS ways that this processor has, of which 0 is the table;
+    here so that all of them are tested."""
     cdef Py_buffer view
     cdef uint32_t crc
+    if not 0 <= way < batch_check.crc32c_way_count:
+        raise ValueError(f"this processor has {batch_check.crc32c_way_count} ways")
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    crc = batch_check.crc32c_by_table(<const uint8_t*> view.buf, view.len)
+    crc = batch_check.crc32c_ways[way](<const uint8_t*> view.buf, view.len)
     PyBuffer_Release(&view)
     return crc

@@ -22,95 +22,17 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from batch_layout cimport INVALID_RECORD, NONE, RECORD_SIZE_MIN
-from varint cimport load_varint32, load_varint64, store_varint, varint_size
+from record_walk cimport Field, Record, take_field, take_record
+from varint cimport store_varint, varint_size
 
 
 cdef enum:
     GIL_SIZE_MIN = 32 * 1024
-    # A name's length and a value's, a byte each.
-    HEADER_SIZE_MIN = 2
     NO_TIMESTAMP = -1
-
-
-cdef struct Field:
-    const uint8_t* at
-    int32_t size    # -1: null
-
-
-cdef struct Record:
-    int64_t timestamp_delta
-    int32_t offset_delta
-    Field key
-    Field value
-    const uint8_t* headers
-    int32_t header_count
-
-
-cdef inline const uint8_t* take_field(
-    const uint8_t* at, const uint8_t* end, Field* field
-) noexcept nogil:
-    """What follows the field, or NULL when the field does not fit before `end`."""
-    cdef Py_ssize_t taken
-    field.at = at
-    field.size = -1
-    taken = load_varint32(at, end, &field.size)
-    if taken == 0 or field.size < -1:
-        return NULL
-    field.at = at + taken
-    if field.size <= 0:
-        return field.at
-    if field.size > end - field.at:
-        return NULL
-    return field.at + field.size
-
-
-cdef inline const uint8_t* take_record(
-    const uint8_t* at, const uint8_t* end, Record* record
-) noexcept nogil:
-    """What follows the record, or NULL when its bytes are not one."""
-    cdef int32_t length, _
-    cdef Py_ssize_t taken = load_varint32(at, end, &length)
-    cdef Field name, value
-    if taken == 0:
-        return NULL
-    at += taken
-    if length < RECORD_SIZE_MIN - 1 or length > end - at:
-        return NULL
-    end = at + length
-    at += 1
-
-    taken = load_varint64(at, end, &record.timestamp_delta)
-    if taken == 0:
-        return NULL
-    at += taken
-    taken = load_varint32(at, end, &record.offset_delta)
-    if taken == 0:
-        return NULL
-    at = take_field(at + taken, end, &record.key)
-    if at == NULL:
-        return NULL
-    at = take_field(at, end, &record.value)
-    if at == NULL:
-        return NULL
-    taken = load_varint32(at, end, &record.header_count)
-    if taken == 0:
-        return NULL
-    at += taken
-    if record.header_count < 0 or record.header_count > (end - at) // HEADER_SIZE_MIN:
-        return NULL
-    record.headers = at
-    for _ in range(record.header_count):
-        at = take_field(at, end, &name)
-        if at == NULL or name.size < 0:
-            return NULL
-        at = take_field(at, end, &value)
-        if at == NULL:
-            return NULL
-    return at if at == end else NULL
 
 
 cdef int validate_payload(

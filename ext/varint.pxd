@@ -63,10 +63,13 @@ cdef inline Py_ssize_t load_varint32(
 ) noexcept nogil:
     cdef uint32_t raw
     cdef Py_ssize_t size
-    # Most numbers of a record take one byte: say so first.
+    # Most numbers of a record take a byte or two: say so first.
     if at < end and at[0] < 0x80:
         value[0] = <int32_t> unzigzag(at[0])
         return 1
+    if end - at >= 2 and at[1] < 0x80:
+        value[0] = <int32_t> unzigzag((at[0] & 0x7F) | <uint32_t> at[1] << 7)
+        return 2
     size = load_uvarint32(at, end, &raw)
     if size:
         value[0] = <int32_t> unzigzag(raw)
@@ -81,6 +84,9 @@ cdef inline Py_ssize_t load_varint64(
     if at < end and at[0] < 0x80:
         value[0] = unzigzag(at[0])
         return 1
+    if end - at >= 2 and at[1] < 0x80:
+        value[0] = unzigzag((at[0] & 0x7F) | <uint32_t> at[1] << 7)
+        return 2
     size = load_uvarint64(at, end, &raw)
     if size:
         value[0] = unzigzag(raw)

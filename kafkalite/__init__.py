@@ -2,6 +2,7 @@
 
     cellar    _ext errors clock / config records / protocol          bytes
     broker    storage transport coordination / broker / process      what serves them
+    client    client / gateway exporter                              what asks
     roof      cli testing, and this file
 
 This file names what a user imports and loads nothing until a name is used, so that `import
@@ -14,13 +15,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafkalite._ext.message_reader import Message
+    from kafkalite.client.aio_consumer import AsyncConsumer
+    from kafkalite.client.aio_producer import AsyncProducer
+    from kafkalite.client.consumer import Consumer
+    from kafkalite.client.producer import Producer
+    from kafkalite.client.topology import TopicPartition
     from kafkalite.testing import Broker
 
-__all__ = ["Broker", "__version__"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Broker",
+    "Consumer",
+    "Message",
+    "Producer",
+    "TopicPartition",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
-_HOME = {"Broker": "kafkalite.testing"}
+_HOME = {
+    "AsyncConsumer": "kafkalite.client.aio_consumer",
+    "AsyncProducer": "kafkalite.client.aio_producer",
+    "Broker": "kafkalite.testing",
+    "Consumer": "kafkalite.client.consumer",
+    "Message": "kafkalite._ext.message_reader",
+    "Producer": "kafkalite.client.producer",
+    "TopicPartition": "kafkalite.client.topology",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
     a node        counters in its own objects, bumped at the tick's steps ─▶ each second Page.write
     the exporter  read_pages ─▶ families, or nothing
 
-A page is one file in the run directory, written whole by its one owner:
+A page is one file in the run directory, written whole by its one owner, which is a node or the
+gateway (as if its node were 0):
 
     8 bytes "KLPAGE01", u32 size, u64 XXH3-64 of the rest;  then JSON
     {"node": 1, "pid": 17, "at_ms": …,
@@ -102,6 +103,11 @@ def page_path(run_directory: Path, node_id: int) -> Path:
     return run_directory / f"node-{node_id}.metrics"
 
 
+def gateway_page_path(run_directory: Path) -> Path:
+    """Where the gateway's page is."""
+    return run_directory / "gateway.metrics"
+
+
 class Page:
     """One process's page; see the module."""
 
@@ -147,10 +153,21 @@ def read_pages(run_directory: Path, now_ms: int) -> list[Read]:
         if (named := PAGE.fullmatch(name)) is not None
         and (page := read_page(run_directory / name)) is not None
         and page.node_id == int(named[1])
-        and -FRESH_MS <= now_ms - page.at_ms <= FRESH_MS
-        and os.path.exists(f"/proc/{page.pid}")
+        and is_kept(page, now_ms)
     ]
     return sorted(pages, key=lambda page: page.node_id)
+
+
+def read_gateway_page(run_directory: Path, now_ms: int) -> Read | None:
+    """What the gateway says, if one writes a page now."""
+    page = read_page(gateway_page_path(run_directory))
+    return page if page is not None and is_kept(page, now_ms) else None
+
+
+def is_kept(page: Read, now_ms: int) -> bool:
+    """Whether a process is behind the page, and not stuck."""
+    fresh = -FRESH_MS <= now_ms - page.at_ms <= FRESH_MS
+    return fresh and os.path.exists(f"/proc/{page.pid}")
 
 
 def read_page(path: Path) -> Read | None:

@@ -6,10 +6,21 @@ import gc
 import os
 import signal
 
+from hypothesis import settings
+
+# A machine may stand still in the middle of an example, and no test is about time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+
 THRESHOLD = gc.get_threshold()
 DESCRIPTORS_MORE = 200
 
 _descriptors_left = 0
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay until the end; no collection need look at them again."""
+    collect()
 
 
 def pytest_runtest_teardown() -> None:
@@ -18,14 +29,19 @@ def pytest_runtest_teardown() -> None:
     The collector counts objects, not descriptors, and looks for old ones the more seldom the more
     there are; and a node in the tests' own process lays it to rest, as its process would.
     """
-    global _descriptors_left
     rested = gc.get_threshold() != THRESHOLD
-    if rested:
-        gc.set_threshold(*THRESHOLD)
-        gc.unfreeze()
+    gc.set_threshold(*THRESHOLD)
     if rested or descriptors() > _descriptors_left + DESCRIPTORS_MORE:
-        gc.collect()
-        _descriptors_left = descriptors()
+        collect()
+
+
+def collect() -> None:
+    """Collect everything, and look at what is left no more until this is called again."""
+    global _descriptors_left
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _descriptors_left = descriptors()
 
 
 def descriptors() -> int:

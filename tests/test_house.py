@@ -13,7 +13,7 @@ import textwrap
 
 import pytest
 
-from tools.house import BROKER_TOWER, FLOORS, GUESTS, PACKAGE, ROOT, House, floor
+from tools.house import BROKER_TOWER, FLOORS, GUESTS, PACKAGE, ROOT, House, Module, floor
 
 LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
@@ -29,6 +29,11 @@ INSTEAD = {
     "data": "say which: records, bytes, rows, a batch",
     "context": "pass what is needed under its own name",
 }
+THEIR_NAMES = {
+    "DataLoss": "Spark's own word: failOnDataLoss",
+}
+CONNECTOR = "pyspark_kafkalite"
+CONNECTOR_KNOWS = {*FLOORS[0], *FLOORS[1], "protocol", "client"}
 NOT_IN_A_BROKER = {
     "asyncio": "the loop is transport/reactor.py",
     "uvloop": "the loop is transport/reactor.py",
@@ -66,6 +71,17 @@ def the_towers_meet_only_on_the_wire(house):
         if module.room in BROKER_TOWER:
             for other in known & GUESTS:
                 yield f"{module.name} may not know {other}: start it as a command line"
+
+
+def the_spark_connector_stands_outside(house):
+    for path in python_files(house, "spark"):
+        module = Module(path.stem, path)
+        rooms = {name.split(".")[1] for name in module.imports() if name.startswith(PACKAGE + ".")}
+        for other in sorted(rooms & set(itertools.chain(*FLOORS)) - CONNECTOR_KNOWS):
+            yield f"{shown(house, path)} may not know {other}: talk to a broker by the client"
+    for module in house.modules.values():
+        if module.room != "cli" and any(name.startswith(CONNECTOR) for name in module.imports()):
+            yield f"{module.name} may not know {CONNECTOR}: only its commands do, in cli/spark.py"
 
 
 def a_room_has_no_cycles(house):
@@ -117,7 +133,7 @@ def named_in_a_string(house, name):
 
 
 def a_word_stands_at_every_door(house):
-    for path in python_files(house, PACKAGE, "benchmarks", "tools"):
+    for path in python_files(house, PACKAGE, "benchmarks", "tools", "spark"):
         if not ast.get_docstring(ast.parse(path.read_text())):
             yield f"{shown(house, path)} begins without a docstring: say what it is and promises"
     for path in sorted((house.root / "ext").glob("*")):
@@ -197,7 +213,7 @@ def names_say_what_a_thing_is(house):
             yield f"{shown(house, path)}: no file is called {word!r}: {INSTEAD[word]}"
         if path.suffix == ".py":
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef) and node.name not in THEIR_NAMES:
                     for word in words_of(node.name):
                         yield (
                             f"{shown(house, path)}:{node.lineno} class {node.name}: no class"
@@ -228,6 +244,7 @@ def a_broker_imports_only_what_it_needs(house):
 RULES = (
     imports_go_down,
     the_towers_meet_only_on_the_wire,
+    the_spark_connector_stands_outside,
     a_room_has_no_cycles,
     nobody_is_alone,
     a_word_stands_at_every_door,
@@ -277,6 +294,15 @@ def test_a_broker_process_loads_nothing_it_must_not():
     )
     assert ended.returncode == 0, ended.stderr
     assert not set(ended.stdout.split()) & NOT_IN_A_BROKER.keys()
+
+
+def test_the_native_client_loads_columns_and_asyncio_only_when_they_are_used():
+    code = "import sys, kafkalite; kafkalite.Producer, kafkalite.Consumer; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not set(ended.stdout.split()) & {*NOT_IN_A_BROKER, "zmq"}
 
 
 # Each of them can fail.
@@ -330,6 +356,16 @@ BREACHES = [
         the_towers_meet_only_on_the_wire,
         {"kafkalite/process/worker.py": "import kafkalite.client", "kafkalite/client.py": ""},
         "kafkalite.process.worker may not know client",
+    ),
+    (
+        the_spark_connector_stands_outside,
+        {"spark/pyspark_kafkalite/sink.py": "from kafkalite.process.ready import running"},
+        "spark/pyspark_kafkalite/sink.py may not know process",
+    ),
+    (
+        the_spark_connector_stands_outside,
+        {"kafkalite/client/spark.py": "from pyspark_kafkalite.source import SCHEMA"},
+        "kafkalite.client.spark may not know pyspark_kafkalite",
     ),
     (
         a_room_has_no_cycles,
@@ -407,6 +443,8 @@ def test_a_sound_house_has_no_complaints(tmp_path, rule):
         "kafkalite/process/__init__.py": '"""Processes."""\nfrom kafkalite import broker, errors',
         "kafkalite/cli/__init__.py": '"""Commands."""\nMODULES = {"start": "broker"}',
         "kafkalite/cli/broker.py": '"""Start."""\nimport asyncio, kafkalite.process',
+        "spark/pyspark_kafkalite/sink.py": '"""A sink."""\nfrom kafkalite.client import producer\n'
+        "class DataLoss(Exception): ...",
         "ext/walk.pyx": '"""Walks."""\nfrom layout cimport SIZE\ncdef int f(int a):\n    return a',
         "ext/layout.pxd": "# Where things stand.",
     }

@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import kafkalite
 
+ROOT = Path(__file__).resolve().parents[1]
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+def run(code, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options
+    )
 
 
 def test_importing_kafkalite_loads_neither_tower():
@@ -38,3 +43,20 @@ def test_a_module_that_was_not_built_says_which_command_builds_it(statement):
     assert ended.returncode == 1
     assert "kafkalite._ext.nothing is not built" in ended.stderr
     assert "make build" in ended.stderr
+
+
+def test_an_installation_has_both_packages_whole_and_nothing_else():
+    code = """
+import setuptools, setuptools.config.pyprojecttoml as pyproject
+there = setuptools.Distribution({"script_name": "setup.py"})
+pyproject.apply_configuration(there, "pyproject.toml")
+building = there.get_command_obj("build_py")
+building.ensure_finalized()
+print(*building.get_source_files())
+"""
+    ended = run(code, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    taken = {name for name in ended.stdout.split() if name.endswith(".py")}
+    packages = (ROOT / "kafkalite", ROOT / "spark" / "pyspark_kafkalite")
+    whole = {path for package in packages for path in package.rglob("*.py")}
+    assert taken == {str(path.relative_to(ROOT)) for path in whole}

@@ -24,10 +24,9 @@ RECORD = st.tuples(I64, FIELD, FIELD, HEADERS)
 RECORDS = st.lists(RECORD, max_size=6).map(
     lambda drawn: [(delta, *record) for delta, record in enumerate(drawn)]
 )
-# Sizes at which the CRC's streams begin, fold and end.
-BORDERS = sorted(
-    {n + d for n in (0, 8, 192, 384, 3072, 3264, 6144) for d in (-1, 0, 1, 7) if n + d >= 0}
-)
+# Sizes at which the CRC's streams and wide registers begin, fold and end.
+FOLDS = (0, 8, 192, 384, 512, 768, 1280, 3072, 3264, 6144)
+BORDERS = sorted({n + d for n in FOLDS for d in (-1, 0, 1, 7) if n + d >= 0})
 
 
 @pytest.mark.parametrize("size", BORDERS)
@@ -35,7 +34,8 @@ def test_a_crc_does_not_depend_on_how_many_streams_made_it(size):
     data = bytes((i * i * 7 + i) & 0xFF for i in range(size))
     twin = crc_twin.crc32c(data)
     assert record_batch.crc32c(data) == twin
-    assert record_batch.crc32c_by_table(data) == twin
+    for way in range(record_batch.CRC32C_WAYS):
+        assert record_batch.crc32c_by(way, data) == twin
 
 
 @RUNS
@@ -44,13 +44,15 @@ def test_a_crc_is_the_twins_at_any_alignment(data, start):
     part = memoryview(data)[start:]
     twin = crc_twin.crc32c(bytes(part))
     assert record_batch.crc32c(part) == twin
-    assert record_batch.crc32c_by_table(part) == twin
+    for way in range(record_batch.CRC32C_WAYS):
+        assert record_batch.crc32c_by(way, part) == twin
 
 
 @pytest.mark.parametrize("size", [32 << 10, 1 << 20, (1 << 20) + 13])
 def test_a_large_crc_is_the_one_others_compute(size):
     data = bytes(range(251)) * (size // 251 + 1)
-    assert record_batch.crc32c(data[:size]) == packaged.crc32c(data[:size])
+    for way in range(record_batch.CRC32C_WAYS):
+        assert record_batch.crc32c_by(way, data[:size]) == packaged.crc32c(data[:size])
 
 
 def both_judge(batch):

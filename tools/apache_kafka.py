@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+GROUP = "org.apache.kafka"
 BROKER = ("kafka_2.13", "4.4.0")
 # The dump tool's artifact of 4.4.0 was never published; the formats it reads did not change.
 TOOLS = ("kafka-tools", "4.3.1")
@@ -229,13 +230,15 @@ def java_executable() -> str:
     return java
 
 
-def classpath(artifact: tuple[str, str], managed: Sequence[tuple[str, str]] = ()) -> str:
-    """The artifact of org.apache.kafka with all it needs at run time, as `java -cp` wants it."""
+def classpath(
+    artifact: tuple[str, str], managed: Sequence[tuple[str, str]] = (), group: str = GROUP
+) -> str:
+    """The artifact with all it needs at run time, as `java -cp` wants it."""
     jars = _jars(artifact)
     if not jars.is_dir():
         with _lock(_cache() / "lock"):
             if not jars.is_dir():
-                _fetch(artifact, managed, jars)
+                _fetch(artifact, managed, jars, group)
     return f"{jars}/*"
 
 
@@ -248,17 +251,18 @@ def _jars(artifact: tuple[str, str]) -> Path:
     return _cache() / "-".join(artifact)
 
 
-def _fetch(artifact: tuple[str, str], managed: Sequence[tuple[str, str]], jars: Path) -> None:
+def _fetch(
+    artifact: tuple[str, str], managed: Sequence[tuple[str, str]], jars: Path, group: str
+) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable("Apache Kafka's jars come by Maven, and there is no `mvn` on the path")
-    kafka = "org.apache.kafka"
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         pom = Path(scratch, "pom.xml")
         pom.write_text(
             POM.format(
-                managed="".join(DEPENDENCY.format(kafka, *entry) for entry in managed),
-                wanted=DEPENDENCY.format(kafka, *artifact) + DEPENDENCY.format(*LOGGING),
+                managed="".join(DEPENDENCY.format(group, *entry) for entry in managed),
+                wanted=DEPENDENCY.format(group, *artifact) + DEPENDENCY.format(*LOGGING),
             )
         )
         command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import kafkalite.broker.dispatch  # noqa: F401  (with it every family enters SERVED)
 from kafkalite.broker.handlers import SERVED
+from kafkalite.config.client import SCOPES as CLIENT_SCOPES
 from kafkalite.config.key import Scope
 from kafkalite.config.resources import SCOPES
 from kafkalite.errors import BY_CODE, StaleMetadata
@@ -48,11 +49,13 @@ def keys() -> Iterator[str]:
     yield "A read-only key holds from the start, or a topic's creation, on.  A cluster-wide key"
     yield "of a broker is set while it runs for all nodes or for one.  A cluster-only one holds for"
     yield "all of them, whether it is set for all or, where a tool must name one, for node 0."
-    for scope in SCOPES.values():
+    yield "A client's keys are arguments of Producer and Consumer, with dots or underscores."
+    scopes = (*SCOPES.values(), *CLIENT_SCOPES)
+    for scope in scopes:
         if scope:
             yield from ("", f"## Of a {scope.owner}", "")
             yield from keys_of(scope)
-    for scope in SCOPES.values():
+    for scope in scopes:
         if scope.left_out:
             yield from ("", f"## Kafka's of a {scope.owner}, but not here", "")
             yield from left_out_of(scope)

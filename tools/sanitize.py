@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "build" / "sanitized"
 # Python's own flags make overflow wrap, and what is defined is not reported.
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fsanitize=address,undefined"]
-MODULES = ["record_batch", "records"]
+MODULES = ["message_reader", "record_batch", "record_reader", "records"]
 # Memory is bounded by a bound the sanitizer's own bookkeeping breaks.
 TESTS = ["tests/test_twins.py", "tests/records", "tests/fuzz/test_fuzz_records.py",
          "-m", "not oracle", "-k", "not bomb and not imported"]  # fmt: skip

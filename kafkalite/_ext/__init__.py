@@ -5,9 +5,12 @@ the border between Python and C narrow:
 
 1. An ext module imports nothing of kafkalite.
 2. Only plain values cross (numbers, bytes, buffers, text, and tuples, lists and dicts of them),
-   and no Python object is kept.  Three exceptions: `loop` owns the connections' descriptors,
-   buffers and answers, and calls one Python function a frame; a `codec.Plan` keeps what it was
-   made from; `wire` keeps the topic names it saw last.
+   and no Python object is kept.  Exceptions: `loop` owns the connections' descriptors, buffers
+   and answers, and calls one Python function a frame; a `codec.Plan` keeps what it was made from;
+   `wire` keeps the topic names it saw last; `gathering` keeps the table of a producer's topics
+   and open batches, for a record cannot afford a call to look them up, as does
+   `gateway_intake`, with who asked about which of their records; what `message_reader`
+   gives out are Messages, since a tuple a record would have to be made into one by somebody.
 3. No exception for judged input: a function answers 0 or a Kafka error code, which
    `errors.raise_for` turns into a class.  `assert` is for misuse by our own code.
 4. Modules share inline functions and constants through `.pxd` files, never a class.

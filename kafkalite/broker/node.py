@@ -31,6 +31,7 @@ from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.groups import Groups
 from kafkalite.broker.handlers import Caller
 from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.local_door import LocalDoor, open_door
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.partition import Partition
 from kafkalite.broker.producer_ids import ProducerIdBlocks
@@ -121,6 +122,9 @@ class Node:
         self._to_make: deque[tuple[bytes, int]] = deque()
         self._unmade: set[bytes] = set()
         self._awaited: dict[tuple[bytes, int], Awaited] = {}
+        self.local_door: LocalDoor | None = None
+        """Where programs of this host come in, if they may."""
+        self._local_place: Path | None = None
         self._listens = False
         self._looking = False
         self._tending: Timer | None = None
@@ -196,7 +200,19 @@ class Node:
     def _listen(self) -> None:
         if not self._listens:
             self._listens = True
+            self._open_local_door()
             self.reactor.listen(self.listener, self.dispatcher.serve)
+
+    def serve_locally(self, run_directory: Path) -> None:
+        """Serve programs of this host by its memory and files too, as soon as clients are served;
+        they look for this node in the run directory."""
+        self._local_place = run_directory
+        if self._listens:
+            self._open_local_door()
+
+    def _open_local_door(self) -> None:
+        if self._local_place is not None:
+            self.local_door = open_door(self, self._local_place)
 
     def _welcomed(self) -> None:
         """A supervisor stands for this node's image; before that it may only be what could be read
@@ -208,6 +224,8 @@ class Node:
 
     def close(self) -> None:
         """Flush and close every log; the next start finds a clean end."""
+        if self.local_door is not None:
+            self.local_door.close()
         self.reactor.close()
         self.flusher.close()
         self.logs.close()

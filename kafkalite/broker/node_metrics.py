@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.client_telemetry import Pusher
 from kafkalite.broker.counts import Traffic
+from kafkalite.broker.direct_reads import DelayedRead
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.purgatory import Delayed, DelayedFetch, DelayedProduce
 from kafkalite.errors import BY_CODE
@@ -68,6 +69,23 @@ GROUP_GAUGES = {
     "Stable": "numgroupsstable",
     "offsets": "numoffsets",
 }
+RING_COUNTERS = {
+    "attached": ("kafkalite_rings_attached_total", "Rings that producers of this host were given."),
+    "refused": ("kafkalite_rings_refused_total", "Rings that they were not given."),
+    "frames": ("kafkalite_ring_batches_total", "Batches that came through rings."),
+    "bytes": ("kafkalite_ring_bytes_total", "Their bytes; those of topics count them as well."),
+    "found_late": ("kafkalite_ring_found_late_total", "Batches nobody was woken for."),
+}
+LOCAL_COUNTERS = {
+    "packets": ("kafkalite_local_packets_total", "What programs of this host said."),
+    "reads": ("kafkalite_direct_reads_total", "Reads by programs that read the files themselves."),
+    "reads_refused": ("kafkalite_direct_reads_refused_total", "Those of them that were refused."),
+    "read_bytes": (
+        "kafkalite_direct_read_bytes_total",
+        "Bytes that they were granted; those of topics count them as well.",
+    ),
+    "descriptors": ("kafkalite_direct_descriptors_total", "Descriptors that they were sent."),
+}
 LOOP_COUNTERS = {
     "ticks": "Rounds of the loop.",
     "frames": "Requests that came whole.",
@@ -94,7 +112,8 @@ class NodeMetrics:
     def look(self) -> None:
         """Write the page, if there may be news, and look again later."""
         began_ns = self.node.clock.monotonic_ns()
-        frames = self.node.reactor.counters["frames"]
+        door = self.node.local_door
+        frames = self.node.reactor.counters["frames"] + (door.work if door is not None else 0)
         self._periods += 1
         if frames != self._frames or self._periods >= IDLE_PERIODS:
             self._frames, self._periods = frames, 0
@@ -126,6 +145,7 @@ class NodeMetrics:
         yield from self._replicas()
         yield from self._controller()
         yield from self._loop()
+        yield from self._local()
         yield from self._groups()
         yield from self._telemetry()
         yield from self._logs()
@@ -198,6 +218,7 @@ class NodeMetrics:
             [
                 ({"delayedOperation": "Produce"}, kinds[DelayedProduce]),
                 ({"delayedOperation": "Fetch"}, kinds[DelayedFetch]),
+                ({"delayedOperation": "DirectRead"}, kinds[DelayedRead]),
             ],
         )  # fmt: skip
         yield Family(
@@ -257,6 +278,39 @@ class NodeMetrics:
             "Pushes of clients that the exporter took, and that were dropped.",
             [({"result": result}, counts[result]) for result in ("taken", "dropped")],
         )  # fmt: skip
+
+    # -- programs of this host ---------------------------------------------------------------
+
+    def _local(self) -> Iterator[Family]:
+        """What came and went by the local door, where there is one."""
+        door = self.node.local_door
+        if door is None:
+            return
+        rings, listener = door.rings, door.listener
+        for name, kind, sentence, value in (
+            ("local_connections", GAUGE, "Programs that are there.", len(listener.connections)),
+            (
+                "local_refused_total", COUNTER,
+                "Programs that were not let in, or turned out for what they said.",
+                listener.refused,
+            ),
+            ("local_faults_total", COUNTER, "What failed by a fault of ours.", listener.faults),
+            ("rings", GAUGE, "Rings that are there.", len(rings.rings)),
+            ("rings_memory_bytes", GAUGE, "The memory they take.", rings.size),
+        ):  # fmt: skip
+            yield one(f"kafkalite_{name}", kind, sentence, value)
+        yield Family(
+            "kafkalite_rings_left_total", COUNTER,
+            "Rings that were left because they were broken, or because we failed.",
+            [({"reason": reason}, rings.left[reason]) for reason in ("violation", "fault")],
+        )  # fmt: skip
+        yield Family(
+            "kafkalite_ring_errors_total", COUNTER, "Batches of rings that were refused.",
+            [({"error": error_name(code)}, count) for code, count in rings.errors.items()],
+        )  # fmt: skip
+        for counts, names in ((rings.counts, RING_COUNTERS), (door.counts, LOCAL_COUNTERS)):
+            for field, (name, sentence) in names.items():
+                yield one(name, COUNTER, sentence, counts[field])
 
     # -- the process -------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kafkalite.broker.counts import Traffic
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
+from kafkalite.storage.loans import Loan, lend
 
 if TYPE_CHECKING:
     from kafkalite.broker.purgatory import Delayed
@@ -104,6 +105,14 @@ class Partition:
             self._refuse_beyond(offset)
             return None
         return self.log.read(offset, size_max, upper, whole_first=whole_first)
+
+    def lend(self, offset: int, size_max: int, isolation_level: int) -> Loan | None:
+        """The same for who reads the file itself: whole batches, and where they end."""
+        upper = self.upper_offset(isolation_level)
+        if offset > upper:
+            self._refuse_beyond(offset)
+            return None
+        return lend(self.log, offset, size_max, upper)
 
     def readable(self, offset: int, isolation_level: int) -> bool:
         """Whether such a read would give anything."""

@@ -6,12 +6,17 @@ rings, direct reads and the gateway will share one door.
 The numbers of operations and resource types are Kafka's ACL codes: they go over the wire as bits
 of `authorized_operations`.
 
-Left out: ACLs, and every principal but the anonymous one.
+A connection over TCP is anonymous until there are logins.  Who comes over a local socket is known
+by what the kernel says of its process.
+
+Left out: ACLs.
 """
 
 from __future__ import annotations
 
+import pwd
 from enum import IntEnum
+from functools import lru_cache
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that did not log in."""
@@ -61,6 +66,9 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     ResourceType.TRANSACTIONAL_ID,
 )
 
+USERS_REMEMBERED = 100
+"""Looking a user up may read files, or ask another machine."""
+
 CLUSTER_NAME = "kafka-cluster"
 """The one name a CLUSTER resource has."""
 
@@ -79,6 +87,15 @@ OPERATIONS = {
     TRANSACTIONAL_ID: (WRITE, DESCRIBE),
 }
 """Which operations make sense on which resource (KIP-430's bit field is made of these)."""
+
+
+@lru_cache(USERS_REMEMBERED)
+def principal_of(uid: int) -> str:
+    """Who a process of this host is, by its user's number."""
+    try:
+        return f"User:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"User:uid-{uid}"
 
 
 class Authorizer:

@@ -39,6 +39,8 @@ MODULES = {
     "completion": "completion",
     "log": "log",
     "metrics": "metrics",
+    "gateway": "gateway",
+    "spark": "spark",
     "shell-tools": "shell_tools",
 }
 """The module that holds each word, in the order the help shows them."""

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from kafkalite.cli import ending
 from kafkalite.cli.bench_busy import MANY, SHORT_S, Shares
-from kafkalite.cli.bench_load import Load, Phase, fetched, produced, topic_for, trips
+from kafkalite.cli.bench_load import Load, Look, Phase, fetched, produced, topic_for, trips
 from kafkalite.cli.broker import DATA, address_of, chosen, known_here
 from kafkalite.cli.clients import CONNECTION, Cluster, Connection, sentences
 from kafkalite.cli.command import argument, command
+from kafkalite.cli.ending import Ending
 from kafkalite.cli.progress import count_words, size_words
 from kafkalite.cli.topic import PARTITIONS_MAX
 from kafkalite.process.ready import Ready
@@ -105,31 +105,34 @@ def bench(
     """
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
-    ending.orderly()
+    asked = Ending()
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     cluster = Cluster(**connection)
     load = Load(records, size, trips, seconds, acks, compression)
-    result = measured(cluster, load, partitions, chosen(data))
+    with asked.at_a_look():
+        result = measured(cluster, load, partitions, chosen(data), asked.look)
     if as_json:
         print(json.dumps(result))
     else:
         print("\n".join(lines(result)))
 
 
-def measured(cluster: Cluster, load: Load, partitions: int, directory: Path) -> dict[str, Any]:
-    """The three parts, one after the other, as `--json` prints them."""
-    try:
-        with topic_for(cluster, partitions) as topic, sentences():
-            admin = cluster.admin()
-            ready = known_here(directory, cluster.metadata(admin).cluster_id)
-            pids = [node["pid"] for node in ready["nodes"]] if ready else []
-            into = produced(cluster, topic, load, pids)
-            least = into.records if load.acks != "0" else 0
-            out = fetched(cluster, topic, load, pids, least)
-            took_s = trips(cluster, topic, load) if load.trips else []
-    except SystemError:
-        # A Ctrl-C that arrives in the middle of a callback is swallowed by confluent-kafka.
-        raise KeyboardInterrupt from None
+def measured(
+    cluster: Cluster, load: Load, partitions: int, directory: Path, look: Look
+) -> dict[str, Any]:
+    """The three parts, one after the other, as `--json` prints them; it ends where `look` raises.
+
+    No signal may end it anywhere else: an exception amid a callback of librdkafka's is swallowed.
+    """
+    with topic_for(cluster, partitions) as topic, sentences():
+        look()
+        admin = cluster.admin()
+        ready = known_here(directory, cluster.metadata(admin).cluster_id)
+        pids = [node["pid"] for node in ready["nodes"]] if ready else []
+        into = produced(cluster, topic, load, pids, look)
+        least = into.records if load.acks != "0" else 0
+        out = fetched(cluster, topic, load, pids, least, look)
+        took_s = trips(cluster, topic, load, look) if load.trips else []
     result = {
         "bootstrap": cluster.bootstrap,
         "partitions": partitions,

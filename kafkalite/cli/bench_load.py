@@ -1,12 +1,12 @@
 """The load of `kafkalite bench`: records in, records out, one record there and back.
 
     with topic_for(cluster, partitions) as topic:
-        produced(cluster, topic, load, pids)
-        fetched(cluster, topic, load, pids)
-        trips(cluster, topic, load)
+        produced(cluster, topic, load, pids, look)
+        fetched(cluster, topic, load, pids, least, look)
+        trips(cluster, topic, load, look)
 
-Each of them ends when its records are through or its time is over.  The records are words, so that
-compression has something to do; they are made before the clock runs.
+Each of them ends when its records are through or its time is over, or where `look` raises.  The
+records are words, so that compression has something to do; they are made before the clock runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice, repeat
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import BATCH_COUNT_MAX, POLL_S
 from kafkalite.cli.topic import refuse, settled
 from kafkalite.errors import Refusal
+
+Look = Callable[[], None]
 
 CHUNK_COUNT = 1_000
 WAITING_COUNT_MAX = 100_000
@@ -133,7 +135,9 @@ def payloads(size: int) -> list[bytes]:
     return [text[at : at + size] for at in range(0, len(text) - size + 1, size)]
 
 
-def produced(cluster: Cluster, topic: str, load: Load, pids: Sequence[int]) -> Phase:
+def produced(
+    cluster: Cluster, topic: str, load: Load, pids: Sequence[int], look: Look
+) -> Phase:
     """Send records as fast as they are taken, until all are acknowledged."""
     faults = Faults()
     producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": faults.hear})
@@ -157,6 +161,7 @@ def produced(cluster: Cluster, topic: str, load: Load, pids: Sequence[int]) -> P
                 else:
                     producer.flush(0.001) if sent == load.records else producer.poll(0.001)
                 faults.look()
+                look()
                 done = max(told, sent - len(producer))
                 progress.add(done - told, (done - told) * load.size)
                 told = done
@@ -172,19 +177,22 @@ def produced(cluster: Cluster, topic: str, load: Load, pids: Sequence[int]) -> P
     return Phase(told, load.records, took_s, shares)
 
 
-def fetched(cluster: Cluster, topic: str, load: Load, pids: Sequence[int], least: int) -> Phase:
+def fetched(
+    cluster: Cluster, topic: str, load: Load, pids: Sequence[int], least: int, look: Look
+) -> Phase:
     """Read all that is there; `least` is what was acknowledged, and a Refusal if that is lost."""
     consumer = cluster.consumer({"enable.partition.eof": False})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
         places = [TopicPartition(topic, partition, 0) for partition in partitions]
-        total = readable(consumer, places, least)
+        total = readable(consumer, places, least, look)
         busy = Busy(pids)
         began_s = time.monotonic()
         ends_s = began_s + load.seconds
         consumer.assign(places)
         with Progress("fetching", total_count=total) as progress:
             while progress.count < total and time.monotonic() < ends_s:
+                look()
                 batch = consumer.consume(BATCH_COUNT_MAX, 0) or consumer.consume(1, POLL_S)
                 for fault in filter(None, map(Message.error, batch)):
                     raise KafkaException(fault)
@@ -198,10 +206,13 @@ def fetched(cluster: Cluster, topic: str, load: Load, pids: Sequence[int], least
     return Phase(progress.count, total, took_s, shares)
 
 
-def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int) -> int:
+def readable(
+    consumer: Consumer, places: Sequence[TopicPartition], least: int, look: Look
+) -> int:
     """How many records there are to read, once all that were acknowledged may be."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
+        look()
         ends = [consumer.get_watermark_offsets(each, timeout=ANSWER_TIMEOUT_S) for each in places]
         total = sum(end for _, end in ends)
         if total >= least:
@@ -211,7 +222,7 @@ def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int) -
         time.sleep(POLL_S)
 
 
-def trips(cluster: Cluster, topic: str, load: Load) -> list[float]:
+def trips(cluster: Cluster, topic: str, load: Load, look: Look) -> list[float]:
     """How long each record took from the call that sends it to the call that returns it."""
     faults = Faults()
     settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": faults.hear}
@@ -226,7 +237,8 @@ def trips(cluster: Cluster, topic: str, load: Load) -> list[float]:
         with Progress("there and back", total_count=load.trips) as progress:
             for number in range(WARM_UP_TRIPS + load.trips):
                 began_s = time.monotonic()
-                if not trip(producer, consumer, topic, (b"%d" % number, value), faults, ends_s):
+                record = b"%d" % number, value
+                if not trip(producer, consumer, topic, record, faults, look, ends_s):
                     break
                 if number >= WARM_UP_TRIPS:
                     took_s.append(time.monotonic() - began_s)
@@ -244,6 +256,7 @@ def trip(
     topic: str,
     record: tuple[bytes, bytes],
     faults: Faults,
+    look: Look,
     ends_s: float,
 ) -> bool:
     """Send a record and wait until it is back; False when the time is over."""
@@ -252,6 +265,7 @@ def trip(
         producer.poll(0)
         message = consumer.poll(POLL_S)
         faults.look()
+        look()
         if message is not None:
             if message.error() is not None:
                 raise KafkaException(message.error())

@@ -62,6 +62,11 @@ NEVER: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
         help="allow an address that other machines can reach, without any login",
     ),
     argument("--metrics", metavar="HOST:PORT", help="serve /metrics to Prometheus there"),
+    argument(
+        "--gateway",
+        metavar="ENDPOINT",
+        help="take messages over ZeroMQ there: tcp://127.0.0.1:5555, or ipc://PATH",
+    ),
 )
 def start(
     listen: str | None,
@@ -73,6 +78,7 @@ def start(
     overrides: list[tuple[str, str]],
     insecure: bool,
     metrics: str | None,
+    gateway: str | None,
 ) -> int:
     """Run the broker in the foreground until SIGTERM or Ctrl-C.
 
@@ -81,6 +87,7 @@ def start(
       kafkalite start --listen 127.0.0.1:0 --data /tmp/try --durability os --ready-file ready.json
       kafkalite start -o num.partitions=6 -o log.retention.hours=24
       kafkalite start --metrics 127.0.0.1:9308
+      kafkalite start --gateway tcp://127.0.0.1:5555
     """
     from kafkalite.process import launcher
     from kafkalite.process.options import Options
@@ -95,6 +102,7 @@ def start(
         overrides=dict(overrides),
         insecure=insecure,
         metrics=metrics,
+        gateway=gateway,
     )
     return launcher.start(options)
 
@@ -126,6 +134,11 @@ def status(data: Path | None, as_json: bool) -> int:
         print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
     for node_id in ready.get("restart", NEVER)["renewing"]:
         print(f"restarting  node {node_id} is still to be renewed")
+    if "metrics" in ready:
+        print(f"metrics     http://{ready['metrics']}/metrics")
+    if "gateway" in ready:
+        where = ready["gateway"]
+        print(f"gateway     {where['push']} (PUSH), {where['dealer']} (DEALER)")
     print(f"data        {ready['data']}")
     print(f"durability  {ready['durability']}")
     return 0

@@ -161,9 +161,11 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
     Flags go first, so that they may stand among the others; `-f -%s` becomes `-f-%s`, since
     argparse takes any word that begins with a dash for a flag, and getopt takes what follows a
     flag that wants a value for its value.  A word that *is* one of the command's flags stays one,
-    so that a forgotten value is noticed.
+    so that a forgotten value is noticed.  Where the last argument is another program's line, all
+    from the first that is no flag on stays as it is.
     """
     known = parser._option_string_actions
+    hands_on = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     flags: list[str] = []
     others: list[str] = []
     rest = iter(argv)
@@ -172,6 +174,8 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
             others += rest
         elif word == "-" or not word.startswith("-"):
             others.append(word)
+            if hands_on:
+                others += rest
         elif word[:2] in known and word[2:3] == "=" and known[word[:2]].nargs is None:
             # getopt takes the sign for the value's first byte: `-K=` parts at equals signs.
             flags += [word[:2], word[2:]]

@@ -28,6 +28,7 @@ from kafkalite.cli.resource import (
     Resource,
     listed,
 )
+from kafkalite.config.client import SCOPES as CLIENT_SCOPES
 from kafkalite.config.key import Key
 from kafkalite.config.resources import SCOPES
 from kafkalite.errors import Refusal
@@ -193,7 +194,7 @@ def keys(pattern: str, as_json: bool) -> None:
     """
     found = [
         (scope.owner, key)
-        for scope in SCOPES.values()
+        for scope in (*SCOPES.values(), *CLIENT_SCOPES)
         for key in scope.values()
         if fnmatch.fnmatchcase(key.name, pattern) or pattern in key.name
     ]

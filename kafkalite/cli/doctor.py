@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,11 +83,16 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
 
         print(json.dumps({"data": str(directory), "findings": [f._asdict() for f in findings]}))
     else:
-        print(columns(("", "what", "found"), ((f.level, f.what, f.found) for f in findings)))
-        for finding in findings:
-            if finding.advice:
-                print(f"{finding.level}: {finding.what}: {finding.advice}")
+        print(told(findings))
     return int(any(finding.level == WRONG for finding in findings))
+
+
+def told(findings: Iterable[tuple[str, str, str, str]]) -> str:
+    """Findings, of this doctor or another, as a table, and below it what to do."""
+    found = list(findings)
+    lines = [columns(("", "what", "found"), (each[:3] for each in found))]
+    lines += [f"{level}: {what}: {advice}" for level, what, _, advice in found if advice]
+    return "\n".join(lines)
 
 
 def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
@@ -294,7 +299,7 @@ def left_over(directory: Path) -> Iterator[Finding]:
 
 def meeting_place() -> Finding:
     """Where the broker's processes meet: a private directory for sockets."""
-    from kafkalite.process.run_directory import is_private, place_of_user
+    from kafkalite.transport.run_directory import is_private, place_of_user
 
     place = place_of_user()
     if place.exists() and not is_private(place):

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         "--insecure", action="store_true", help="allow an address that other machines can reach"
     ),
     argument(
-        "--descriptor", metavar="N", type=int,
+        "--descriptors", metavar="N",
         help="serve on this socket instead, and end with standard input: for `start --metrics`",
     ),
 )  # fmt: skip
-def metrics(data: Path | None, listen: str, insecure: bool, descriptor: int | None) -> int:
+def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | None) -> int:
     """Serve a broker's metrics to Prometheus until SIGTERM or Ctrl-C.
 
     `kafkalite start --metrics HOST:PORT` does the same beside the broker, and ends with it.
@@ -43,8 +43,8 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptor: int | No
     from kafkalite.process.options import metrics_address
 
     directory = chosen(data)
-    if descriptor is not None:
-        given = socket.socket(fileno=descriptor)
+    if descriptors is not None:
+        given = socket.socket(fileno=int(descriptors))
         return export(given, lambda: broker_on(directory), sys.stdin.fileno())
     address = metrics_address(listen, insecure)
     assert address is not None

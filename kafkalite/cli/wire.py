@@ -3,30 +3,24 @@
     wire = Wire(cluster)
     wire.ask(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
 
-Each request takes a connection, says which version it is of after the broker has said which ones
-it serves, and goes again.  What librdkafka can ask is left to it: it knows TLS and logins, and
-this does not.
+Each request takes a connection of the native client, and lets it go again.  What librdkafka can
+ask is left to it: it knows TLS and logins, and this does not.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster
-from kafkalite.errors import KafkaError, Refusal, UnsupportedVersion
-from kafkalite.protocol.frame import write_header
+from kafkalite.client.connection import Connection
+from kafkalite.client.patience import Deadline
+from kafkalite.client.settings import ClientSettings, parsed
+from kafkalite.client.topology import Address
+from kafkalite.config.client import CLIENT
+from kafkalite.errors import KafkaError, NetworkException, Refusal, UnsupportedVersion
 from kafkalite.protocol.schema import Api, Fields
-from kafkalite.protocol.schemas.cluster import API_VERSIONS
-
-CLIENT_ID = "kafkalite"
-PORT_DEFAULT = 9092
-ANSWER_SIZE_MAX = 1 << 30
-
-Address = tuple[str, int]
 
 
 class Wire:
@@ -42,75 +36,29 @@ class Wire:
         `at` names a broker; else it is the first that takes a connection.  What the answer says of
         faults is the caller's to look at.
         """
-        there = self.cluster.bootstrap
         security = self.cluster.properties.get("security.protocol", "plaintext")
         if security.lower() != "plaintext":
             raise Refusal(f"{api.name} is only asked over a plain connection yet, not {security}")
+        deadline = Deadline(self.timeout_s)
         try:
-            with self._connection(at) as stream:
-                served = asked(stream, API_VERSIONS, 0, {}).api_keys
-                version = version_of(api, served)
-                if version is None:
-                    raise Refusal(f"the broker at {there} does not serve {api.name}")
-                return asked(stream, api, version, dict(request))
+            settings = ClientSettings(CLIENT, parsed(CLIENT, self.cluster.bootstrap, {}))
+            places = [at] if at else settings.addresses
+            with contextlib.closing(reached(places, settings, deadline)) as connection:
+                return connection.request(api, dict(request), deadline.left_s)
         except UnsupportedVersion as fault:
-            raise Refusal(f"the broker at {there} is too old: {fault}") from None
+            raise Refusal(f"the broker at {self.cluster.bootstrap} is too old: {fault}") from None
         except KafkaError as fault:
-            raise Refusal(f"{there} does not answer as Kafka does: {fault}") from None
-        except OSError as fault:
-            words = fault.strerror or str(fault) or "no answer"
-            raise Refusal(f"{there} is lost: {words}") from None
-
-    @contextmanager
-    def _connection(self, at: Address | None) -> Iterator[BinaryIO]:
-        addresses = [at] if at else list(map(address, self.cluster.bootstrap.split(",")))
-        while True:
-            try:
-                connection = socket.create_connection(addresses.pop(0), self.timeout_s)
-                break
-            except OSError:
-                if not addresses:
-                    raise
-        with connection, connection.makefile("rwb", buffering=0) as stream:
-            yield stream  # type: ignore[misc]
+            raise Refusal(str(fault).rstrip(".")) from None
 
 
-def asked(stream: BinaryIO, api: Api, version: int, request: dict[str, Any]) -> Fields:
-    """Send a request and read its answer."""
-    header = write_header(api.key, version, 0, CLIENT_ID, api.request_header_flexible(version))
-    frame = header + api.request.write(version, request)
-    stream.write(struct.pack(">i", len(frame)) + frame)
-    (size,) = struct.unpack(">i", exactly(stream, 4))
-    if not 4 <= size <= ANSWER_SIZE_MAX:
-        raise OSError(f"an answer of {size:,} bytes")
-    answer = exactly(stream, size)
-    return api.response.read(version, answer, 4 + api.response_header_flexible(version))
-
-
-def exactly(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, and no fewer."""
-    parts = []
-    while size:
-        part = stream.read(size)
-        if not part:
-            raise OSError("it closed the connection")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def version_of(api: Api, served: list[Fields]) -> int | None:
-    """The newest version that is known here and served there."""
-    low, high = api.versions
-    for each in served:
-        if each.api_key == api.key and each.min_version <= high and each.max_version >= low:
-            return min(high, int(each.max_version))
-    return None
-
-
-def address(words: str) -> Address:
-    """HOST:PORT as librdkafka takes it: a scheme before it, or no port, are no fault."""
-    host, colon, port = words.strip().rpartition("://")[2].rpartition(":")
-    if not colon or not port.isdecimal():
-        return words.strip("[] "), PORT_DEFAULT
-    return host.strip("[]"), int(port)
+def reached(places: list[Address], settings: ClientSettings, deadline: Deadline) -> Connection:
+    """A connection to the first of these that takes one."""
+    for number, place in enumerate(places, start=1):
+        connection = Connection(place, settings)
+        try:
+            connection.open(deadline.left_s)
+            return connection
+        except NetworkException:
+            if number == len(places):
+                raise
+    raise AssertionError("there is always an address")

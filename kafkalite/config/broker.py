@@ -7,7 +7,8 @@ Defaults that are not Kafka's:
     offsets.topic.num.partitions        1, where Kafka has 50: node 0 leads all of them
     queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
 Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
-`metrics.listener`, `storage.min.free.bytes`.
+`metrics.listener`, `storage.min.free.bytes`, `native.enable`, `native.ring.bytes`,
+`native.rings.bytes.max`.
 
 Most keys that Kafka reads only at the start may change while the broker runs; what is in sockets,
 processes and files may not.  `durability` may not either, since the start says what it promises; a
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kafkalite.config.endpoints import parse_endpoint
 from kafkalite.config.key import (
     Check,
     Key,
@@ -35,6 +37,7 @@ from kafkalite.config.key import (
     Update,
     at_least,
     between,
+    one_of,
     quoted,
 )
 from kafkalite.config.topic import DURABILITY, TOPIC
@@ -45,6 +48,8 @@ BROKER = Scope("broker")
 INT_MAX = (1 << 31) - 1
 
 WORKERS_MAX = 128
+
+RING_BYTES_MIN, RING_BYTES_MAX = 64 << 10, 1 << 30
 
 
 class Listener(NamedTuple):
@@ -69,6 +74,10 @@ def parse_listener(text: str) -> Listener:
     elif ":" in host:
         raise InvalidConfig(f"An IPv6 address stands in brackets: PLAINTEXT://[{host}]:{port}.")
     return Listener(host, int(port))
+
+
+def is_endpoint(text: str) -> bool:
+    return parse_endpoint(text) is not None
 
 
 def one_listener(entries: tuple[str, ...]) -> bool:
@@ -233,6 +242,31 @@ PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     update=Update.CLUSTER_ONLY,
 )
 
+# Programs of the same host.
+
+NATIVE_ENABLE = BROKER.declare(
+    "native.enable", Type.BOOLEAN, True,
+    """Whether programs of this host may write and read through shared memory and files, over a
+    Unix socket in the run directory.  Without it they use TCP, as all others do.""",
+)
+NATIVE_RING_BYTES = BROKER.declare(
+    "native.ring.bytes", Type.INT, 4 << 20,
+    """The size of the ring through which a local producer writes to a node; a batch may have a
+    quarter of it.""",
+    check=Check(
+        f"a power of two between {RING_BYTES_MIN} and {RING_BYTES_MAX}",
+        lambda size: RING_BYTES_MIN <= size <= RING_BYTES_MAX and size & (size - 1) == 0,
+    ),
+    update=Update.CLUSTER_WIDE,
+)
+NATIVE_RINGS_BYTES_MAX = BROKER.declare(
+    "native.rings.bytes.max", Type.LONG, 256 << 20,
+    """How much memory the rings of a node may take together; a producer that finds no room for
+    another one writes over TCP.""",
+    check=at_least(0),
+    update=Update.CLUSTER_WIDE,
+)
+
 # Groups of consumers.
 
 GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
@@ -306,6 +340,80 @@ TELEMETRY_MAX_BYTES = BROKER.declare(
     "telemetry.max.bytes", Type.INT, 1 << 20,
     """The largest push of metrics, compressed, that a client may send (KIP-714).""",
     check=at_least(1),
+)
+
+# The gateway: programs that speak ZeroMQ.
+
+GATEWAY_LISTENER: Key[str | None] = BROKER.declare(
+    "gateway.listener", Type.STRING, None,
+    """tcp://HOST:PORT or ipc://PATH at which PUSH sockets send messages, which a process beside the
+    broker produces; the flag --gateway says the same.  Port 0 takes a free one.  Unset, there is
+    none.""",
+    check=Check("tcp://HOST:PORT or ipc://PATH", is_endpoint),
+)
+GATEWAY_DEALER_LISTENER: Key[str | None] = BROKER.declare(
+    "gateway.dealer.listener", Type.STRING, None,
+    """The same for DEALER sockets, which are answered.  Unset, it is the port after that of
+    gateway.listener, or its path followed by -dealer: ZeroMQ has one kind of peer a socket.""",
+    check=Check("tcp://HOST:PORT or ipc://PATH", is_endpoint),
+)
+GATEWAY_ACKS = BROKER.declare(
+    "gateway.acks", Type.STRING, "all",
+    """When a message counts as written, and a DEALER is answered: see acks of a producer.""",
+    check=one_of("all", "1"),
+)
+GATEWAY_LINGER_MS = BROKER.declare(
+    "gateway.linger.ms", Type.INT, 5,
+    """How long the gateway gathers messages of a partition before it produces them.""",
+    check=between(0, 10_000),
+)
+GATEWAY_BATCH_SIZE = BROKER.declare(
+    "gateway.batch.size", Type.INT, 128 << 10,
+    """The size at which it produces them at once.""",
+    check=between(1 << 10, 1_000_000),
+)
+GATEWAY_COMPRESSION_TYPE = BROKER.declare(
+    "gateway.compression.type", Type.STRING, "none",
+    """How the gateway compresses what it produces.""",
+    check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
+)
+GATEWAY_BUFFER_MEMORY = BROKER.declare(
+    "gateway.buffer.memory", Type.LONG, 32 << 20,
+    """How many bytes of messages the gateway holds that the broker has not written yet.  While
+    there are more, it receives none, and its senders' queues fill.""",
+    check=at_least(2 << 20),
+)
+GATEWAY_RECEIVE_HWM = BROKER.declare(
+    "gateway.receive.hwm", Type.INT, 1_000,
+    """How many messages ZeroMQ holds of one sender while the gateway receives none, and how many
+    answers for one DEALER that does not read them: ZeroMQ's high-water mark.""",
+    check=between(1, 1_000_000),
+)
+GATEWAY_MESSAGE_MAX_BYTES = BROKER.declare(
+    "gateway.message.max.bytes", Type.INT, 1 << 20,
+    """The largest frame of a message; a sender that announces a larger one is disconnected.""",
+    check=between(1 << 10, 64 << 20),
+)
+GATEWAY_MEMORY_MAX_BYTES = BROKER.declare(
+    "gateway.memory.max.bytes", Type.LONG, 1 << 30,
+    """The memory at which the gateway disconnects all its senders, who may connect again: ZeroMQ
+    itself sets no bound on a message that is sent in ever more frames and never ends.""",
+    check=at_least(128 << 20),
+)
+GATEWAY_HANDSHAKE_TIMEOUT_MS = BROKER.declare(
+    "gateway.handshake.timeout.ms", Type.INT, 10_000,
+    """How long a peer of the gateway may take to introduce itself.""",
+    check=between(1, 600_000),
+)
+GATEWAY_CURVE_KEY_FILE: Key[str | None] = BROKER.declare(
+    "gateway.curve.key.file", Type.STRING, None,
+    """The gateway's own secret key; with it every connection is encrypted (CURVE), and only clients
+    of gateway.curve.clients are let in.  `kafkalite gateway keys` makes it.""",
+)
+GATEWAY_CURVE_CLIENTS: Key[str | None] = BROKER.declare(
+    "gateway.curve.clients", Type.STRING, None,
+    """A directory with the public key of each client that is let in, one file NAME.key each.  What
+    is put there or removed counts for whoever connects from then on.""",
 )
 
 # The disk.

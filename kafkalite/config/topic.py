@@ -99,7 +99,7 @@ INDEX_INTERVAL_BYTES = TOPIC.declare(
 PREALLOCATE = TOPIC.declare(
     "preallocate", Type.BOOLEAN, False,
     """Whether a new segment's whole space is set aside on the disk at once.""",
-    check=Only(False, "with durability=fsync space is set aside ahead of the writer anyway"),
+    check=Only(False, "space is set aside ahead of the writer anyway"),
     overrides="log.preallocate",
 )
 

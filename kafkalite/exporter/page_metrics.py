@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from kafkalite.exporter.quantiles import QUANTILES, Recent, quantile_ms
-from kafkalite.metrics import HISTOGRAM, Read, bucket_bounds_s, read_pages
+from kafkalite.metrics import HISTOGRAM, Read, bucket_bounds_s, read_gateway_page, read_pages
 
 SECONDS = {
     "kafka_network_requestmetrics_totaltimems": "kafkalite_request_seconds",
@@ -40,6 +40,8 @@ class PageMetrics:
             up.add_sample(up.name, {"broker": str(page.node_id)}, 1)
         yield up
         yield from self._families(pages, now_ms / 1_000)
+        if run_directory is not None:
+            yield from gateway_families(read_gateway_page(run_directory, now_ms))
 
     def _families(self, pages: list[Read], now_s: float) -> Iterator[Metric]:
         merged: dict[str, Metric] = {}
@@ -79,6 +81,17 @@ class PageMetrics:
             histogram.add_sample(f"{ours}_bucket", {**labels, "le": bound}, below)
         histogram.add_sample(f"{ours}_count", dict(labels), below)
         histogram.add_sample(f"{ours}_sum", dict(labels), total_ns / 1e9)
+
+
+def gateway_families(page: Read | None) -> Iterator[Metric]:
+    """What the gateway tells, where there is one."""
+    if page is None:
+        return
+    for name, kind, sentence, samples in page.families:
+        metric = Metric(name.removesuffix("_total"), sentence, kind)
+        for labels, value in samples:
+            metric.add_sample(name, dict(labels), value)
+        yield metric
 
 
 def of_name(merged: dict[str, Metric], name: str, sentence: str, kind: str) -> Metric:

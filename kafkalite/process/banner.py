@@ -52,6 +52,9 @@ def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[
     }
     if "metrics" in ready:
         facts["metrics"] = f"http://{ready['metrics']}/metrics"
+    if "gateway" in ready:
+        where = ready["gateway"]
+        facts["gateway"] = f"{where['push']} (PUSH), {where['dealer']} (DEALER)"
     broker = ready["bootstrap"]
     ours = "" if broker == DEFAULT_BOOTSTRAP else f" -b {broker}"
     kafkalite = command_name()

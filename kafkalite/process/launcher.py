@@ -31,19 +31,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import (
-    METRICS_LISTENER,
-    SOCKET_LISTEN_BACKLOG_SIZE,
-    WORKERS,
-    Listener,
-)
+from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS, Listener
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.birth import REFUSED, Birth, Run
-from kafkalite.process.exporter_process import ExporterProcess
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
@@ -53,7 +47,6 @@ from kafkalite.process.options import (
     data_directory,
     default_workers,
     listen_address,
-    metrics_address,
     raise_descriptor_limit,
     ready_file,
     settings_of,
@@ -62,6 +55,7 @@ from kafkalite.process.orders import Orders
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.sides import Sides, Wanted, wanted_sides
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
 from kafkalite.storage.log_directory import LogDirectory
@@ -95,8 +89,8 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
-    metrics = metrics_address(settings[METRICS_LISTENER], options.insecure)
     readiness = ready_file(options)
+    sides = wanted_sides(settings, options.insecure)
     data = data_directory(options, settings)
     single = workers_of(settings, data) == 0
     if not single:
@@ -107,8 +101,8 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
             return 0
     raise_descriptor_limit()
     if runs is None or single:
-        return Single(settings, data, address, readiness, carried, metrics).run(until)
-    return Launcher(settings, data, address, readiness, runs, carried, metrics).run(until)
+        return Single(settings, data, address, readiness, carried, sides).run(until)
+    return Launcher(settings, data, address, readiness, runs, carried, sides).run(until)
 
 
 def workers_of(settings: Settings, data: Path) -> int:
@@ -152,14 +146,14 @@ class Launcher:
         readiness: Path | None,
         runs: Runs,
         carried: Carried | None = None,
-        metrics: Listener | None = None,
+        sides: Wanted | None = None,
     ) -> None:
         self.settings = settings
         self.data = data
         self.runs = runs
         self.carried = carried
         self.reactor = Reactor(SystemClock())
-        self.exporter = ExporterProcess(self.reactor, metrics, data)
+        self.sides = Sides(self.reactor, data, sides or Wanted())
         self.directory = LogDirectory(data)
         self.remembered = recall(data)
         self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
@@ -211,7 +205,7 @@ class Launcher:
             self.announcement.clear()
             for node_id in sorted(self.roster):
                 self.node(node_id).listener = self.ports.bind_first(node_id)
-            self.exporter.bind()
+            self.sides.bind()
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
@@ -223,18 +217,20 @@ class Launcher:
         if until is not None:
             self.reactor.watch(until, lambda: self.starter_gone(until))
         turn_when_large(self.reactor, self.data / LOG_FILE)
-        self.exporter.start()
+        self.sides.start()
         log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
         rest_collector()
 
     @property
     def over(self) -> bool:
         """Whether all that shall end has ended."""
-        return self.ending and not any(node.runs for node in self.nodes.values())
+        if not self.ending or (self.sides.run and not self.killing):
+            return False
+        return not any(node.runs for node in self.nodes.values())
 
     def leave_nothing(self) -> None:
         """No process, and no file that says there is one."""
-        self.exporter.close()
+        self.sides.close()
         for node in self.nodes.values():
             node.kill()
         while any(node.runs for node in self.nodes.values()):
@@ -265,6 +261,7 @@ class Launcher:
         log.info("ending")
         self.ending = True
         self.restarts.withdraw()
+        self.sides.end(lambda: None)
 
     # -- making it so ------------------------------------------------------------------------
 
@@ -276,8 +273,9 @@ class Launcher:
 
     @property
     def wanted(self) -> set[int]:
-        """The nodes that shall run.  At the end the supervisor goes last: workers may need it."""
-        if not self.ending:
+        """The nodes that shall run.  At the end the supervisor goes last, since workers may need
+        it, and none goes before the gateway, which has messages for them."""
+        if not self.ending or self.sides.run:
             return self.roster
         if any(node.runs for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
             return {SUPERVISOR_ID}
@@ -306,7 +304,10 @@ class Launcher:
             self.restarts.settle()
         self.announce()
         if self.restarts.passed:
-            self.execute()
+            if self.sides.run:
+                self.sides.end(lambda: None)
+            else:
+                self.execute()
 
     def dismiss(self, node: NodeProcess) -> None:
         """This node shall not be: refuse its clients, end its process, and forget it."""
@@ -459,8 +460,7 @@ class Launcher:
             nodes=self.announcement.nodes(there, first),
             restarts=self.restarts.done,
         )
-        if self.exporter.where:
-            ready["metrics"] = self.exporter.where
+        self.sides.tell(ready)
         if self.restarts.asked:
             ready["restart"] = self.restarts.told(self.renewing)
         self.announcement.say(ready)
@@ -501,12 +501,16 @@ class Launcher:
             }
             for node_id, node in self.nodes.items()
         ]
-        self.exporter.end()
         held = [node.listener for node in self.nodes.values()]
-        held += [self.orders.socket, self.exporter.listener]
+        held.append(self.orders.socket)
+        sides = self.sides.descriptors
         self.restarts.execute(
             lambda: self.signals > 0,
-            [self.directory.descriptor, *(each.fileno() for each in held if each is not None)],
+            [
+                self.directory.descriptor,
+                *(each.fileno() for each in held if each is not None),
+                *itertools.chain.from_iterable(sides.values()),
+            ],
             lock=self.directory.descriptor,
             orders=-1 if self.orders.socket is None else self.orders.socket.fileno(),
             incarnation=self.incarnation,
@@ -515,15 +519,15 @@ class Launcher:
             ports=self.ports.ports,
             free=self.ports.free,
             nodes=nodes,
-            metrics=self.exporter.descriptor,
+            **sides,
         )
-        self.exporter.start()  # it has failed
+        self.sides.start()  # it has failed
 
     def take_over(self, carried: Carried) -> None:
         """Go on as the new code, with all that was held."""
         self.directory.adopt(carried["lock"])
         self.restarts.take_over(carried)
-        self.exporter.bind(carried.metrics)
+        self.sides.bind(carried)
         self.incarnation = max(self.incarnation, carried["incarnation"])
         self.renewed_from = self.incarnation + 1
         self.roster = set(carried["roster"])

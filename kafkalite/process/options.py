@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.config.broker import (
+    GATEWAY_LISTENER,
     LISTENERS,
     LOG_DIRS,
     METRICS_LISTENER,
@@ -43,6 +44,7 @@ class Options(NamedTuple):
     overrides: Mapping[str, str] = {}
     insecure: bool = False
     metrics: str | None = None
+    gateway: str | None = None
 
 
 def settings_of(options: Options) -> Settings:
@@ -56,6 +58,8 @@ def settings_of(options: Options) -> Settings:
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
     if options.metrics is not None:
         static[METRICS_LISTENER.name] = options.metrics
+    if options.gateway is not None:
+        static[GATEWAY_LISTENER.name] = options.gateway
     if options.durability is not None:
         static[DURABILITY.name] = options.durability
     if options.workers is not None:

@@ -48,6 +48,13 @@ class RestartReady(TypedDict):
     """Why the last one came to nothing, if it did."""
 
 
+class GatewayReady(TypedDict):
+    """Where the gateway is, as ZeroMQ writes it."""
+
+    push: str
+    dealer: str
+
+
 class Ready(TypedDict):
     """The whole broker."""
 
@@ -61,6 +68,7 @@ class Ready(TypedDict):
     restart: NotRequired[RestartReady]
     metrics: NotRequired[str]
     """HOST:PORT of the exporter, if there is one."""
+    gateway: NotRequired[GatewayReady]
 
 
 def text_of(ready: Ready) -> str:

@@ -25,7 +25,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kafkalite.config.broker import LISTENERS, LOG_DIRS, METRICS_LISTENER, WORKERS, Listener
+from kafkalite.config.broker import (
+    GATEWAY_DEALER_LISTENER,
+    GATEWAY_LISTENER,
+    LISTENERS,
+    LOG_DIRS,
+    METRICS_LISTENER,
+    WORKERS,
+    Listener,
+)
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import ENDING
@@ -88,9 +96,17 @@ class Carried:
         return self.fields[name]
 
     @property
-    def metrics(self) -> int:
-        """The exporter's listening socket; -1 where there is none, as in older versions."""
-        return int(self.fields.get("metrics", -1))
+    def metrics(self) -> list[int]:
+        """The exporter's listening socket, if there is one."""
+        found = self.fields.get("metrics", [])
+        if isinstance(found, int):  # an older version's
+            return [found] if found >= 0 else []
+        return list(found)
+
+    @property
+    def gateway(self) -> list[int]:
+        """The gateway's listening sockets, if there is one; older versions had none."""
+        return list(self.fields.get("gateway", []))
 
 
 def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]:
@@ -100,6 +116,8 @@ def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]
         LOG_DIRS.name: str(data),
         LISTENERS.name: f"{address.host}:{address.port}",
         METRICS_LISTENER.name: settings[METRICS_LISTENER],
+        GATEWAY_LISTENER.name: settings[GATEWAY_LISTENER],
+        GATEWAY_DEALER_LISTENER.name: settings[GATEWAY_DEALER_LISTENER],
         WORKERS.name: settings[WORKERS],
     }
 

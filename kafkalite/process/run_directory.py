@@ -1,12 +1,8 @@
-"""The run directory: where the processes of one broker meet, on Unix sockets.
+"""The run directory of one broker: made when it starts, found again by its commands, removed.
 
-    $XDG_RUNTIME_DIR/kafkalite/CLUSTER-LETTERS/bus
-    /tmp/kafkalite-UID/CLUSTER-LETTERS/bus          where that is not a directory of ours alone
-
-The letters stand for the data directory by device and inode, so a copy of one has a run directory
-of its own.  Each level that is made here belongs to this user and lets in nobody else; one that
-does not is refused, not mended, for whoever made it may have more in mind.  A path of a Unix
-socket ends at 107 bytes, hence the few letters.
+Its name and its places are transport/run_directory.py's.  Each level that is made here belongs to
+this user and lets in nobody else; one that does not is refused, not mended, for whoever made it may
+have more in mind.
 
 The environment of a later command may name another place, so the data directory remembers where
 its run directory is (`run-directory`).
@@ -16,23 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from pathlib import Path
 
-import xxhash
-
 from kafkalite.errors import Refusal
-from kafkalite.metrics import PUSHES
 from kafkalite.process.ready import Ready, put_whole
+from kafkalite.transport.run_directory import BUS, name_of, place_of_user
 
-BUS = "bus"
-"""The socket of the bus in it."""
 REMEMBERED = "run-directory"
-
-SOCKET_PATH_SIZE_MAX = 107
-CLUSTER_LETTERS_MAX = 22
-PLACE_LETTERS = 12
 OWN_PLACE = "name a directory of your own in XDG_RUNTIME_DIR, of mode 700"
 
 
@@ -64,39 +51,6 @@ def bus_path(ready: Ready) -> Path:
     if remembered is not None and remembered.name == name and remembered.is_dir():
         return remembered / BUS
     return place_of_user() / name / BUS
-
-
-def name_of(cluster_id: str, data: Path) -> str:
-    """What tells one broker's run directory from another's."""
-    found = data.stat()
-    whole = f"{cluster_id} {found.st_dev} {found.st_ino}".encode()
-    readable = re.sub(r"[^A-Za-z0-9_-]", "", cluster_id)[:CLUSTER_LETTERS_MAX]
-    return f"{readable}-{xxhash.xxh3_64_hexdigest(whole)[:PLACE_LETTERS]}"
-
-
-def place_of_user() -> Path:
-    """Where this user's run directories are."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or ".")
-    ours = runtime / "kafkalite"
-    name = "x" * (CLUSTER_LETTERS_MAX + 1 + PLACE_LETTERS)
-    longest = ours / name / max(BUS, PUSHES, key=len)
-    if (
-        runtime.is_absolute()
-        and is_private(runtime)
-        and len(os.fsencode(longest)) <= SOCKET_PATH_SIZE_MAX
-    ):
-        return ours
-    return Path(f"/tmp/kafkalite-{os.geteuid()}")
-
-
-def is_private(path: Path) -> bool:
-    """Whether it is a directory of ours that lets in nobody else."""
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return ours and stat.S_IMODE(found.st_mode) == 0o700
 
 
 def make_private(level: Path) -> None:

@@ -28,13 +28,13 @@ from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.asking import Question
-from kafkalite.process.exporter_process import ExporterProcess
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.sides import Sides, Wanted
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.parts import check_parts
@@ -55,14 +55,14 @@ class Single:
         address: Listener,
         ready_file: Path | None,
         carried: Carried | None = None,
-        metrics: Listener | None = None,
+        sides: Wanted | None = None,
     ) -> None:
         self.settings = settings
         self.data = data
         self.address = address
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
-        self.exporter = ExporterProcess(self.reactor, metrics, data)
+        self.sides = Sides(self.reactor, data, sides or Wanted())
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
         lasts = lasting(settings, address, data)
@@ -87,19 +87,17 @@ class Single:
         )
         hear_again()
         if until is not None:
-            self.reactor.watch(until, self.reactor.stop)
+            self.reactor.watch(until, lambda: self.starter_gone(until))
         turn_when_large(self.reactor, self.data / LOG_FILE)
         try:
             self.serve(node_alone(self.settings, self.reactor, logs, listener), listener)
             if self.kept is not None:
-                lock, kept, metrics = (
-                    self.directory.descriptor, self.kept.fileno(), self.exporter.descriptor
-                )  # fmt: skip
-                self.exporter.end()
+                lock, kept = self.directory.descriptor, self.kept.fileno()
+                sides = self.sides.descriptors
                 self.restarts.execute(
                     lambda: self.signals > 0,
-                    [each for each in (lock, kept, metrics) if each >= 0],
-                    lock=lock, listener=kept, metrics=metrics,
+                    [lock, kept, *sides["metrics"], *sides["gateway"]],
+                    lock=lock, listener=kept, **sides,
                 )  # fmt: skip
                 self.kept.close()
         except Refusal:
@@ -108,7 +106,7 @@ class Single:
             log.critical("the broker ends because of a fault", exc_info=True)
             raise
         finally:
-            self.exporter.close()
+            self.sides.close()
             self.announcement.withdraw()
             if self.run_directory is not None:
                 remove_run_directory(self.run_directory)
@@ -123,11 +121,11 @@ class Single:
             check_parts(self.data)
             self.announcement.clear()
             listener = ports.bind_first(SUPERVISOR_ID)
-            self.exporter.bind()
+            self.sides.bind()
         else:
             self.directory.adopt(self.carried["lock"])
             self.restarts.take_over(self.carried)
-            self.exporter.bind(self.carried.metrics)
+            self.sides.bind(self.carried)
             os.set_inheritable(self.carried["listener"], False)
             listener = socket.socket(fileno=self.carried["listener"])
         log_to(self.data / LOG_FILE, f"node-{SUPERVISOR_ID}")
@@ -141,7 +139,7 @@ class Single:
         """Open the node, say that it is ready when it is, and close it at the end."""
         log.info("starting on %s, data in %s", listener.getsockname(), self.data)
         node.open()
-        self.tell_metrics(node)
+        self.meet_in_run_directory(node)
         rest_collector()
         try:
             Question(self.reactor, listener, self.ready)
@@ -151,15 +149,17 @@ class Single:
             raise
         self.close(node)
 
-    def tell_metrics(self, node: Node) -> None:
-        """Keep the node's page where an exporter looks for it; without one it serves as well."""
+    def meet_in_run_directory(self, node: Node) -> None:
+        """Keep the node's page where an exporter looks for it, and meet programs of this host
+        there; without a run directory it serves as well."""
         try:
             self.run_directory = run_directory(self.directory.cluster_id, self.data)
         except Refusal as refusal:
-            log.warning("no metrics: %s", refusal)
+            log.warning("no metrics, and TCP only: %s", refusal)
         else:
+            node.serve_locally(self.run_directory)
             keep_page(node, self.run_directory)
-        self.exporter.start()
+        self.sides.start()
 
     def close(self, node: Node) -> None:
         """The clean end: what the logs hold is flushed, and the next start need not look."""
@@ -178,10 +178,19 @@ class Single:
     def signalled(self, number: int) -> None:
         """Told to end, or asked to restart."""
         if number in ENDING:
-            self.reactor.stop()
+            self.finish()
         else:
             self.restarts.asked += 1
             self.look_at_restarts()
+
+    def starter_gone(self, until: int) -> None:
+        """The descriptor that says whether somebody wants this broker has ended."""
+        self.reactor.unwatch(until)
+        self.finish()
+
+    def finish(self) -> None:
+        """End, as soon as the gateway has produced what it took in."""
+        self.sides.end(self.reactor.stop)
 
     def ready(self) -> None:
         """The node answers: write the files that say so, and the banner."""
@@ -198,7 +207,7 @@ class Single:
         self.tell()
         if self.restarts.passed and self.kept is None:
             self.kept = self.listener.dup()  # the node closes its own
-            self.reactor.stop()
+            self.finish()
 
     def tell(self) -> None:
         """Bring status.json to what is so."""
@@ -214,8 +223,7 @@ class Single:
             ),
             restarts=self.restarts.done,
         )
-        if self.exporter.where:
-            ready["metrics"] = self.exporter.where
+        self.sides.tell(ready)
         if self.restarts.asked:
             renewing = [SUPERVISOR_ID] if self.restarts.passed else []
             ready["restart"] = self.restarts.told(renewing)

@@ -36,13 +36,13 @@ from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
 from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.options import default_workers
-from kafkalite.process.run_directory import BUS
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.parts import evacuate
 from kafkalite.transport.bus import BusServer, Peer
 from kafkalite.transport.reactor import Reactor
+from kafkalite.transport.run_directory import BUS
 
 log = logging.getLogger("kafkalite.process")
 
@@ -65,6 +65,7 @@ def run(birth: Birth) -> int:
         make_missing(controller, birth.data)
     there = {*controller.image.nodes, *birth.nodes}
     evacuate(birth.data, there, node.place_of, is_deleted=node.is_deleted)
+    node.serve_locally(birth.run_directory)
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
     keep_page(node, birth.run_directory)

@@ -20,10 +20,10 @@ from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.clock import SystemClock
 from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
-from kafkalite.process.run_directory import BUS
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor
+from kafkalite.transport.run_directory import BUS
 
 log = logging.getLogger("kafkalite.process")
 
@@ -35,6 +35,7 @@ def run(birth: Birth) -> int:
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, birth.node_id)
     node = worker_node(birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id)
+    node.serve_locally(birth.run_directory)
     node.open(when_welcome=birth.first)
     controller = node.controller
     assert isinstance(controller, RemoteController)

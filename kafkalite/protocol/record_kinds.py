@@ -4,14 +4,20 @@
     version   1 byte    of that kind
     fields              in the schema's words (types.py), flexible from version 0
 
-There are two number spaces: the metadata log's (schemas/internal.py) and the bus's
-(schemas/bus.py).  A kind keeps its number for good.  A field is added with the version that brings
-it, or as a tagged one, so that whatever was once written stays readable.
+There are three number spaces: the metadata log's (schemas/internal.py), the bus's (schemas/bus.py)
+and the local socket's (schemas/local.py).  A kind keeps its number for good.  A field is added with
+the version that brings it, or as a tagged one, so that whatever was once written stays readable.
+
+What travels between processes is sealed, as a frame: behind the fields stands
+
+    checksum  8 bytes   XXH3-64 of all before it, big-endian
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import xxhash
 
 from kafkalite._ext import codec
 from kafkalite.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
@@ -19,6 +25,7 @@ from kafkalite.protocol.schema import Message
 from kafkalite.protocol.types import Struct
 
 START_SIZE = 2
+CHECKSUM_SIZE = 8
 
 
 class RecordKind:
@@ -74,6 +81,20 @@ class RecordKinds:
         kind = record.kind
         assert self.by_key.get(kind.key) is kind, f"{kind} is no {self.noun}"
         return bytes((kind.key, kind.version)) + kind.message.write(kind.version, record.fields)
+
+    def write_frame(self, record: Record) -> bytes:
+        """The frame of a record, in its kind's newest version."""
+        said = self.write(record)
+        return said + xxhash.xxh3_64_digest(said)
+
+    def read_frame(self, frame: bytes | memoryview) -> Record:
+        """The record of a frame; CorruptMessage, or UnsupportedVersion for a kind or version that
+        is not known here."""
+        frame = memoryview(frame)
+        said = frame[:-CHECKSUM_SIZE]
+        if xxhash.xxh3_64_digest(said) != frame[-CHECKSUM_SIZE:]:
+            raise CorruptMessage(f"The checksum of a {self.noun} does not hold.")
+        return self.read(said)
 
     def read(self, value: bytes | memoryview) -> Record:
         """The record of these bytes; CorruptMessage, or UnsupportedVersion for one from the

@@ -54,6 +54,7 @@ class Disk:
     pwritev = staticmethod(os.pwritev)
     pwrite = staticmethod(os.pwrite)
     ftruncate = staticmethod(os.ftruncate)
+    truncate = staticmethod(os.truncate)
     posix_fallocate = staticmethod(os.posix_fallocate)
     fdatasync = staticmethod(os.fdatasync)
     fsync = staticmethod(os.fsync)

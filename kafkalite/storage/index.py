@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets, sound_times
@@ -103,6 +103,7 @@ class OffsetIndex(Entries):
     __slots__ = ()
     entry_size = 8
     pack = struct.Struct(">ii").pack
+    unpack = struct.Struct(">ii").unpack
 
     def floor(self, relative_offset: int) -> tuple[int, int]:
         """(relative offset, position) of the last entry at or before; (-1, 0) without one."""
@@ -123,8 +124,21 @@ class OffsetIndex(Entries):
 
     def floor_position(self, position: int) -> int:
         """The last position there is an entry for, at or before this one; 0 without any."""
-        entry = self.entry_size * (self.count_before(position + 1) - 1)
-        return int.from_bytes(self.entries()[entry + 4 : entry + 8], "big") if entry >= 0 else 0
+        return self.last_at(position)[1]
+
+    def last_at(self, position: int) -> tuple[int, int]:
+        """(relative offset, position) of the last entry that points no further; (-1, 0) without
+        one."""
+        slot = bisect_right(range(self.count), position, key=lambda slot: self._entry(slot)[1])
+        return self._entry(slot - 1) if slot else (-1, 0)
+
+    def _entry(self, slot: int) -> tuple[int, int]:
+        if slot >= self.written:
+            found = bytes(self.tail[self.entry_size * (slot - self.written) :][: self.entry_size])
+        else:
+            found = os.pread(self.file.fileno(), self.entry_size, self.entry_size * slot)
+        # A file that was cut under us says nothing, and what it says is checked.
+        return self.unpack(found) if len(found) == self.entry_size else (-1, 0)
 
 
 class TimeIndex(Entries):

@@ -59,7 +59,7 @@ from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.recovery import KnownEnd, Recovery
-from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
 
 SNAPSHOT_EVERY = 64 << 20
@@ -186,7 +186,9 @@ class Log:
         self._intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
         self._leaves_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
-        self._sets_aside = config[DURABILITY] == "fsync" or self._flushes_always
+        self._answers_durable = config[DURABILITY] == "fsync" or self._flushes_always
+        # Into space set aside the kernel writes at 1.6 times the speed; small logs need none.
+        self._sets_aside_from = 0 if self._answers_durable else AHEAD_FIRST
         self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
         for segment in self.segments:
             segment.index_interval = config[INDEX_INTERVAL_BYTES]
@@ -211,7 +213,7 @@ class Log:
     @property
     def readable_offset(self) -> int:
         """Up to where records are out of danger of being taken back; retention never passes it."""
-        return self.durable_offset if self._sets_aside else self.end_offset
+        return self.durable_offset if self._answers_durable else self.end_offset
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -295,7 +297,7 @@ class Log:
             ) and self._roll_due(segment, size, last_offset, max_timestamp):
                 segment = self._roll()
                 end = size
-            if self._sets_aside and end > segment.allocated:
+            if end > segment.allocated and segment.size >= self._sets_aside_from:
                 segment.set_aside(size, self._segment_size_max)
             view = memoryview(batch)
             head = self._header
@@ -449,7 +451,7 @@ class Log:
         The first batch is given whole even if it is larger than `size_max`, or, without
         `whole_first`, not at all.
         """
-        found = self._locate(offset, upper_offset)
+        found = self.locate(offset, upper_offset)
         if found is None:
             return None
         segment, position, size, end = found
@@ -460,14 +462,15 @@ class Log:
     def available(self, offset: int, upper_offset: int, size_max: int) -> int:
         """How many bytes such a read would give; all that was asked where an older segment ends,
         since waiting would not make it more."""
-        found = self._locate(offset, upper_offset)
+        found = self.locate(offset, upper_offset)
         if found is None:
             return 0
         segment, position, _, end = found
         return size_max if segment is not self.active else min(size_max, end - position)
 
-    def _locate(self, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
-        """(segment, position, size of the first batch, where reading ends), if there is any."""
+    def locate(self, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
+        """Where such a read begins: (segment, position, size of the first batch, where what may be
+        read of this segment ends)."""
         if self.fault is not None:
             raise KafkaStorageError(self.fault)
         if not self.log_start_offset <= offset <= self.end_offset:

@@ -136,6 +136,10 @@ class LogSegment:
     def descriptor(self) -> int:
         return self._descriptor if self._descriptor >= 0 else self.file.fileno()
 
+    def reopened(self, reserved: int) -> OpenFile:
+        """The file of batches once more, for reading only: for somebody else, who keeps it."""
+        return self._disk.open_to_keep(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY, reserved)
+
     # -- writing -----------------------------------------------------------------------------
 
     def append(

@@ -40,6 +40,7 @@ import zmq
 from kafkalite.errors import CorruptMessage, Fatal, Refusal, UnsupportedVersion
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX, Record, read_frame, write_frame
 from kafkalite.transport.reactor import Complaints, Reactor, raised_at
+from kafkalite.transport.run_directory import file_of
 
 QUEUED_MAX = 1_000
 """Messages that wait for one peer: in our queue, and again in the peer's."""
@@ -334,12 +335,3 @@ class Drain:
         os.close(self._rest)
         self._rest = -1
         self._socket.close(0)
-
-
-def file_of(path: Path) -> tuple[int, int] | None:
-    """Which file stands there, so that nobody removes another's."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -114,7 +114,28 @@ class Reactor:
 
     def listen(self, listener: socket.socket, serve: Serve) -> None:
         """Accept connections from a listening socket and have `serve` answer their frames."""
-        self._doors.append(Door(self, listener, serve))
+        self.admit(
+            listener,
+            lambda accepted, address: self.welcome(accepted, address, serve),
+            lambda: self.crowded,
+        )
+
+    def admit(
+        self,
+        listener: socket.socket,
+        welcome: Callable[[socket.socket, object], object],
+        crowded: Callable[[], bool],
+    ) -> Door:
+        """Hand whoever connects to a listening socket to `welcome(accepted, address)`; while it is
+        `crowded()`, nobody."""
+        door = Door(self, listener, welcome, crowded)
+        self._doors.append(door)
+        return door
+
+    def door_closed(self, door: Door) -> None:
+        """Forget a door."""
+        if door in self._doors:
+            self._doors.remove(door)
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
         """Call `callback()` in every tick in which the descriptor is readable."""
@@ -156,7 +177,7 @@ class Reactor:
     def close(self) -> None:
         """Close the doors and every connection."""
         while self._doors:
-            self._doors.pop().close()
+            self._doors[-1].close()
         for connection in self.connections:
             connection.close()
         self._loop.close()
@@ -191,6 +212,10 @@ class Reactor:
             "turned_away": self.turned_away,
             "faults": self.faults,
         }
+
+    def look_out(self) -> None:
+        """Be awake for a moment after this tick, as after answers that somebody waited for."""
+        self._loop.owed = True
 
     # Timers.
 
@@ -313,10 +338,17 @@ class Reactor:
 class Door:
     """A listening socket: accepts while there is room, and rests while there is none."""
 
-    def __init__(self, reactor: Reactor, listener: socket.socket, serve: Serve) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        listener: socket.socket,
+        welcome: Callable[[socket.socket, object], object],
+        crowded: Callable[[], bool],
+    ) -> None:
         self.reactor = reactor
         self.listener = listener
-        self.serve = serve
+        self.welcome = welcome
+        self.crowded = crowded
         self.is_open = False
         self.rest: Timer | None = None
         self.reserve = -1
@@ -343,6 +375,7 @@ class Door:
             self.rest.cancel()
         self.listener.close()
         self.give_reserve()
+        self.reactor.door_closed(self)
 
     def somebody_left(self) -> None:
         if not self.is_open and self.rest is None:
@@ -351,7 +384,7 @@ class Door:
     def accept(self) -> None:
         """Let in who waits, a bounded number a tick."""
         for _ in range(ACCEPTED_PER_TICK):
-            if self.reactor.crowded:
+            if self.crowded():
                 self.shut()  # who waits, waits in the backlog until somebody leaves
                 return
             try:
@@ -370,7 +403,7 @@ class Door:
                 self.shut_for_now()
                 return
             try:
-                self.reactor.welcome(accepted, address, self.serve)
+                self.welcome(accepted, address)
             except OSError as error:
                 why = f"it cannot be served: {error.strerror}"
                 self.reactor.turn_away(accepted, address_of(address), why)

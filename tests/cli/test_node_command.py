@@ -23,12 +23,13 @@ from kafkalite.cli import main, node
 from kafkalite.clock import SystemClock
 from kafkalite.errors import InvalidRequest
 from kafkalite.process.ready import STATUS_FILE
-from kafkalite.process.run_directory import BUS, remove_run_directory, run_directory
+from kafkalite.process.run_directory import remove_run_directory, run_directory
 from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
 from kafkalite.storage.layout import LOCK
 from kafkalite.testing import Broker
 from kafkalite.transport.bus import BusServer
 from kafkalite.transport.reactor import Reactor
+from kafkalite.transport.run_directory import BUS
 
 SEEN_S_MAX = 20
 LOOK_S = 0.01

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from kafkalite.cli.clients import Cluster
-from kafkalite.cli.wire import Wire, address
+from kafkalite.cli.wire import Wire
 from kafkalite.errors import Refusal
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
 from kafkalite.protocol.schemas.security import CREATE_DELEGATION_TOKEN
@@ -65,19 +65,18 @@ def test_a_login_or_tls_is_out_of_reach():
 def versions(newest: int) -> bytes:
     """What a broker says that serves Metadata up to this version."""
     served = {"api_key": METADATA.key, "min_version": 0, "max_version": newest}
-    return framed(bytes(4) + API_VERSIONS.response.write(0, {"api_keys": [served]}))
+    answer = API_VERSIONS.response.write(API_VERSIONS.versions[1], {"api_keys": [served]})
+    return framed(bytes(4) + answer)
 
 
 @pytest.mark.parametrize(
     ("answers", "sentence"),
     [
-        ([], "is lost: it closed the connection"),
-        ([b"\0\0"], "is lost: it closed the connection"),
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "is lost: an answer of 1,213,486,160 bytes"),
-        ([struct.pack(">i", -1)], "is lost: an answer of -1 bytes"),
-        ([framed(b"\0\0\0\0\xff\xff\xff")], "does not answer as Kafka does"),
-        ([versions(8)], "is lost: it closed the connection"),
-        ([versions(8), framed(b"\0\0\0\0\xff")], "does not answer as Kafka does"),
+        ([], "the broker closed the connection at once"),
+        ([b"\0\0"], "the broker closed the connection at once"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "an answer of 1,213,486,160 bytes, or 'HTTP'"),
+        ([versions(8)], "the broker closed the connection"),
+        ([versions(8), framed(b"\0\0\0\1\xff")], "does not answer as Kafka does"),
         ([versions(1)], "is too old: Metadata request version 1 cannot say allow_auto_topic"),
     ],
 )
@@ -90,20 +89,5 @@ def test_an_answer_that_is_none_is_one_sentence(answers, sentence):
 def test_nobody_waits_for_ever():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Refusal, match="is lost: timed out"):
+        with pytest.raises(Refusal, match="did not answer in time"):
             Wire(Cluster(there), timeout_s=0.05).ask(METADATA, NONE)
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        ("kafka:1", ("kafka", 1)),
-        ("kafka", ("kafka", 9092)),
-        ("PLAINTEXT://kafka:1", ("kafka", 1)),
-        ("[::1]:1", ("::1", 1)),
-        ("[::1]", ("::1", 9092)),
-        (" kafka:1 ", ("kafka", 1)),
-    ],
-)
-def test_an_address_is_read_as_librdkafka_reads_it(words, parts):
-    assert address(words) == parts

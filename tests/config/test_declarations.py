@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kafkalite
-from kafkalite.config import broker, topic
+from kafkalite.config import broker, client, topic
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Key, Only
 from kafkalite.config.topic import TOPIC
@@ -17,7 +17,7 @@ WORDS = set().union(*(re.findall(r"\w+", path.read_text()) for path in ROOMS))
 
 NAMED = [
     (name, key)
-    for module in (broker, topic)
+    for module in (broker, client, topic)
     for name, key in vars(module).items()
     if isinstance(key, Key) and name.isupper()
 ]
@@ -35,7 +35,10 @@ def test_a_constant_bears_its_keys_name(name, key):
     assert name == key.name.upper().replace(".", "_")
 
 
-@pytest.mark.parametrize("key", [*BROKER.values(), *TOPIC.values()], ids=lambda key: key.name)
+EVERY = [key for scope in (BROKER, TOPIC, *client.SCOPES) for key in scope.values()]
+
+
+@pytest.mark.parametrize("key", EVERY, ids=lambda key: key.name)
 def test_every_key_has_words_of_its_own(key):
     assert key.doc.endswith(".")
     assert len(key.doc.split()) >= 3

@@ -65,8 +65,8 @@ GROUP_ADMIN = {
 }
 
 
-def python(name: str, module: str, can: set[str]) -> Driven:
-    words = [sys.executable, "-m", f"tests.conformance.programs.{module}"]
+def python(name: str, module: str, can: set[str], *more: str) -> Driven:
+    words = [sys.executable, "-m", f"tests.conformance.programs.{module}", *more]
     return Driven(name, lambda: words, frozenset(can))
 
 
@@ -112,7 +112,11 @@ KAFKAJS = Driven(
         | GROUP_ADMIN - {"set_group_offsets", "delete_group_offsets"}
     ),
 )
-CLIENTS: list[Client] = [KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA]
+NATIVE = python("native", "native", {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY})
+NATIVE_TCP = python("native-tcp", "native", set(NATIVE.can), "off")
+CLIENTS: list[Client] = [
+    KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA, NATIVE, NATIVE_TCP,
+]  # fmt: skip
 
 
 def missing(client: Client) -> str:

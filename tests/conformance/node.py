@@ -21,39 +21,39 @@ INSTALL_S_MAX = 300
 def kafkajs_words() -> Sequence[str]:
     """The command that runs the kafkajs program; Unavailable where it cannot be had."""
     node = executable("node")
-    return [node, str(HERE / "program.js"), str(modules())]
+    return [node, str(HERE / "program.js"), str(installed(HERE, "kafkajs"))]
 
 
 def executable(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise Unavailable(f"kafkajs needs Node, and there is no `{name}` on the path")
+        raise Unavailable(f"Node is needed, and there is no `{name}` on the path")
     return found
 
 
-def modules() -> Path:
-    """The directory of what package-lock.json names, installed if it is not there yet."""
-    state = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in MANIFEST))
-    place = Path(sys.prefix) / f"kafkajs-{state.hexdigest()[:12]}"
+def installed(manifest: Path, called: str) -> Path:
+    """The directory of what a package-lock.json names, installed if it is not there yet."""
+    state = hashlib.sha256(b"".join((manifest / name).read_bytes() for name in MANIFEST))
+    place = Path(sys.prefix) / f"{called}-{state.hexdigest()[:12]}"
     if not place.is_dir():
-        with Path(sys.prefix, "kafkajs.lock").open("w") as lock:
+        with Path(sys.prefix, f"{called}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not place.is_dir():
-                install(place)
+                install(manifest, called, place)
     return place
 
 
-def install(place: Path) -> None:
+def install(manifest: Path, called: str, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
         for name in MANIFEST:
-            shutil.copy(HERE / name, scratch)
+            shutil.copy(manifest / name, scratch)
         command = [executable("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
         done = subprocess.run(
             command, cwd=scratch, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False
         )
         if done.returncode != 0:
             reason = (done.stderr.strip().splitlines() or ["npm did not say why"])[-1]
-            raise Unavailable(f"npm could not install kafkajs: {reason}")
+            raise Unavailable(f"npm could not install {called}: {reason}")
         # All or nothing: a directory that stands is complete.
         Path(scratch).rename(place)
         Path(scratch).mkdir()

@@ -1,6 +1,8 @@
 """python -m tests.faults: play a scenario so many times, or all of them for so long.
 
     python -m tests.faults F1 --count 300 --seed 7     300 kills, in runs of ten
+    python -m tests.faults F24 --count 10000           10,000 producers killed on their rings, and
+                                                       1,000,000 frames scribbled
     python -m tests.faults all --minutes 15            one run after the other, in turn
 
 Every run prints what came of it and appends a line to record.jsonl.  The exit code says whether
@@ -20,11 +22,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.run import GROUPS, Plan, Run, keep, run, spread, write_down
+from tests.faults.run import GROUPS, RINGS, Plan, Run, keep, run, spread, write_down
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 COMPLAINT_SIZE_MAX = 300
-A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10, "F22": 50}
+A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10, "F22": 50, "F24": 500}
 """How many faults make a run: each takes about twenty seconds, of groups two minutes."""
 
 
@@ -33,7 +35,7 @@ def plans(words: argparse.Namespace) -> Iterator[Plan]:
     seeds = itertools.count(words.seed)
     if words.fault == "all":
         end = time.monotonic() + words.minutes * 60
-        kinds = itertools.cycle([*SCENARIOS, GROUPS, "one process"])
+        kinds = itertools.cycle([*SCENARIOS, GROUPS, RINGS, "one process"])
         while time.monotonic() < end:
             kind = next(kinds)
             fault, workers = ("F1", 0) if kind == "one process" else (kind, words.workers)
@@ -70,7 +72,7 @@ def shown(came: Run, seconds: float) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("fault", choices=[*SCENARIOS, GROUPS, "all"])
+    parser.add_argument("fault", choices=[*SCENARIOS, GROUPS, RINGS, "all"])
     parser.add_argument("--count", type=int, default=10, help="faults, in as many runs as it takes")
     parser.add_argument("--minutes", type=float, default=15, help="for `all`")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))

@@ -68,8 +68,9 @@ class Moves:
             return
         (node,) = added
         self.ordered(["rebalance"], self.balanced)
-        # The launcher that is started again has as many workers as it is told, and this one goes.
-        self.ordered(["remove", str(node)], lambda: node not in self.nodes_listed())
+        # A launcher that was started again has as many workers as it is told, and this one is gone.
+        if node in self.nodes_listed():
+            self.ordered(["remove", str(node)], lambda: node not in self.nodes_listed())
 
     def workers_there(self) -> set[int]:
         return self.nodes_listed() - {SUPERVISOR}

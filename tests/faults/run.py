@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.testing import Broker
-from tests.faults import churn
+from tests.faults import churn, rings
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
 from tests.faults.footprint import at_rest, grown
 from tests.faults.history import History, violations
@@ -28,6 +28,7 @@ from tests.faults.stage import Stage
 ACKED_PER_SECOND_MIN = 500
 DURABILITIES = ("os", "fsync", "interval")
 GROUPS = "F22"
+RINGS = "F24"
 RECORD = Path(__file__).with_name("record.jsonl")
 
 
@@ -63,6 +64,7 @@ class Run:
     log: str = ""
     """What the broker wrote into its own."""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
+    acts: dict[str, int] = field(default_factory=dict)
 
     @property
     def acked_per_second(self) -> float:
@@ -91,6 +93,7 @@ class Run:
             "read": len(self.history.final),
             "violations": len(self.complaints),
             "void": self.void,
+            **({"acts": self.acts} if self.acts else {}),
             "load": round(os.getloadavg()[0], 1),
             "recovery_s": {kind: spread(times) for kind, times in sorted(self.recoveries.items())},
         }
@@ -131,8 +134,12 @@ def played(plan: Plan) -> Run:
     unordered = UNORDERED_BY_MOVES if plan.fault in MOVING else UNORDERED
     history = History(idempotent=IDEMPOTENT, unordered=unordered)
     came = Run(plan, history)
+    play = rings.sabotage if plan.fault == RINGS else SCENARIOS[plan.fault]
     with Broker(
-        durability=plan.mode, config=CONFIG, workers=plan.workers, listen=free_address()
+        durability=plan.mode,
+        config={**CONFIG, **(rings.CONFIG if plan.fault == RINGS else {})},
+        workers=plan.workers,
+        listen=free_address(),
     ) as broker:
         topic = broker.topic(plan.partitions)
         stage = Stage(
@@ -143,7 +150,7 @@ def played(plan: Plan) -> Run:
         begun = time.monotonic()
         stage.begin()
         try:
-            SCENARIOS[plan.fault](stage, plan.count)
+            play(stage, plan.count)
             stage.work()
             stage.remove_made()
         except Exception as fault:
@@ -154,6 +161,7 @@ def played(plan: Plan) -> Run:
         after = at_rest(stage.processes, stage.watched(), like=before)
         came.done = stage.faults_done
         came.recoveries = stage.recoveries
+        came.acts = dict(sorted(stage.acts.items()))
         came.diary = stage.diary
         came.log = (broker.data / "kafkalite.log").read_text()
         came.complaints = [*violations(history), *stage.faults, *grown(before, after)]

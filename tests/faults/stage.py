@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from kafkalite.process.run_directory import bus_path
@@ -54,6 +54,8 @@ class Stage:
         self.dice = random.Random(seed)
         self.faults: list[str] = []
         self.faults_done = 0
+        self.acts: Counter[str] = Counter()
+        """What was done besides, by what it was."""
         self.diary: list[str] = []
         """What was done and noted, by the clock of the broker's log."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)

@@ -5,6 +5,8 @@ A short run of each kind; `make faults` plays all of them for a quarter of an ho
 is judged as well.  A run with too little load is void, and fails as such.
 """
 
+import shutil
+
 import pytest
 
 from tests.faults.run import Plan, keep, run
@@ -38,3 +40,8 @@ def test_of_many_processes_any_may_die_stop_or_give_its_partitions_away(
 
 def test_groups_whose_members_come_go_die_and_pause_have_one_owner_a_partition(tmp_path):
     check(Plan("F22", count=8, seed=3, workers=2, partitions=12, timed=False), tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler called cc")
+def test_producers_on_rings_may_die_scribble_and_stay_too_long_and_harm_nobody(tmp_path):
+    check(Plan("F24", count=20, seed=6, workers=2, partitions=4, timed=False), tmp_path)

@@ -64,7 +64,9 @@ class Connection:
 
 def round_trip(connection: Connection, topic: str, number: int) -> None:
     """One record there and back."""
-    batch = build([Record(timestamp=1, key=b"k", value=b"%d" % number)])
+    # Of today, or retention takes it away before it is read.
+    now_ms = time.time_ns() // 1_000_000
+    batch = build([Record(timestamp=now_ms, key=b"k", value=b"%d" % number)])
     data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
     asked = {"acks": -1, "timeout_ms": 10_000, "topic_data": data}
     (written,) = connection.ask(PRODUCE, 9, asked).responses[0].partition_responses

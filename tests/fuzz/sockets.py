@@ -6,7 +6,8 @@
 
 Judged: every answer (conversations.py), that no process and no thread of the broker ends, that its
 log and output hold no stack trace, that its memory stays, and that the healthy client is served
-without a fault; how quickly, before and meanwhile, is told and not judged.  Frames that fare as
+without a fault; how quickly, before and meanwhile, is told and not judged, beside how quickly a
+client of another broker was: the fuzzer itself keeps processors from both.  Frames that fare as
 none before are kept in corpus/sockets.txt with --keep, and sent first the next time.
 """
 
@@ -30,6 +31,7 @@ from tests.fuzz.requests import GROUPS, HEALTHY, TOPICS, Sparing, World
 
 CORPUS = Path(__file__).parent / "corpus" / "sockets.txt"
 AT_ONCE = 24
+ALONE_S = 5
 WARM_FRAMES = 2_000
 GROWTH_MAX = 96 << 20
 """What the broker's processes may have grown by together after the first frames."""
@@ -44,9 +46,10 @@ MEMBERS_MAX = 50
 class Campaign:
     """Conversations with one broker, one seed's after the other."""
 
-    def __init__(self, broker: Broker, seed: int) -> None:
+    def __init__(self, broker: Broker, seed: int, at_once: int = AT_ONCE) -> None:
         self.broker = broker
         self.seed = seed
+        self.at_once = at_once
         self.tally = Tally()
         self.sparing = Sparing()
         self.withheld = 0
@@ -60,7 +63,7 @@ class Campaign:
         """Hold them, several at once, until so many frames were sent."""
         end = self.tally.frames + frames
         while self.talks or self.tally.frames < end:
-            while len(self.talks) < AT_ONCE and self.tally.frames < end:
+            while len(self.talks) < self.at_once and self.tally.frames < end:
                 conversation = next(conversations, None)
                 if conversation is None:
                     end = 0
@@ -162,39 +165,54 @@ def keep(tally: Tally) -> int:
     return len(kept)
 
 
-def fuzz(workers: int, seed: int, frames: int, only: int | None = None) -> Tally:
+def fuzz(
+    workers: int, seed: int, frames: int, only: int | None = None, at_once: int = AT_ONCE
+) -> Tally:
     """One broker, so many frames; raises Fault, with the seed in it."""
     with Broker(workers=workers) as broker:
         broker.topic(name=HEALTHY)
         for name in TOPICS[:3]:
             broker.topic(name=name, partitions=3)
-        campaign = Campaign(broker, seed)
-        with Healthy(broker.bootstrap, HEALTHY) as healthy:
-            if only is not None:
-                campaign.run(iter([next(campaign.made(only))]), 1)
-            else:
-                time.sleep(1)
-                before = healthy.phase()
-                campaign.run(corpus(), frames)
-                campaign.run(campaign.made(), min(WARM_FRAMES, frames // 4))
-                campaign.resident = resident(campaign.processes)
-                made = campaign.made(1 << 20)
-                campaign.run(made, frames - campaign.tally.frames)
-                tell(campaign, before, healthy.phase())
+        campaign = Campaign(broker, seed, at_once)
+        if only is not None:
+            campaign.run(iter([next(campaign.made(only))]), 1)
+            campaign.judge()
+            return campaign.tally
+        with (
+            Broker(workers=workers) as other,
+            Healthy(broker.bootstrap, HEALTHY) as healthy,
+            Healthy(other.bootstrap, other.topic(name=HEALTHY)) as bystander,
+        ):
+            time.sleep(ALONE_S)
+            alone = healthy.phase()
+            bystander.phase()
+            campaign.run(corpus(), frames)
+            campaign.run(campaign.made(), min(WARM_FRAMES, frames // 4))
+            campaign.resident = resident(campaign.processes)
+            made = campaign.made(1 << 20)
+            campaign.run(made, frames - campaign.tally.frames)
+            tell(campaign, alone, healthy.phase(), bystander.phase())
             campaign.judge()
         return campaign.tally
 
 
-def tell(campaign: Campaign, before: dict[str, float], meanwhile: dict[str, float]) -> None:
+def tell(
+    campaign: Campaign,
+    alone: dict[str, float],
+    meanwhile: dict[str, float],
+    elsewhere: dict[str, float],
+) -> None:
     """What happened, for whoever watches."""
     tally = campaign.tally
-    share = meanwhile["a_second"] / before["a_second"]
     print(
         f"seed {campaign.seed}, workers {campaign.broker.workers}: {tally.frames} frames,"
         f" {tally.answered.total()} answers, {len(tally.kinds)} kinds of answers,"
         f" {dict(tally.outcomes)}, {campaign.withheld} withheld,"
         f" {campaign.growth / (1 << 20):.1f} MiB more\n"
-        f"    the healthy client alone: {before}\n    meanwhile: {meanwhile}, {share:.0%}",
+        f"    the healthy client alone: {alone}\n"
+        f"    meanwhile: {meanwhile}, {meanwhile['a_second'] / alone['a_second']:.0%}\n"
+        f"    another broker's client meanwhile: {elsewhere};"
+        f" p99 of ours {meanwhile['p99'] / elsewhere['p99']:.2f} times that",
         flush=True,
     )
 
@@ -205,6 +223,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workers", type=int, action="append", help="a shape; 0 and 2 if not said")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--only", type=int, help="one conversation, by its number")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="conversations, %(default)s")
     parser.add_argument("--keep", action="store_true", help="write the corpus anew")
     words = parser.parse_args(arguments)
     shapes = words.workers or [0, 2]
@@ -212,7 +231,8 @@ def main(arguments: list[str]) -> int:
     for workers in shapes:
         print(f"seed {words.seed}, workers {workers}", flush=True)
         try:
-            tally = fuzz(workers, words.seed, int(words.frames) // len(shapes), words.only)
+            frames = int(words.frames) // len(shapes)
+            tally = fuzz(workers, words.seed, frames, words.only, words.at_once)
         except Fault as fault:
             print(f"FAULT: seed {words.seed}, workers {workers}, conversation {fault}")
             return 1

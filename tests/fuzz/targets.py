@@ -8,6 +8,10 @@
     segments   the walks over a segment's file, and its recovery
     indexes    the searches in an index's file and in its tail
     loop       frames cut out of what a socket brings, however it is torn
+    columns    record sets into columns, and through the codecs
+    rows       the same into messages
+    rings      both ends of a ring, each against what the other may have written
+    encoding   columns of lying buffers into records
 
 A target may refuse its bytes and may not do anything else: not raise, not read or write beside
 them (a sanitizer looks on), not disagree with its twin.  It answers a number that says how its
@@ -22,7 +26,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +39,8 @@ from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
+from tests.fuzz import client_codecs
+from tests.fuzz.sealing import AS_GIVEN, FITTED, SEALED, sealed
 from tests.fuzz.torn_frames import loop, loop_seeds
 from tests.protocol.annotated import bytes_of
 from tests.protocol.values import filled, versions
@@ -53,7 +58,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Target(NamedTuple):
-    """`share` is how many of all runs it gets, in hundredths: the slow ones fewer."""
+    """`share` is how many of all runs it gets, beside the others': the slow ones fewer."""
 
     run: Callable[[memoryview], int]
     seeds: Callable[[], Iterable[bytes]]
@@ -188,27 +193,7 @@ def frames_seeds() -> Iterator[bytes]:
             yield head + api.request.write(version, values)
 
 
-# Batches.  The first byte says what else is done to the rest, since nobody guesses a CRC.
-
-AS_GIVEN, SEALED, FITTED = 0, 1, 2
-
-
-def sealed(given: memoryview, how: int) -> memoryview:
-    """A copy, in memory that ends where it ends; if so wished with each batch's CRC made to hold,
-    and with the last batch's length made to fit."""
-    copy = memoryview(array("B", bytes(given)))
-    at = 0
-    while how != AS_GIVEN and len(copy) - at >= record_batch.HEADER_SIZE:
-        (length,) = struct.unpack_from(">i", copy, at + 8)
-        end = at + length + record_batch.PREFIX_SIZE
-        if not at + record_batch.HEADER_SIZE <= end <= len(copy):
-            if how != FITTED:
-                break
-            end = len(copy)
-            struct.pack_into(">i", copy, at + 8, end - at - record_batch.PREFIX_SIZE)
-        struct.pack_into(">I", copy, at + 17, record_batch.crc32c(copy[at + 21 : end]))
-        at = end
-    return copy
+# Batches.  The first byte says how they are sealed.
 
 
 def whole_batches(given: memoryview) -> int:
@@ -387,4 +372,8 @@ TARGETS = {
     "segments": Target(segments, segments_seeds, 2),
     "indexes": Target(indexes, indexes_seeds, 6),
     "loop": Target(loop, loop_seeds, 2),
+    "columns": Target(client_codecs.columns, client_codecs.set_seeds, 6),
+    "rows": Target(client_codecs.rows, client_codecs.set_seeds, 10),
+    "rings": Target(client_codecs.rings, client_codecs.ring_seeds, 4),
+    "encoding": Target(client_codecs.encoding, client_codecs.encoding_seeds, 2),
 }

@@ -325,6 +325,8 @@ DIFFERENCES = (
             ("offsets.topic.num.partitions.config_source", IN_A_FILE, 5),
             ("queued.max.request.bytes.*", "what may wait is bounded from the start", ANYTHING),
             ("metrics.listener", "figures are served by ourselves", ANYTHING),
+            ("gateway.*", "ZeroMQ is taken in by ourselves", ANYTHING),
+            ("native.*", "memory is shared with programs of one host", ANYTHING),
             ("storage.min.free.bytes", "a disk is not filled to its last byte", ANYTHING),
             ("worker*", "processes of a host are ours", ANYTHING),
         )

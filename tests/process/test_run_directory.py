@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from kafkalite.errors import Refusal
-from kafkalite.metrics import PUSHES
 from kafkalite.process import run_directory as module
-from kafkalite.process.run_directory import (
+from kafkalite.process.run_directory import bus_path, remove_run_directory, run_directory
+from kafkalite.transport import run_directory as naming
+from kafkalite.transport.run_directory import (
     BUS,
-    bus_path,
+    NODE_ID_MAX,
+    local_path,
+    local_sockets,
     place_of_user,
-    remove_run_directory,
-    run_directory,
 )
 
 CLUSTER = "pT3mGvYJQ3m2aV0hD1kq9Q"
@@ -30,7 +31,7 @@ def runtime(tmp_path_factory, monkeypatch):
     path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
     # Where the machine's own place for tests is deep, a socket's path would not fit any more.
-    monkeypatch.setattr(module, "SOCKET_PATH_SIZE_MAX", 1000)
+    monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", 1000)
     return path
 
 
@@ -63,8 +64,8 @@ def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
 
 @pytest.mark.parametrize("room", [-1, 0])
 def test_every_socket_has_a_path_that_is_short_enough(runtime, data, monkeypatch, room):
-    longest = run_directory(CLUSTER, data) / PUSHES
-    monkeypatch.setattr(module, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
+    longest = local_path(run_directory(CLUSTER, data), NODE_ID_MAX)
+    monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
     assert (place_of_user() == longest.parent.parent) == (room == 0)
 
 
@@ -180,6 +181,66 @@ def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch
     monkeypatch.setattr(module, "place_of_user", lambda: runtime / "not-there" / "kafkalite")
     with pytest.raises(Refusal, match="cannot make .*: No such file or directory; name a dir"):
         run_directory(CLUSTER, data)
+
+
+# A node's socket for local programs is found by whoever knows the cluster and the node.
+
+
+def listening(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
+        bound.bind(str(path))  # its file stays
+    return path
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+    """A runtime directory in which a socket can be bound."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as top:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", top)
+        yield Path(top)
+
+
+def test_a_nodes_socket_is_found_by_cluster_and_node(shallow, data):
+    path = listening(local_path(run_directory(CLUSTER, data), 7))
+    listening(local_path(run_directory("another", data), 7))
+    assert local_sockets(CLUSTER, 7) == [path]
+    assert local_sockets(CLUSTER, 8) == local_sockets(CLUSTER[:-1], 7) == []
+
+
+def test_two_brokers_of_one_cluster_id_are_both_found(shallow, data, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    paths = [listening(local_path(run_directory(CLUSTER, each), 1)) for each in (data, other)]
+    assert local_sockets(CLUSTER, 1) == sorted(paths)
+
+
+def test_it_is_found_where_the_broker_had_no_runtime_directory(shallow, data, monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    path = run_directory(CLUSTER, data)
+    try:
+        found = listening(local_path(path, 1))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(shallow))
+        assert local_sockets(CLUSTER, 1) == [found]
+    finally:
+        remove_run_directory(path)
+
+
+@pytest.mark.parametrize("level", ["kafkalite", "its own"])
+def test_a_socket_that_others_may_have_put_there_is_not_gone_near(shallow, data, level):
+    path = run_directory(CLUSTER, data)
+    listening(local_path(path, 1))
+    (path if level == "its own" else path.parent).chmod(0o777)
+    assert local_sockets(CLUSTER, 1) == []
+
+
+def test_what_is_no_socket_is_not_found(shallow, data):
+    local_path(run_directory(CLUSTER, data), 1).touch()
+    assert local_sockets(CLUSTER, 1) == []
+
+
+def test_a_cluster_id_is_no_pattern(shallow, data):
+    listening(local_path(run_directory("aaa", data), 1))
+    assert local_sockets("a*", 1) == local_sockets(".*", 1) == local_sockets("", 1) == []
 
 
 # It is found, and goes.

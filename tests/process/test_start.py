@@ -287,7 +287,7 @@ def test_it_takes_as_many_descriptors_as_it_may_have_and_little_time(start):
     assert line.split()[3] == str(hard)
     stat = (process / "stat").read_text().rpartition(")")[2].split()
     used_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-    assert used_s < 0.5, "CPU time until it was ready"
+    assert used_s < 2, "CPU time until it was ready"
 
 
 def test_its_files_are_for_its_user_only(start):

@@ -343,7 +343,7 @@ def test_retention_never_passes_what_may_be_read(tmp_path: Path) -> None:
     assert 0 < log.log_start_offset <= 20
 
 
-def test_space_is_set_aside_only_in_fsync_mode_and_given_back(tmp_path: Path) -> None:
+def test_space_is_set_aside_ahead_of_the_writer_and_given_back(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     path = log.active.path
@@ -354,6 +354,24 @@ def test_space_is_set_aside_only_in_fsync_mode_and_given_back(tmp_path: Path) ->
     while log.size < 900_000:
         log.append(batch(bytes(10_000)), 0)
     assert path.stat().st_size <= 1 << 20, "never further than the segment may grow"
+    size = log.size
+    close(log)
+    assert path.stat().st_size == size
+
+
+def test_with_durability_os_a_small_log_sets_no_space_aside(tmp_path: Path) -> None:
+    values = {keys.DURABILITY: "os", keys.SEGMENT_BYTES: 1 << 20}
+    log = open_log(tmp_path, values)
+    path = log.active.path
+    while log.size < AHEAD_FIRST:
+        log.append(batch(bytes(10_000)), 0)
+        assert path.stat().st_size == log.size
+    log.append(batch(bytes(10_000)), 0)
+    assert log.size < path.stat().st_size < 3 * AHEAD_FIRST, "as much again as there is"
+    log.append(batch(b"after it"), 0)
+    crashed = records_of(log)
+    log = open_log(tmp_path, values)
+    assert records_of(log) == crashed
     size = log.size
     close(log)
     assert path.stat().st_size == size

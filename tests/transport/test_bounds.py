@@ -81,16 +81,41 @@ def test_a_long_fetch_shares_the_ticks_with_a_short_request(world, tmp_path):
     assert len(long.came) < 100 * MIB, "the long one was sent first"
 
 
-def test_a_connection_that_floods_requests_without_answers_leaves_turns_to_others(world):
+def test_who_comes_goes_before_who_asked_for_more_than_a_tick_holds(world):
     served = []
-    here = world(lambda connection, frame: served.append(frame[0]))
-    flood, other = here.client(), here.client()
-    here.connected(2)
-    flood.send(framed(b"f") * 10_000)
+
+    def serve(connection, frame):
+        served.append(frame[0])
+        if frame != b"o":
+            time.sleep(0.001)  # longer than a tick
+
+    here = world(serve)
+    floods, other = [here.client() for _ in range(4)], here.client()
+    here.connected(5)
+    for flood in floods:
+        flood.send(framed(b"f") * 20)
+    here.until(lambda: served)
     other.send(framed(b"o"))
     here.until(lambda: ord("o") in served)
-    assert len(served) <= 2 * 128 + 1
-    here.until(lambda: len(served) == 10_001)
+    assert len(served) <= 5, "it waited for all of them"
+    here.until(lambda: len(served) == 81)
+
+
+def test_of_many_that_ask_at_once_each_is_served_in_turn(world):
+    served = []
+
+    def serve(connection, frame):
+        served.append(frame[0])
+        time.sleep(0.001)
+
+    here = world(serve)
+    clients = [here.client() for _ in range(5)]
+    here.connected(5)
+    for name, client in zip(b"abcde", clients, strict=True):
+        client.send(framed(bytes([name])) * 10)
+    here.until(lambda: len(served) == 50)
+    for name in b"abcde":
+        assert served[:15].count(name) >= 2
 
 
 def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(world, resident_bytes):

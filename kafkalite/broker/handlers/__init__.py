@@ -115,13 +115,14 @@ class Caller:
         client_id: str | None = None,
         peer: tuple[str, int] = ("", 0),
         local: tuple[str, int] = ("", 0),
+        principal: str = ANONYMOUS,
     ) -> None:
         self.authorizer = authorizer
         self.version = version
         self.client_id = client_id
         self.peer = peer
         self.local = local
-        self.principal = ANONYMOUS
+        self.principal = principal
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether this caller may do `operation` to the resource called `name`."""

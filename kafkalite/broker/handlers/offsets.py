@@ -29,7 +29,13 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas.offsets import (
     DELETE_RECORDS,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
     LIST_OFFSETS,
+    MAX_TIMESTAMP,
     OFFSET_FOR_LEADER_EPOCH,
 )
 
@@ -38,9 +44,6 @@ if TYPE_CHECKING:
     from kafkalite.storage.log import Log
 
 READ_UNCOMMITTED = 0
-
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 
 SPECIAL_SINCE = {
     LATEST: 1,

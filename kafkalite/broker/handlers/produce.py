@@ -33,6 +33,8 @@ from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+    from kafkalite.broker.partition import Partition
+    from kafkalite.storage.log import Appended
 
 ALL = -1
 LEADER = 1
@@ -62,16 +64,9 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
         answers.append((topic, entries))
         for index, batch in partitions:
             try:
-                if acks not in (ALL, LEADER, NOBODY):
-                    raise InvalidRequiredAcks()
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
-                partition = node.replicas.leader(topic, index)
-                _check_may_write(caller, partition.topic)
-                if not batch:
-                    raise InvalidRecord("a produce request holds exactly one batch a partition")
-                appended = partition.append(batch)
-                partition.traffic.produces += 1
+                partition, appended = append(node, caller, acks, topic, index, batch)
             except KafkaError as fault:
                 any_fault = True
                 node.replicas.traffic_of(topic).refused_batch(fault.code, len(batch or b""))
@@ -81,7 +76,6 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
                     leaders.append(leader)
                 entries.append(_refused(index, fault, leader))
                 continue
-            node.replicas.touched(partition)
             if acks == ALL and partition.high_watermark <= appended.last_offset:
                 open_entries.append(
                     OpenEntry(partition, appended.last_offset, entries, len(entries))
@@ -102,6 +96,27 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
         delayed = DelayedProduce(response, open_entries)
         return node.replicas.purgatory.park(delayed, max(0, timeout_ms))
     return response
+
+
+def append(
+    node: Node,
+    caller: Caller,
+    acks: int,
+    topic: str | bytes,
+    index: int,
+    batch: memoryview | bytes | None,
+) -> tuple[Partition, Appended]:
+    """One batch to the end of its partition, by whichever road it came; raises why not."""
+    if acks not in (ALL, LEADER, NOBODY):
+        raise InvalidRequiredAcks()
+    partition = node.replicas.leader(topic, index)
+    _check_may_write(caller, partition.topic)
+    if not batch:
+        raise InvalidRecord("a produce request holds exactly one batch a partition")
+    appended = partition.append(batch)
+    partition.traffic.produces += 1
+    node.replicas.touched(partition)
+    return partition, appended
 
 
 def _check_may_write(caller: Caller, topic: str) -> None:

@@ -1,14 +1,8 @@
 """Messages between the processes of one broker: over the bus, and over the launcher's socketpair.
 
-A frame is a record (record_kinds.py) and its checksum:
-
-    kind      1 byte    which of the messages below
-    version   1 byte    of that kind
-    fields              in the schema's words, flexible from version 0
-    checksum  8 bytes   XXH3-64 of all before it, big-endian
-
-Between worker and supervisor, and the command line and supervisor, ZeroMQ carries them
-(transport/bus.py); between launcher and supervisor a SOCK_SEQPACKET pair does, a frame a packet.
+A message is a frame (record_kinds.py).  Between worker and supervisor, and the command line and
+supervisor, ZeroMQ carries it (transport/bus.py); between launcher and supervisor a SOCK_SEQPACKET
+pair does, a frame a packet.
 
 While a restart renews processes one at a time, an older one hears a newer one.  So what a kind
 gains, it gains as tagged fields, which an older reader passes over; a kind or version it does not
@@ -17,9 +11,6 @@ know it drops.
 
 from __future__ import annotations
 
-import xxhash
-
-from kafkalite.errors import CorruptMessage
 from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
 from kafkalite.protocol.types import (
@@ -37,25 +28,10 @@ from kafkalite.protocol.types import (
 FRAME_SIZE_MAX = 128 << 20
 """The largest frame there is: a client's largest request (100 MiB), and room around it."""
 
-CHECKSUM_SIZE = 8
-
 MESSAGES = RecordKinds("message of the bus", exact=False)
 
-
-def write_frame(message: Record) -> bytes:
-    """The frame of a message, in its kind's newest version."""
-    said = MESSAGES.write(message)
-    return said + xxhash.xxh3_64_digest(said)
-
-
-def read_frame(frame: bytes | memoryview) -> Record:
-    """The message of a frame; CorruptMessage, or UnsupportedVersion for a kind or version that is
-    not known here."""
-    frame = memoryview(frame)
-    said = frame[:-CHECKSUM_SIZE]
-    if xxhash.xxh3_64_digest(said) != frame[-CHECKSUM_SIZE:]:
-        raise CorruptMessage("The checksum of a message of the bus does not hold.")
-    return MESSAGES.read(said)
+write_frame = MESSAGES.write_frame
+read_frame = MESSAGES.read_frame
 
 
 # From a worker to the supervisor.

@@ -1,11 +1,14 @@
 """Offsets of a partition's log: by time, by leader epoch, and the moving of its start.
 
-ListOffsets' timestamp may be special: -1 the end, -2 the start, -3 that of the greatest timestamp,
--4 to -6 where tiers begin and end.
+ListOffsets' timestamp may be special: the end, the start, that of the greatest timestamp, or where
+tiers begin and end.
 """
 
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import Array, Int8, Int16, Int32, Int64, String, Struct
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 
 LIST_OFFSETS = Api(
     2, "ListOffsets", versions="1-11", flexible="6+",

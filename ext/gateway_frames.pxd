@@ -1,0 +1,123 @@
+"""What the frames of a gateway's message say (kafkalite/gateway/README.md).  Inline only.
+
+Nothing in them is believed before it was measured: a measure walks a frame once and answers False
+when it is not what it should be; what was measured is then walked without asking again.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp
+
+from big_endian cimport load_u32
+from field_store cimport Field, field_size, number_size, store_field, store_number
+
+
+cdef enum:
+    TOPIC = 0
+    KEY = 1
+    VALUE = 2
+    HEADERS = 3
+    TIMESTAMP = 4
+    PARTITION = 5
+    BODY_FRAMES_MAX = 6
+    # Two frames are a topic and a pack.
+    PACK_FRAMES = 2
+    PACK = 1
+
+    MARK_SIZE = 4
+    LENGTH_SIZE = 4
+    NULL_SIZE = 0xFFFFFFFF
+    DIGITS_MAX = 18
+
+
+cdef struct Body:
+    Field frames[BODY_FRAMES_MAX]
+    int count
+
+
+cdef inline bint read_digits(Field frame, int64_t* number) noexcept nogil:
+    """A number in digits; an empty frame says none and leaves -1."""
+    cdef int64_t place
+    number[0] = -1
+    if not frame.size:
+        return True
+    if frame.size > DIGITS_MAX:
+        return False
+    number[0] = 0
+    for place in range(frame.size):
+        if not c'0' <= frame.at[place] <= c'9':
+            return False
+        number[0] = 10 * number[0] + (frame.at[place] - c'0')
+    return True
+
+
+cdef inline const uint8_t* take_length(const uint8_t* at, Field* field) noexcept nogil:
+    """A length and its bytes, which are known to be there; what follows."""
+    cdef uint32_t size = load_u32(at)
+    field.at = at + LENGTH_SIZE
+    field.size = -1 if size == NULL_SIZE else size
+    return field.at + max(field.size, 0)
+
+
+cdef inline bint is_there(const uint8_t* at, const uint8_t* end, bint nullable) noexcept nogil:
+    """Whether a length and as many bytes stand before `end`."""
+    cdef uint32_t size
+    if end - at < LENGTH_SIZE:
+        return False
+    size = load_u32(at)
+    if size == NULL_SIZE:
+        return nullable
+    return size <= end - at - LENGTH_SIZE
+
+
+cdef inline bint measure_headers(Field frame, int64_t* count, int64_t* size) noexcept nogil:
+    """How many headers, and their size in a record with the count before them; False when the
+    frame does not hold headers."""
+    cdef const uint8_t* at = frame.at
+    cdef const uint8_t* end = frame.at + frame.size
+    cdef Field name, value
+    count[0] = size[0] = 0
+    while at < end:
+        if not is_there(at, end, False):
+            return False
+        at = take_length(at, &name)
+        if not is_there(at, end, True):
+            return False
+        at = take_length(at, &value)
+        count[0] += 1
+        size[0] += field_size(name) + field_size(value)
+    size[0] += number_size(count[0])
+    return True
+
+
+cdef inline void store_headers(uint8_t* at, Field frame, int64_t count) noexcept nogil:
+    cdef const uint8_t* read = frame.at
+    cdef Field name, value
+    cdef int64_t _
+    at = store_number(at, count)
+    for _ in range(count):
+        read = take_length(take_length(read, &name), &value)
+        at = store_field(store_field(at, name), value)
+
+
+cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexcept nogil:
+    """Whether entries have keys, and the bytes of the largest; False when it is no pack."""
+    cdef const uint8_t* at = frame.at + MARK_SIZE
+    cdef const uint8_t* end = frame.at + frame.size
+    cdef Field key, value
+    largest[0] = 0
+    if frame.size <= MARK_SIZE:
+        return False
+    keyed[0] = not memcmp(frame.at, b"KLK1", MARK_SIZE)
+    if not keyed[0] and memcmp(frame.at, b"KLV1", MARK_SIZE):
+        return False
+    key.size = 0
+    while at < end:
+        if keyed[0]:
+            if not is_there(at, end, False):
+                return False
+            at = take_length(at, &key)
+        if not is_there(at, end, False):
+            return False
+        at = take_length(at, &value)
+        largest[0] = max(largest[0], key.size + value.size)
+    return True

@@ -1,0 +1,599 @@
+"""Plain ZeroMQ messages into batches of records, one gathered at a time for each partition.
+
+    Intake      receives what a PULL or a ROUTER socket has, and reads its frames
+    Gathering   the topics, and for each partition the batch that fills
+    Batch       when it is full, or old enough: records behind 61 bytes left free for the header
+
+The frames are drawn in kafkalite/gateway/README.md.  What a sender put wrongly is refused message
+by message, through the one function the gathering is given; nothing a sender can say raises.  A
+Question is what a DEALER sent: it stands in each batch that has records of it, and when the last
+of them is settled it can be answered.
+
+A topic that is met for the first time is asked for (`ask`), and what comes for it meanwhile is
+parked.  All of this is one thread's, which has the interpreter's lock.
+"""
+
+import cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EINTR
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp
+
+from batch_layout cimport HEADER_SIZE
+from field_store cimport Field, field_size, number_size, store_field, store_number
+from gateway_frames cimport *
+from libzmq cimport DONTWAIT, SNDMORE, Libzmq, find, receive, zmq_msg_t
+from murmur2 cimport partition_of
+
+
+cdef enum:
+    # A routing identity and a correlation id before them.
+    FRAMES_MAX = BODY_FRAMES_MAX + 2
+
+    # Length, attributes, both deltas, two lengths and a header count, as long as they can be.
+    AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
+    FIRST_ROOM_SIZE = 4096
+    # What keeping a parked frame costs beside its bytes.
+    PARKED_FRAME_SIZE = 64
+
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+    INVALID_REQUEST = 42
+
+
+WRONG_COUNT = (
+    "a message has 3 to 6 frames (topic, key, value, headers, timestamp, partition) or 2 (topic and"
+    " a pack of many messages), a DEALER's a correlation id before them"
+)
+WRONG_PACK = (
+    "two frames are a topic and a pack of many messages, and this is no pack (one message has a key"
+    " frame between topic and value, empty where there is no key)"
+)
+WRONG_HEADERS = "the headers frame does not hold names and values, each behind its length"
+WRONG_TIMESTAMP = "a timestamp is written in digits: milliseconds since 1970"
+WRONG_PARTITION = "a partition is written in digits"
+NO_SUCH_PARTITION = "the topic has no such partition"
+TOO_LARGE = "the message is larger than a record may be"
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class Question:
+    """What a DEALER wants an answer to."""
+
+    cdef bytes identity
+    cdef bytes correlation
+    cdef int waiting            # batches with records of it that are not settled
+    cdef int code
+    cdef int32_t partition      # -1: none, or several
+    cdef int64_t offset         # of its first record
+    cdef bint settled           # some batch of it was
+    cdef str sentence
+
+    cdef void settle(self, int code, int32_t partition, int64_t offset, str sentence):
+        """What became of the records of it that one batch has."""
+        if code:
+            if not self.code:
+                self.code = code
+                self.sentence = sentence
+        elif not self.settled:
+            self.partition = partition
+            self.offset = offset
+        elif self.partition != partition:
+            self.partition = -1
+            self.offset = -1
+        elif offset < self.offset:
+            self.offset = offset
+        self.settled = True
+
+    def fail(self, int code, str sentence) -> None:
+        """It was refused whole."""
+        self.settle(code, -1, -1, sentence)
+
+
+cdef Question ask(bytes identity, bytes correlation):
+    cdef Question question = Question.__new__(Question)
+    question.identity = identity
+    question.correlation = correlation
+    question.partition = -1
+    question.offset = -1
+    question.sentence = ""
+    return question
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class Share:
+    """The records of a batch that a question asks about."""
+
+    cdef Question question
+    cdef int32_t first
+    cdef int32_t count
+
+
+cdef Share share_of(Question question, int32_t first, int32_t count):
+    cdef Share share = Share.__new__(Share)
+    share.question = question
+    share.first = first
+    share.count = count
+    question.waiting += 1
+    return share
+
+
+@cython.final
+cdef class Batch:
+    """Records of one partition."""
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly bytearray content     # 61 bytes for the header, the records, and room
+    cdef readonly int64_t size          # of the records
+    cdef readonly int32_t count
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t began_ms
+    cdef bint given
+    cdef list shares                    # None: no question has records here
+
+    cdef int make_room(self, int64_t size) except -1:
+        """Room for so many more bytes of records."""
+        cdef int64_t wanted = HEADER_SIZE + self.size + size
+        cdef int64_t room = PyByteArray_GET_SIZE(self.content)
+        if wanted > room:
+            PyByteArray_Resize(self.content, max(wanted, 2 * room))
+        return 0
+
+    def settle(self, int code, int64_t base_offset, str sentence) -> list:
+        """The questions that can be answered now that this batch was written, or refused."""
+        cdef Share share
+        cdef list done = []
+        if self.shares is None:
+            return done
+        for share in self.shares:
+            share.question.settle(code, self.partition, base_offset + share.first, sentence)
+            share.question.waiting -= 1
+            if not share.question.waiting:
+                done.append(share.question)
+        self.shares = None
+        return done
+
+    def split(self, list payloads, list counts, list max_timestamps) -> list:
+        """Its records in several batches, encoded anew with these payloads; it has none then."""
+        cdef Batch part
+        cdef Share share
+        cdef list parts = []
+        cdef int32_t first = 0, begin, end, count
+        assert sum(counts) == self.count
+        for payload, count, max_timestamp in zip(payloads, counts, max_timestamps, strict=True):
+            part = Batch.__new__(Batch)
+            part.topic = self.topic
+            part.partition = self.partition
+            part.content = bytearray(HEADER_SIZE) + <bytes> payload
+            part.size = len(payload)
+            part.count = count
+            part.base_timestamp = self.base_timestamp
+            part.max_timestamp = max_timestamp
+            part.began_ms = self.began_ms
+            part.given = True
+            for share in self.shares or ():
+                begin = max(share.first, first)
+                end = min(share.first + share.count, first + count)
+                if begin < end:
+                    if part.shares is None:
+                        part.shares = []
+                    part.shares.append(share_of(share.question, begin - first, end - begin))
+            parts.append(part)
+            first += count
+        for share in self.shares or ():
+            share.question.waiting -= 1
+        self.shares = None
+        self.count = 0
+        return parts
+
+    cdef int share(self, Question question) except -1:
+        """The next record is one that the question asks about."""
+        cdef Share last = None
+        if self.shares is None:
+            self.shares = []
+        elif self.shares:
+            last = self.shares[len(self.shares) - 1]
+        if last is not None and last.question is question:
+            last.count += 1
+        else:
+            self.shares.append(share_of(question, self.count, 1))
+        return 0
+
+
+@cython.final
+cdef class Topic:
+    """A topic that was met."""
+
+    cdef readonly str name
+    cdef bytes raw
+    cdef readonly int32_t partition_count   # 0: not known yet
+    cdef list batches                       # by partition; None where nothing gathers
+    cdef int32_t keyless                    # where records without a key go at the moment
+    cdef int64_t room                       # what a batch of it begins with
+    cdef readonly list parked
+    cdef readonly int refusal               # the code that whatever comes for it earns; 0: none
+    cdef readonly str sentence
+
+    def __init__(self, str name):
+        self.name = name
+        self.raw = name.encode()
+        self.parked = []
+        self.batches = []
+        self.room = FIRST_ROOM_SIZE
+        self.sentence = ""
+
+
+@cython.final
+cdef class Gathering:
+    """What several intakes gather together; see the module.
+
+    `ask(name)` is called for the name, as bytes, of a topic that is not known, and answers a
+    Topic, which it may have refused; `refused(question, name, code, sentence)` for each message
+    that is refused, with None for a PUSH's.
+    """
+
+    cdef object ask_for
+    cdef object refused
+    cdef int64_t batch_size
+    cdef int64_t record_size_max
+    cdef readonly dict topics
+    cdef Topic last
+    cdef list filling
+    cdef readonly list full             # to be taken out by the owner
+    cdef readonly int64_t filling_size  # bytes of records in batches that fill
+    cdef readonly int64_t parked_size
+    cdef readonly int64_t record_count
+
+    def __init__(self, int64_t batch_size, int64_t record_size_max, ask, refused):
+        assert batch_size > 0 and record_size_max > AROUND_SIZE_MAX
+        self.batch_size = batch_size
+        self.record_size_max = record_size_max
+        self.ask_for = ask
+        self.refused = refused
+        self.topics = {}
+        self.filling = []
+        self.full = []
+
+    # Topics.
+
+    def know(self, Topic topic, int32_t partition_count, int32_t keyless, int64_t now_ms) -> None:
+        """The topic has so many partitions, perhaps more than before; what is parked goes on."""
+        cdef Question question
+        cdef Body body
+        cdef tuple frames
+        assert partition_count >= len(topic.batches) and 0 <= keyless < partition_count
+        topic.batches += [None] * (partition_count - len(topic.batches))
+        topic.partition_count = partition_count
+        topic.keyless = keyless
+        parked, topic.parked = topic.parked, []
+        for question, frames in parked:
+            self.parked_size -= look_at(frames, &body)
+            self.take_body(&body, question, now_ms)
+
+    def refuse(self, Topic topic, int code, str sentence) -> None:
+        """Whatever came for the topic is refused, and what comes while it is among the topics."""
+        cdef Question question
+        cdef Body body
+        cdef tuple frames
+        assert code
+        topic.refusal = code
+        topic.sentence = sentence
+        parked, topic.parked = topic.parked, []
+        for question, frames in parked:
+            self.parked_size -= look_at(frames, &body)
+            self.turn_away(&body, question, code, sentence)
+
+    def forget(self, Topic topic) -> None:
+        """Ask for it anew when something comes for it; what it gathers is given away."""
+        cdef Batch batch
+        assert not topic.parked
+        for batch in topic.batches:
+            if batch is not None:
+                self.give(topic, batch)
+        self.topics.pop(topic.raw, None)
+        if self.last is topic:
+            self.last = None
+
+    cdef Topic topic_of(self, Field name):
+        cdef Topic topic = self.last
+        cdef bytes raw
+        if (
+            topic is not None and PyBytes_GET_SIZE(topic.raw) == name.size
+            and not memcmp(PyBytes_AS_STRING(topic.raw), name.at, name.size)
+        ):
+            return topic
+        raw = PyBytes_FromStringAndSize(<const char*> name.at, name.size)
+        topic = self.topics.get(raw)
+        if topic is None:
+            topic = self.ask_for(raw)
+        self.last = topic if topic.raw == raw else None
+        return topic
+
+    # Messages.
+
+    cdef int turn_away(self, Body* body, Question question, int code, str sentence) except -1:
+        cdef bytes name = b""
+        if body.count:
+            name = bytes_of(body.frames[TOPIC])
+        self.refused(question, name, code, sentence)
+        return 0
+
+    cdef int park(self, Topic topic, Body* body, Question question) except -1:
+        cdef int place
+        cdef list frames = []
+        for place in range(body.count):
+            frames.append(bytes_of(body.frames[place]))
+            self.parked_size += body.frames[place].size + PARKED_FRAME_SIZE
+        topic.parked.append((question, tuple(frames)))
+        return 0
+
+    cdef int take_body(self, Body* body, Question question, int64_t now_ms) except -1:
+        """One message, from its topic on."""
+        cdef Topic topic
+        if body.count < PACK_FRAMES or body.count > BODY_FRAMES_MAX:
+            return self.turn_away(body, question, INVALID_REQUEST, WRONG_COUNT)
+        topic = self.topic_of(body.frames[TOPIC])
+        if topic.refusal:
+            return self.turn_away(body, question, topic.refusal, topic.sentence)
+        if not topic.partition_count:
+            return self.park(topic, body, question)
+        if body.count == PACK_FRAMES:
+            return self.take_pack(topic, body, question, now_ms)
+        return self.take_one(topic, body, question, now_ms)
+
+    cdef int take_one(
+        self, Topic topic, Body* body, Question question, int64_t now_ms
+    ) except -1:
+        cdef Field key = body.frames[KEY]
+        cdef Field headers
+        cdef int64_t timestamp = -1, wanted = -1, header_count = 0, header_size = 1
+        headers.at = NULL
+        headers.size = 0
+        if body.count > HEADERS:
+            headers = body.frames[HEADERS]
+            if not measure_headers(headers, &header_count, &header_size):
+                return self.turn_away(body, question, INVALID_REQUEST, WRONG_HEADERS)
+        if body.count > TIMESTAMP and not read_digits(body.frames[TIMESTAMP], &timestamp):
+            return self.turn_away(body, question, INVALID_REQUEST, WRONG_TIMESTAMP)
+        if body.count > PARTITION and not read_digits(body.frames[PARTITION], &wanted):
+            return self.turn_away(body, question, INVALID_REQUEST, WRONG_PARTITION)
+        if wanted >= topic.partition_count:
+            return self.turn_away(
+                body, question, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_PARTITION
+            )
+        if (
+            key.size + body.frames[VALUE].size + header_size + AROUND_SIZE_MAX
+            > self.record_size_max
+        ):
+            return self.turn_away(body, question, MESSAGE_TOO_LARGE, TOO_LARGE)
+        if not key.size:
+            key.size = -1
+        if wanted < 0:
+            wanted = place_of(topic, key)
+        return self.put(
+            topic, <int32_t> wanted, key, body.frames[VALUE], headers, header_count, header_size,
+            now_ms if timestamp < 0 else timestamp, now_ms, question,
+        )
+
+    cdef int take_pack(
+        self, Topic topic, Body* body, Question question, int64_t now_ms
+    ) except -1:
+        cdef Field key, value, none
+        cdef const uint8_t* at = body.frames[PACK].at + MARK_SIZE
+        cdef const uint8_t* end = body.frames[PACK].at + body.frames[PACK].size
+        cdef bint keyed
+        cdef int64_t largest
+        cdef int32_t partition
+        if not measure_pack(body.frames[PACK], &keyed, &largest):
+            return self.turn_away(body, question, INVALID_REQUEST, WRONG_PACK)
+        if largest + AROUND_SIZE_MAX > self.record_size_max:
+            return self.turn_away(body, question, MESSAGE_TOO_LARGE, TOO_LARGE)
+        none.at = NULL
+        none.size = 0
+        key.at = NULL
+        key.size = -1
+        partition = topic.keyless   # a pack without keys stays together, whatever fills meanwhile
+        while at < end:
+            if keyed:
+                at = take_length(at, &key)
+                if key.size:
+                    partition = partition_of(key.at, key.size, topic.partition_count)
+                else:
+                    key.size = -1
+                    partition = topic.keyless
+            at = take_length(at, &value)
+            self.put(topic, partition, key, value, none, 0, 1, now_ms, now_ms, question)
+        return 0
+
+    cdef int put(
+        self, Topic topic, int32_t partition, Field key, Field value, Field headers,
+        int64_t header_count, int64_t header_size, int64_t timestamp, int64_t now_ms,
+        Question question,
+    ) except -1:
+        """One record more in the partition's batch, or in a new one where it does not fit."""
+        cdef Batch batch = topic.batches[partition]
+        cdef int64_t delta, size, whole
+        cdef uint8_t* at
+        while True:
+            if batch is None:
+                batch = self.begin(topic, partition, timestamp, now_ms)
+            # Far times wrap here as they do in Java.
+            delta = <int64_t> (<unsigned long long> timestamp
+                               - <unsigned long long> batch.base_timestamp)
+            size = 1 + number_size(delta) + number_size(batch.count)
+            size += field_size(key) + field_size(value) + header_size
+            whole = number_size(size) + size
+            if not batch.count or batch.size + whole <= self.batch_size:
+                break
+            self.give(topic, batch)
+            batch = None
+        batch.make_room(whole)
+        at = <uint8_t*> PyByteArray_AS_STRING(batch.content) + HEADER_SIZE + batch.size
+        at = store_number(at, size)
+        at[0] = 0
+        at = store_number(at + 1, delta)
+        at = store_number(at, batch.count)
+        at = store_field(store_field(at, key), value)
+        store_headers(at, headers, header_count)
+        if question is not None:
+            batch.share(question)
+        batch.max_timestamp = max(batch.max_timestamp, timestamp)
+        batch.size += whole
+        batch.count += 1
+        self.filling_size += whole
+        self.record_count += 1
+        return 0
+
+    # Batches.
+
+    cdef Batch begin(self, Topic topic, int32_t partition, int64_t timestamp, int64_t now_ms):
+        cdef Batch batch = Batch.__new__(Batch)
+        batch.topic = topic.name
+        batch.partition = partition
+        batch.content = bytearray()
+        PyByteArray_Resize(batch.content, HEADER_SIZE + topic.room)
+        batch.base_timestamp = batch.max_timestamp = timestamp
+        batch.began_ms = now_ms
+        topic.batches[partition] = batch
+        self.filling.append(batch)
+        return batch
+
+    cdef int give(self, Topic topic, Batch batch) except -1:
+        topic.batches[batch.partition] = None
+        # The next begins as large as half of this one was, so that few grow and little is idle.
+        topic.room = max(FIRST_ROOM_SIZE, min(batch.size, self.batch_size) // 2)
+        if batch.partition == topic.keyless:
+            topic.keyless = (topic.keyless + 1) % topic.partition_count
+        batch.given = True
+        self.filling_size -= batch.size
+        self.full.append(batch)
+        return 0
+
+    def ripen(self, int64_t until_ms) -> int:
+        """Give away the batches that began up to then; when the oldest of the others did, or -1."""
+        cdef Batch batch
+        cdef list left = []
+        for batch in self.filling:
+            if batch.given:
+                continue
+            if batch.began_ms <= until_ms:
+                self.give(self.topics[batch.topic.encode()], batch)
+            else:
+                left.append(batch)
+        self.filling = left
+        return (<Batch> left[0]).began_ms if left else -1
+
+
+@cython.final
+cdef class Intake:
+    """One socket's end of a gathering; `socket` is its address in libzmq, `routed` a ROUTER's."""
+
+    cdef Libzmq zmq
+    cdef void* socket
+    cdef bint routed
+    cdef Gathering gathering
+    cdef zmq_msg_t frames[FRAMES_MAX]
+    cdef readonly int64_t message_count
+    cdef readonly int64_t size          # bytes of frames
+
+    def __init__(self, Gathering gathering, size_t socket, str library, bint routed):
+        if not find(&self.zmq, library.encode()):
+            raise ImportError(f"{library} does not know libzmq's functions")
+        self.gathering = gathering
+        self.socket = <void*> socket
+        self.routed = routed
+
+    def take(self, int count_max, int64_t size_max, int64_t now_ms) -> bool:
+        """Take so many messages at most, or until so many bytes came; True when none waits."""
+        cdef int place, count
+        cdef bint too_many
+        cdef int64_t size_before = self.size
+        for _ in range(count_max):
+            count = receive(
+                &self.zmq, self.socket, self.frames, FRAMES_MAX, &self.size, &too_many
+            )
+            if count < 0:
+                raise OSError(self.zmq.error(), "the socket cannot be read")
+            if not count:
+                return True
+            self.message_count += 1
+            try:
+                self.take_frames(0 if too_many else count, now_ms, count)
+            finally:
+                for place in range(count):
+                    self.zmq.msg_close(&self.frames[place])
+            if self.size - size_before >= size_max:
+                break
+        return False
+
+    cdef int take_frames(self, int count, int64_t now_ms, int received) except -1:
+        """One message; a count of 0 says that it had more frames than any has."""
+        cdef Question question = None
+        cdef Body body
+        cdef int first = 0
+        if self.routed:
+            question = ask(
+                bytes_of(self.field(0)), bytes_of(self.field(1)) if received > 1 else b""
+            )
+            first = 2
+        body.count = max(count - first, 0)
+        for place in range(body.count):
+            if place < BODY_FRAMES_MAX:
+                body.frames[place] = self.field(first + place)
+        return self.gathering.take_body(&body, question, now_ms)
+
+    cdef inline Field field(self, int place):
+        cdef Field field
+        field.at = <const uint8_t*> self.zmq.msg_data(&self.frames[place])
+        field.size = self.zmq.msg_size(&self.frames[place])
+        return field
+
+    def answer(self, Question question) -> int:
+        """Send what became of it; 0, or the error of libzmq's that tells why it cannot be sent."""
+        cdef bytes frame
+        cdef tuple frames = (
+            question.identity, question.correlation, b"%d" % question.code,
+            b"%d" % (question.partition if not question.code else -1),
+            b"%d" % (question.offset if not question.code else -1), question.sentence.encode(),
+        )
+        cdef int left = len(frames), flags
+        for frame in frames:
+            left -= 1
+            flags = DONTWAIT | SNDMORE if left else DONTWAIT
+            while self.zmq.send(
+                self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags
+            ) < 0:
+                if self.zmq.error() != EINTR:
+                    return self.zmq.error()
+        return 0
+
+
+# Frames and objects.
+
+
+cdef inline bytes bytes_of(Field field):
+    return PyBytes_FromStringAndSize(<const char*> field.at, field.size)
+
+
+cdef int64_t look_at(tuple frames, Body* body):
+    """Parked frames as those that have just come; what they were counted as."""
+    cdef bytes frame
+    cdef int64_t size = 0
+    body.count = 0
+    for frame in frames:
+        body.frames[body.count].at = <const uint8_t*> PyBytes_AS_STRING(frame)
+        body.frames[body.count].size = PyBytes_GET_SIZE(frame)
+        size += PyBytes_GET_SIZE(frame) + PARKED_FRAME_SIZE
+        body.count += 1
+    return size
+
+
+cdef inline int32_t place_of(Topic topic, Field key) noexcept:
+    if key.size < 0:
+        return topic.keyless
+    return partition_of(key.at, key.size, topic.partition_count)

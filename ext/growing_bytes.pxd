@@ -1,0 +1,47 @@
+"""Bytes that grow, in memory that was used before where there is some.  Inline only.
+
+Behind them STEP_SIZE bytes always lie unused, so whoever appends may write in whole steps.
+"""
+
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport realloc
+from libc.string cimport memcpy
+
+
+cdef extern from "kept_memory.h" nogil:
+    void* kept_take(size_t size, size_t* room) noexcept
+    void kept_give(void* piece, size_t room) noexcept
+
+
+cdef enum:
+    STEP_SIZE = 32
+
+
+cdef struct Bytes:
+    uint8_t* at
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+cdef inline bint make_room(Bytes* bytes, Py_ssize_t size, Py_ssize_t likely) noexcept nogil:
+    """Whether there is room for so much more; if it must grow, for as much as is likely."""
+    cdef size_t room = bytes.room
+    cdef uint8_t* at
+    if bytes.room - bytes.size >= size + STEP_SIZE:
+        return True
+    room = max(2 * bytes.room, bytes.size + max(size, likely) + STEP_SIZE)
+    at = <uint8_t*> kept_take(room, &room)
+    if at != NULL:
+        if bytes.room:
+            memcpy(at, bytes.at, bytes.room)
+        kept_give(bytes.at, bytes.room)
+    else:
+        at = <uint8_t*> realloc(bytes.at, room)
+        if at == NULL:
+            return False
+    bytes.at, bytes.room = at, room
+    return True
+
+
+cdef inline void let_go(Bytes* bytes) noexcept nogil:
+    kept_give(bytes.at, bytes.room)

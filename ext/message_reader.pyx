@@ -1,0 +1,225 @@
+"""Batches that were fetched, as one object a record.
+
+A RowBuilder is to rows what a ColumnBuilder is to columns: it is given the same record sets,
+skips what that one skips, believes what that one believes, and takes a batch whole or not at all.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from batch_layout cimport *
+from batch_walk cimport (
+    Batch, Walk, holds_nothing, miscounted, next_batch, open_only_batch, pass_batch, timestamp_of,
+)
+from record_walk cimport Field, Record, take_field, take_record
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(512)
+cdef class Message:
+    """One record, as it was read.  Its parts refer to nothing else, so no cycle goes through it."""
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef readonly int timestamp_type
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef tuple named
+
+    def __init__(
+        self, str topic, int32_t partition, int64_t offset, int64_t timestamp=-1,
+        int timestamp_type=0, bytes key=None, bytes value=None, headers=(),
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp = timestamp
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.named = tuple([plain_header(name, content) for name, content in headers])
+
+    @property
+    def headers(self) -> list:
+        """A list of its own for each who asks."""
+        return list(self.named)
+
+    cdef tuple parts(self):
+        return (
+            self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type, self.key,
+            self.value, self.named,
+        )
+
+    def __reduce__(self):
+        return Message, self.parts()
+
+    def __eq__(self, other):
+        return isinstance(other, Message) and self.parts() == (<Message> other).parts()
+
+    def __hash__(self):
+        return hash(self.parts())
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp={self.timestamp}, timestamp_type={self.timestamp_type}, "
+            f"key={self.key!r}, value={self.value!r}, headers={list(self.named)!r})"
+        )
+
+
+cdef tuple plain_header(str name, bytes content):
+    return name, content
+
+
+cdef inline bytes bytes_of(const Field* field):
+    if field.size < 0:
+        return None
+    return PyBytes_FromStringAndSize(<const char*> field.at, field.size)
+
+
+cdef tuple headers_of(const Record* record, const uint8_t* end):
+    """The headers of a record that `take_record` found whole."""
+    cdef const uint8_t* at = record.headers
+    cdef Field name, value
+    cdef list headers = []
+    for _ in range(record.header_count):
+        at = take_field(take_field(at, end, &name), end, &value)
+        headers.append((
+            PyUnicode_DecodeUTF8(<const char*> name.at, name.size, "surrogateescape"),
+            bytes_of(&value),
+        ))
+    return tuple(headers)
+
+
+@cython.final
+cdef class RowBuilder:
+    """Gathers one partition's records as Messages; names as `records.decode` gives them."""
+
+    cdef str topic
+    cdef int32_t partition
+    cdef bint check_crcs
+    cdef list rows
+    cdef Py_ssize_t data_size
+
+    def __init__(self, str topic not None, int32_t partition, bint check_crcs=True) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.check_crcs = check_crcs
+        self.rows = []
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records that were read for them."""
+        return self.data_size
+
+    cdef int append_records(
+        self, const Batch* batch, const uint8_t* at, Py_ssize_t size, int64_t first_offset
+    ) except -100:
+        cdef const uint8_t* end = at + size
+        cdef int64_t previous = -1
+        cdef int32_t _
+        cdef Record record
+        cdef Message row
+        if miscounted(batch, size):
+            return INVALID_RECORD
+        for _ in range(batch.count):
+            at = take_record(at, end, &record)
+            if at == NULL or record.offset_delta <= previous:
+                return INVALID_RECORD
+            previous = record.offset_delta
+            if batch.base_offset + previous < first_offset:
+                continue
+            row = Message.__new__(Message)
+            row.topic = self.topic
+            row.partition = self.partition
+            row.offset = batch.base_offset + previous
+            row.timestamp = timestamp_of(batch, &record)
+            row.timestamp_type = batch.attributes & LOG_APPEND_TIME != 0
+            row.key = bytes_of(&record.key)
+            row.value = bytes_of(&record.value)
+            row.named = headers_of(&record, at) if record.header_count else ()
+            self.rows.append(row)
+        if at != end or previous > batch.last_offset - batch.base_offset:
+            return INVALID_RECORD
+        return NONE
+
+    cdef int append_batch(
+        self, const Batch* batch, const uint8_t* at, Py_ssize_t size, int64_t first_offset
+    ) except -100:
+        """Append the batch's records, or none of them."""
+        cdef Py_ssize_t count = len(self.rows)
+        cdef int code = self.append_records(batch, at, size, first_offset)
+        if code:
+            del self.rows[count:]
+        elif len(self.rows) > count:    # a batch may end in offsets whose records are gone
+            self.data_size += size
+        return code
+
+    def add(self, batch, payload, int64_t first_offset) -> int:
+        """As `ColumnBuilder.add`; never FULL."""
+        cdef Py_buffer whole, opened
+        cdef Batch fields
+        cdef const uint8_t* at
+        cdef int code
+        PyObject_GetBuffer(batch, &whole, PyBUF_SIMPLE)
+        try:
+            at = <const uint8_t*> whole.buf
+            code = open_only_batch(at, whole.len, self.check_crcs, &fields)
+            if code or holds_nothing(&fields, first_offset):
+                return code
+            assert (payload is None) == (fields.attributes & CODEC_MASK == CODEC_NONE)
+            if payload is None:
+                return self.append_batch(
+                    &fields, at + HEADER_SIZE, whole.len - HEADER_SIZE, first_offset
+                )
+            PyObject_GetBuffer(payload, &opened, PyBUF_SIMPLE)
+            try:
+                at = <const uint8_t*> opened.buf
+                return self.append_batch(&fields, at, opened.len, first_offset)
+            finally:
+                PyBuffer_Release(&opened)
+        finally:
+            PyBuffer_Release(&whole)
+
+    def add_set(
+        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
+    ) -> tuple:
+        """As `ColumnBuilder.add_set`, by the size of the records that were read."""
+        cdef Py_buffer view
+        cdef Walk walk
+        cdef Batch batch
+        cdef int code = NONE
+        PyObject_GetBuffer(record_set, &view, PyBUF_SIMPLE)
+        try:
+            assert 0 <= position <= view.len
+            walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
+                        self.check_crcs)
+            while self.data_size < size_max and code == NONE:
+                code = next_batch(&walk, &batch)
+                if code == NONE:
+                    code = self.append_batch(
+                        &batch, walk.at + walk.position + HEADER_SIZE, batch.size - HEADER_SIZE,
+                        walk.next_offset,
+                    )
+                if code == NONE:
+                    pass_batch(&walk, &batch)
+        finally:
+            PyBuffer_Release(&view)
+        return code, walk.position, walk.next_offset
+
+    def take(self) -> list:
+        """The messages; then there are none."""
+        rows = self.rows
+        self.rows = []
+        self.data_size = 0
+        return rows

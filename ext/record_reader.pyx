@@ -1,0 +1,588 @@
+"""Batches that were fetched, as columns laid out as Arrow wants them.
+
+A ColumnBuilder is given whole record sets, or one batch whose records somebody else has
+decompressed, and skips what stands before a first offset and what is control.  A batch is taken
+whole or not at all: one that earns an error code leaves the builder as it was.
+
+    key, value      offsets i32[count + 1], data, validity bits (only when there is a null)
+    offset          i64[count]
+    timestamp       i64[count], in the unit asked for; a time too far off for it becomes its last
+    timestamp_type  i8[count]: 0 as the producer said, 1 as the log appended
+    header          i32[count + 1]: each record's first header, then
+    header_key      offsets and data; what is not UTF-8 in a name is replaced (`utf8.pxd`)
+    header_value    as value
+
+The bytes come from a file that may be damaged or a server that may lie: `batch_walk.pxd` says what
+is believed of a batch, `records.pyx` what of its records.  They must not change while they are
+read, so nobody may hand over memory that another process writes.
+
+Offsets have 32 bits, so a builder takes no more records than would fit whatever they hold, and
+answers FULL.
+
+Left out: aborted transactions are not told from others.  What is read here was never open.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdlib cimport realloc
+from libc.string cimport memcpy, memset
+
+from batch_layout cimport *
+from batch_walk cimport (
+    AT_END, COMPRESSED, Batch, Walk, end_of_whole, holds_nothing, miscounted, next_batch,
+    open_only_batch, pass_batch, timestamp_of,
+)
+from growing_bytes cimport STEP_SIZE, Bytes, let_go, make_room
+from record_walk cimport Field, Record, take_field, take_record
+from utf8 cimport GROWTH_MAX, store_text
+
+cdef extern from * nogil:
+    bint __builtin_mul_overflow(int64_t one, int64_t other, int64_t* product) noexcept
+
+
+cdef extern from "kept_memory.h" nogil:
+    void kept_want(long more) noexcept
+
+
+cdef enum:
+    GIL_SIZE_MIN = 32 * 1024
+    # What can be counted in 32 bits.
+    ROOM_MAX = 0x7FFFFFFF
+    COPY_BY_STEPS_MAX = 512
+
+cdef enum:
+    KEY = 1
+    VALUE = 2
+    OFFSET = 4
+    TIMESTAMP = 8
+    HEADERS = 16
+    TIMESTAMP_TYPE = 32
+
+cdef enum:
+    MESSAGE_TOO_LARGE = 10
+    FULL = -3
+    NO_MEMORY = -4
+
+globals().update(
+    KEY=KEY,
+    VALUE=VALUE,
+    OFFSET=OFFSET,
+    TIMESTAMP=TIMESTAMP,
+    HEADERS=HEADERS,
+    TIMESTAMP_TYPE=TIMESTAMP_TYPE,
+    AT_END=AT_END,
+    COMPRESSED=COMPRESSED,
+    FULL=FULL,
+)
+
+
+# ---------------------------------------------------------------------------------------------
+# Memory
+
+
+@cython.final
+cdef class Memory:
+    """Bytes that were allocated in C and are freed with it; read-only to others."""
+
+    cdef Bytes bytes
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.bytes.at, self.bytes.size, True, flags)
+
+    def __len__(self) -> int:
+        return self.bytes.size
+
+    def __dealloc__(self):
+        let_go(&self.bytes)
+
+
+cdef Memory handed_over(Bytes* bytes):
+    """The bytes with their owner; the struct begins anew."""
+    cdef Memory memory = Memory.__new__(Memory)
+    cdef Py_ssize_t room = max(bytes.size, 1)
+    cdef uint8_t* at
+    if bytes.room > 2 * room:
+        at = <uint8_t*> realloc(bytes.at, room)
+        if at != NULL:
+            bytes.at, bytes.room = at, room
+    memory.bytes = bytes[0]
+    bytes[0] = Bytes(NULL, 0, 0)
+    return memory
+
+
+# A column whose values have no fixed size.
+cdef struct Fields:
+    Bytes offsets
+    Bytes data
+    Bytes validity      # all ones, up to the row; a null clears its bit
+    Py_ssize_t null_count
+
+
+cdef bint make_rows(
+    Fields* column, Py_ssize_t row, Py_ssize_t count, Py_ssize_t likely
+) noexcept nogil:
+    """Whether there is room for `count` more rows, after this many."""
+    cdef Py_ssize_t bits_size = (row + count + 7) // 8
+    cdef Py_ssize_t more = bits_size - column.validity.size
+    column.offsets.size = 4 * row
+    if not (
+        make_room(&column.offsets, 4 * (count + 1), 4 * (likely + 1))
+        and make_room(&column.data, 0, 0)
+        and make_room(&column.validity, more, more + likely // 8)
+    ):
+        return False
+    if row == 0:
+        (<int32_t*> column.offsets.at)[0] = 0
+    if more > 0:
+        memset(column.validity.at + column.validity.size, 0xFF, more)
+        column.validity.size = bits_size
+    return True
+
+
+cdef void forget_nulls(Fields* column, Py_ssize_t row) noexcept nogil:
+    """Nulls from this row on were of a batch that is not taken."""
+    cdef Py_ssize_t place = row >> 3
+    if place < column.validity.size:
+        column.validity.at[place] |= <uint8_t> (0xFF << (row & 7))
+        memset(column.validity.at + place + 1, 0xFF, column.validity.size - place - 1)
+
+
+cdef inline void copy(
+    uint8_t* to, const uint8_t* at, Py_ssize_t size, const uint8_t* end
+) noexcept nogil:
+    """Copy, in whole steps where the bytes up to `end` allow it: short fields gain most."""
+    cdef Py_ssize_t done = 0
+    if size > COPY_BY_STEPS_MAX or end - at < size + STEP_SIZE:
+        memcpy(to, at, size)
+        return
+    while done < size:
+        memcpy(to + done, at + done, STEP_SIZE)
+        done += STEP_SIZE
+
+
+cdef inline bint append_field(
+    Fields* column, Py_ssize_t row, const Field* field, const uint8_t* end
+) noexcept nogil:
+    """Whether there was room for the field's bytes; for its row there must be."""
+    if field.size > 0:
+        if not make_room(&column.data, field.size, 0):
+            return False
+        copy(column.data.at + column.data.size, field.at, field.size, end)
+        column.data.size += field.size
+    elif field.size < 0:
+        column.validity.at[row >> 3] &= <uint8_t> ~(1 << (row & 7))
+        column.null_count += 1
+    (<int32_t*> column.offsets.at)[row + 1] = <int32_t> column.data.size
+    return True
+
+
+cdef void go_back(Fields* column, Py_ssize_t row, const Fields* before) noexcept nogil:
+    """Make the column what it was when it had this many rows, but for the room."""
+    column.data.size = before.data.size
+    column.null_count = before.null_count
+    forget_nulls(column, row)
+
+
+cdef void free_fields(Fields* column) noexcept:
+    let_go(&column.offsets)
+    let_go(&column.data)
+    let_go(&column.validity)
+
+
+cdef object hand_over_fields(Fields* column, Py_ssize_t count, str name, dict columns):
+    """Put a column's buffers among the others, under its name."""
+    column.offsets.size = 4 * (count + 1)
+    column.validity.size = (count + 7) // 8
+    if count & 7:
+        column.validity.at[count >> 3] &= <uint8_t> ((1 << (count & 7)) - 1)
+    validity = handed_over(&column.validity)
+    columns[name + "_offsets"] = handed_over(&column.offsets)
+    columns[name + "_data"] = handed_over(&column.data)
+    columns[name + "_validity"] = validity if column.null_count else None
+    columns[name + "_nulls"] = column.null_count
+    column.null_count = 0
+
+
+# ---------------------------------------------------------------------------------------------
+# Columns
+
+
+cdef struct Columns:
+    int wanted
+    int64_t ticks           # of the timestamps' unit, in a millisecond
+    Py_ssize_t count
+    Py_ssize_t header_count
+    Py_ssize_t taken        # bytes of all records since the columns were begun
+    Fields key
+    Fields value
+    Bytes offset
+    Bytes timestamp
+    Bytes timestamp_type
+    Bytes header
+    Fields header_key
+    Fields header_value
+
+
+cdef bint make_rows_in_all(
+    Columns* columns, Py_ssize_t count, Py_ssize_t likely
+) noexcept nogil:
+    """Whether there is room for `count` more rows, but for the bytes of their fields."""
+    cdef int wanted = columns.wanted
+    cdef Py_ssize_t row = columns.count
+    columns.offset.size = columns.timestamp.size = 8 * row
+    columns.timestamp_type.size = row
+    columns.header.size = 4 * row
+    return (
+        (not wanted & KEY or make_rows(&columns.key, row, count, likely))
+        and (not wanted & VALUE or make_rows(&columns.value, row, count, likely))
+        and (not wanted & OFFSET or make_room(&columns.offset, 8 * count, 8 * likely))
+        and (not wanted & TIMESTAMP or make_room(&columns.timestamp, 8 * count, 8 * likely))
+        and (not wanted & TIMESTAMP_TYPE or make_room(&columns.timestamp_type, count, likely))
+        and (not wanted & HEADERS or make_room(&columns.header, 4 * (count + 1), 4 * likely))
+    )
+
+
+cdef bint append_headers(Columns* columns, const Record* record, const uint8_t* end) noexcept nogil:
+    """Whether there was room for the headers of a record that `take_record` found whole."""
+    cdef const uint8_t* at = record.headers
+    cdef Field name, value
+    cdef int32_t _
+    cdef Fields* names = &columns.header_key
+    cdef uint8_t* to
+    cdef Py_ssize_t row = columns.header_count
+    cdef Py_ssize_t count = record.header_count
+    if not (
+        make_rows(names, row, count, 0) and make_rows(&columns.header_value, row, count, 0)
+        and make_room(&names.data, GROWTH_MAX * (end - at), 0)
+    ):
+        return False
+    for _ in range(record.header_count):
+        at = take_field(take_field(at, end, &name), end, &value)
+        to = store_text(names.data.at + names.data.size, name.at, name.size)
+        names.data.size = to - names.data.at
+        (<int32_t*> names.offsets.at)[row + 1] = <int32_t> names.data.size
+        if not append_field(&columns.header_value, row, &value, end):
+            return False
+        row += 1
+    columns.header_count = row
+    return True
+
+
+cdef inline int64_t in_unit(int64_t timestamp_ms, int64_t ticks) noexcept nogil:
+    cdef int64_t product
+    if ticks == 1 or timestamp_ms == 0:
+        return timestamp_ms
+    if __builtin_mul_overflow(timestamp_ms, ticks, &product):
+        return INT64_MAX if timestamp_ms > 0 else INT64_MIN
+    return product
+
+
+cdef int append_records(
+    Columns* columns, const Batch* batch, const uint8_t* at, Py_ssize_t size, int64_t first_offset
+) noexcept nogil:
+    """Append the records from `first_offset` on; there is room for the rows of all of them.
+
+    On a fault the columns may have got values, which are behind their rows.
+    """
+    cdef const uint8_t* end = at + size
+    cdef int wanted = columns.wanted
+    cdef int64_t ticks = columns.ticks
+    cdef Py_ssize_t row = columns.count
+    cdef int64_t* offsets = <int64_t*> columns.offset.at
+    cdef int64_t* timestamps = <int64_t*> columns.timestamp.at
+    cdef int32_t* headers = <int32_t*> columns.header.at
+    # Copies on the stack, which no byte that is written can change.
+    cdef Fields key = columns.key, value = columns.value
+    cdef int64_t previous = -1
+    cdef int32_t _
+    cdef int code = NONE
+    cdef Record record
+    for _ in range(batch.count):
+        at = take_record(at, end, &record)
+        if at == NULL or record.offset_delta <= previous:
+            code = INVALID_RECORD
+            break
+        previous = record.offset_delta
+        if batch.base_offset + previous < first_offset:
+            continue
+        if wanted & OFFSET:
+            offsets[row] = batch.base_offset + previous
+        if wanted & TIMESTAMP:
+            timestamps[row] = in_unit(timestamp_of(batch, &record), ticks)
+        if wanted & HEADERS:
+            headers[row] = <int32_t> columns.header_count
+        if not (
+            (not wanted & KEY or append_field(&key, row, &record.key, end))
+            and (not wanted & VALUE or append_field(&value, row, &record.value, end))
+            and (
+                not wanted & HEADERS or record.header_count == 0
+                or append_headers(columns, &record, at)
+            )
+        ):
+            code = NO_MEMORY
+            break
+        row += 1
+    columns.key, columns.value = key, value
+    if code == NONE and (at != end or previous > batch.last_offset - batch.base_offset):
+        code = INVALID_RECORD
+    if code == NONE:
+        end_rows(columns, batch, row)
+    return code
+
+
+cdef inline void end_rows(Columns* columns, const Batch* batch, Py_ssize_t row) noexcept nogil:
+    """What is the same for all rows of a batch, or stands behind the last."""
+    if columns.wanted & TIMESTAMP_TYPE:
+        memset(
+            columns.timestamp_type.at + columns.count, batch.attributes & LOG_APPEND_TIME != 0,
+            row - columns.count,
+        )
+    if columns.wanted & HEADERS:
+        (<int32_t*> columns.header.at)[row] = <int32_t> columns.header_count
+    columns.count = row
+
+
+cdef int append_batch(
+    Columns* columns, const Batch* batch, const uint8_t* at, Py_ssize_t size,
+    int64_t first_offset, Py_ssize_t likely,
+) noexcept nogil:
+    """Append the batch's records, which lie open there, or leave everything as it was.
+
+    `likely` is how many bytes of records there will be, these among them.
+    """
+    cdef Columns before = columns[0]
+    cdef int code
+    if miscounted(batch, size):
+        return INVALID_RECORD
+    if not (
+        make_rows_in_all(columns, batch.count, batch.count * (likely // max(size, 1)))
+        and (not columns.wanted & VALUE or make_room(&columns.value.data, size, likely))
+    ):
+        return NO_MEMORY
+    code = append_records(columns, batch, at, size, first_offset)
+    if code == NONE:
+        if columns.count > before.count:    # a batch may end in offsets whose records are gone
+            columns.taken += size
+        return NONE
+    go_back(&columns.key, columns.count, &before.key)
+    go_back(&columns.value, columns.count, &before.value)
+    go_back(&columns.header_key, before.header_count, &before.header_key)
+    go_back(&columns.header_value, before.header_count, &before.header_value)
+    columns.header_count = before.header_count
+    return code
+
+
+cdef int64_t size_of(const Columns* columns) noexcept nogil:
+    """The bytes of all values and of the offsets that lead to them."""
+    cdef int wanted = columns.wanted
+    cdef int64_t row_size = (
+        4 * (wanted & KEY != 0) + 4 * (wanted & VALUE != 0) + 8 * (wanted & OFFSET != 0)
+        + 8 * (wanted & TIMESTAMP != 0) + 4 * (wanted & HEADERS != 0)
+        + (wanted & TIMESTAMP_TYPE != 0)
+    )
+    return (
+        row_size * columns.count + columns.key.data.size + columns.value.data.size
+        + 8 * columns.header_count + columns.header_key.data.size + columns.header_value.data.size
+    )
+
+
+cdef int append_set(
+    Columns* columns, Walk* walk, int64_t size_max, int64_t room
+) noexcept nogil:
+    """Append batch after batch; 0 when that is all there may be for now."""
+    cdef Batch batch
+    cdef const uint8_t* at
+    cdef Py_ssize_t size, likely
+    cdef int code
+    while size_of(columns) < size_max:
+        code = next_batch(walk, &batch)
+        if code:
+            return code
+        at, size = walk.at + walk.position + HEADER_SIZE, batch.size - HEADER_SIZE
+        if size > room - columns.taken:
+            return NONE if columns.taken else MESSAGE_TOO_LARGE
+        likely = min(<int64_t> (walk.size - walk.position), size_max - size_of(columns))
+        code = append_batch(columns, &batch, at, size, walk.next_offset, max(size, likely))
+        if code:
+            return code
+        pass_batch(walk, &batch)
+    return NONE
+
+
+@cython.final
+cdef class ColumnBuilder:
+    """Gathers the columns named in `wanted`; timestamps in `ticks` of a millisecond.
+
+    `room` is how many bytes of records it takes before its columns must be: what they hold then
+    is told by offsets of 32 bits.  One thread at a time, though large sets are read without the
+    GIL.
+    """
+
+    cdef Columns columns
+    cdef bint check_crcs
+    cdef bint busy
+    cdef bint begun
+    cdef int64_t room
+
+    def __init__(
+        self, int wanted, bint check_crcs=True, int64_t ticks=1, int64_t room=ROOM_MAX
+    ) -> None:
+        assert 0 <= wanted < 2 * TIMESTAMP_TYPE and ticks > 0 and 0 < room <= ROOM_MAX
+        assert not self.begun, "a builder is made once"
+        kept_want(1)
+        self.begun = True
+        self.columns.wanted = wanted
+        self.columns.ticks = ticks
+        self.check_crcs = check_crcs
+        self.room = min(room, ROOM_MAX // GROWTH_MAX) if wanted & HEADERS else room
+
+    def __dealloc__(self):
+        free_fields(&self.columns.key)
+        free_fields(&self.columns.value)
+        free_fields(&self.columns.header_key)
+        free_fields(&self.columns.header_value)
+        let_go(&self.columns.offset)
+        let_go(&self.columns.timestamp)
+        let_go(&self.columns.timestamp_type)
+        let_go(&self.columns.header)
+        if self.begun:
+            kept_want(-1)
+
+    @property
+    def count(self) -> int:
+        return self.columns.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values, and of the offsets that lead to them."""
+        return size_of(&self.columns)
+
+    def add(self, batch, payload, int64_t first_offset) -> int:
+        """Append one whole batch, whose records are decompressed in `payload` if they must be.
+
+        0, FULL when the columns must be taken first, or a Kafka error code.
+        """
+        cdef Py_buffer whole, opened
+        assert not self.busy, "a builder belongs to one thread at a time"
+        PyObject_GetBuffer(batch, &whole, PyBUF_SIMPLE)
+        try:
+            if payload is None:
+                return self.add_whole(&whole, NULL, first_offset)
+            PyObject_GetBuffer(payload, &opened, PyBUF_SIMPLE)
+            try:
+                return self.add_whole(&whole, &opened, first_offset)
+            finally:
+                PyBuffer_Release(&opened)
+        finally:
+            PyBuffer_Release(&whole)
+
+    cdef int add_whole(
+        self, const Py_buffer* whole, const Py_buffer* opened, int64_t first_offset
+    ) except -100:
+        cdef Batch batch
+        cdef const uint8_t* at = <const uint8_t*> whole.buf
+        cdef Py_ssize_t size
+        cdef int code = open_only_batch(at, whole.len, self.check_crcs, &batch)
+        if code or holds_nothing(&batch, first_offset):
+            return code
+        assert (opened == NULL) == (batch.attributes & CODEC_MASK == CODEC_NONE)
+        at, size = at + HEADER_SIZE, batch.size - HEADER_SIZE
+        if opened != NULL:
+            at, size = <const uint8_t*> opened.buf, opened.len
+        if size > self.room - self.columns.taken:
+            return FULL if self.columns.taken else MESSAGE_TOO_LARGE
+        self.busy = True
+        with nogil:
+            code = append_batch(&self.columns, &batch, at, size, first_offset, size)
+        self.busy = False
+        if code == NO_MEMORY:
+            raise MemoryError
+        return code
+
+    def add_set(
+        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
+    ) -> tuple:
+        """Append batches from `position` on, until the columns have `size_max` bytes: (code,
+        position, next offset).
+
+        Code 0 says that the columns are to be taken before more is read.  With AT_END, COMPRESSED
+        or an error's the batch at the position was the one.
+        """
+        cdef Py_buffer view
+        cdef Walk walk
+        cdef int code
+        assert not self.busy, "a builder belongs to one thread at a time"
+        PyObject_GetBuffer(record_set, &view, PyBUF_SIMPLE)
+        try:
+            assert 0 <= position <= view.len
+            walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
+                        self.check_crcs)
+            if view.len - position < GIL_SIZE_MIN:
+                code = append_set(&self.columns, &walk, size_max, self.room)
+            else:
+                self.busy = True
+                with nogil:
+                    code = append_set(&self.columns, &walk, size_max, self.room)
+                self.busy = False
+        finally:
+            PyBuffer_Release(&view)
+        if code == NO_MEMORY:
+            raise MemoryError
+        return code, walk.position, walk.next_offset
+
+    def take(self) -> dict:
+        """The columns' buffers, and how many nulls each has; then there are none."""
+        cdef Columns* columns = &self.columns
+        cdef dict taken = {}
+        cdef int wanted = columns.wanted
+        assert not self.busy, "a builder belongs to one thread at a time"
+        # An empty column has its one offset, too.
+        if not make_rows_in_all(columns, 0, 0):
+            raise MemoryError
+        if wanted & KEY:
+            hand_over_fields(&columns.key, columns.count, "key", taken)
+        if wanted & VALUE:
+            hand_over_fields(&columns.value, columns.count, "value", taken)
+        if wanted & OFFSET:
+            columns.offset.size = 8 * columns.count
+            taken["offset"] = handed_over(&columns.offset)
+        if wanted & TIMESTAMP:
+            columns.timestamp.size = 8 * columns.count
+            taken["timestamp"] = handed_over(&columns.timestamp)
+        if wanted & TIMESTAMP_TYPE:
+            columns.timestamp_type.size = columns.count
+            taken["timestamp_type"] = handed_over(&columns.timestamp_type)
+        if wanted & HEADERS:
+            self.take_headers(taken)
+        columns.count = columns.header_count = columns.taken = 0
+        return taken
+
+    cdef object take_headers(self, dict taken):
+        cdef Columns* columns = &self.columns
+        cdef Py_ssize_t count = columns.header_count
+        if not (
+            make_rows(&columns.header_key, count, 0, 0)
+            and make_rows(&columns.header_value, count, 0, 0)
+        ):
+            raise MemoryError
+        if columns.count == 0:
+            (<int32_t*> columns.header.at)[0] = 0
+        columns.header.size = 4 * (columns.count + 1)
+        taken["header_offsets"] = handed_over(&columns.header)
+        hand_over_fields(&columns.header_key, count, "header_key", taken)
+        hand_over_fields(&columns.header_value, count, "header_value", taken)
+
+
+def whole_batches(record_set) -> tuple:
+    """Where the last whole batch ends, and the offset after it; 0 and -1 without one.
+
+    It looks at sizes alone, and stops before one that cannot be: whoever decodes says so.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t end
+    cdef int64_t next_offset
+    PyObject_GetBuffer(record_set, &view, PyBUF_SIMPLE)
+    end = end_of_whole(<const uint8_t*> view.buf, view.len, &next_offset)
+    PyBuffer_Release(&view)
+    return end, next_offset

@@ -1,0 +1,542 @@
+"""Rows and Arrow columns into a batch's uncompressed payload, and the header before it.
+
+A payload is what records.pyx draws; here it is written in one go, record after record: the sizes
+of a record are summed first, so that its length can stand before it, and then it is stored.
+Offset deltas count from 0, and the base timestamp is the first record's, as every producer's.
+
+Columns are a user's and may lie (arrow_columns.pxd): `check_columns` says so before the first
+record is sent, and writing looks again at every cell.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from arrow_columns cimport (
+    Columns, Lists, give_back, lend, take_cell, take_columns, take_list, time_of,
+)
+from batch_check cimport crc32c
+from batch_layout cimport *
+from big_endian cimport store_i16, store_i32, store_i64, store_u32
+from field_store cimport Field, field_size, store_field, store_number, number_size
+
+
+cdef enum:
+    # Below it the GIL is kept: who lets go of it while another thread runs gets it back after
+    # 5 ms, in which this one could have written a hundred times as much.
+    GIL_SIZE_MIN = 128 * 1024
+    PAYLOAD_SIZE_MAX = 0x7FFFFFFF - (HEADER_SIZE - PREFIX_SIZE)
+    FIRST_ROOM_SIZE = 4096
+    # A length, attributes, both deltas and a header count, as long as they can be.
+    AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5
+    LENGTH_SIZE_MAX = 5
+
+
+cdef enum Fault:
+    SOUND = 0
+    LYING_VALUE
+    LYING_KEY
+    LYING_HEADERS
+    NULL_NAME
+    NEGATIVE_TIMESTAMP
+    NO_SUCH_ROW
+
+
+SENTENCES = {
+    LYING_VALUE: "column value: its offsets do not ascend inside its bytes",
+    LYING_KEY: "column key: its offsets do not ascend inside its bytes",
+    LYING_HEADERS: "column headers: its offsets do not ascend inside what they divide",
+    NULL_NAME: "column headers: a header's name is null",
+    NEGATIVE_TIMESTAMP: "column timestamp: a timestamp is negative",
+    NO_SUCH_ROW: "a row was asked for that the columns do not have",
+}
+
+
+# Columns into records.
+
+
+cdef struct Written:
+    int64_t taken
+    int64_t size
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t faulty_row
+
+
+cdef int headers_size(
+    const Lists* lists, int64_t begin, int64_t end, int64_t* size
+) noexcept nogil:
+    cdef int64_t place, total = number_size(end - begin)
+    cdef Field name, content
+    for place in range(begin, end):
+        if not take_cell(&lists.names, place, &name):
+            return LYING_HEADERS
+        if not take_cell(&lists.contents, place, &content):
+            return LYING_HEADERS
+        if name.size < 0:
+            return NULL_NAME
+        total += field_size(name) + field_size(content)
+    size[0] = total
+    return SOUND
+
+
+cdef uint8_t* store_headers(
+    uint8_t* at, const uint8_t* end_of_record, const Lists* lists, int64_t begin, int64_t end
+) noexcept nogil:
+    """Where the next byte goes; NULL when the columns are not what they were when measured."""
+    cdef int64_t place
+    cdef Field name, content
+    at = store_number(at, end - begin)
+    for place in range(begin, end):
+        if not take_cell(&lists.names, place, &name):
+            return NULL
+        if not take_cell(&lists.contents, place, &content):
+            return NULL
+        if name.size < 0 or field_size(name) + field_size(content) > end_of_record - at:
+            return NULL
+        at = store_field(store_field(at, name), content)
+    return at if at == end_of_record else NULL
+
+
+cdef inline int64_t row_at(const uint8_t* rows, int64_t place) noexcept nogil:
+    cdef int32_t row
+    if rows == NULL:
+        return place
+    memcpy(&row, rows + 4 * place, 4)
+    return row
+
+
+cdef int write_rows(
+    uint8_t* out, int64_t room, const uint8_t* rows, int64_t first, int64_t end,
+    const Columns* columns, int64_t now_ms, Written* written,
+) noexcept nogil:
+    """As many of the rows as there is room for; what is written before a fault is of no use."""
+    cdef uint8_t* at = out
+    cdef const uint8_t* limit = out + room
+    cdef const uint8_t* end_of_record
+    cdef int64_t place, row, timestamp, size, delta
+    cdef int64_t header_begin = 0, header_end = 0, in_headers = 1
+    cdef bint has_headers = columns.headers.offsets != NULL
+    cdef int fault
+    cdef Field key, value
+    written.taken = written.size = 0
+    written.base_timestamp = written.max_timestamp = -1
+    for place in range(first, end):
+        row = row_at(rows, place)
+        written.faulty_row = row
+        if row < 0 or row >= columns.count:
+            return NO_SUCH_ROW
+        if not take_cell(&columns.value, row, &value):
+            return LYING_VALUE
+        if not take_cell(&columns.key, row, &key):
+            return LYING_KEY
+        if has_headers:
+            if not take_list(&columns.headers, row, &header_begin, &header_end):
+                return LYING_HEADERS
+            fault = headers_size(&columns.headers, header_begin, header_end, &in_headers)
+            if fault:
+                return fault
+        timestamp = time_of(&columns.times, row, now_ms)
+        if place == first:
+            written.base_timestamp = written.max_timestamp = timestamp
+        # Hostile numbers wrap here as they do in Java.
+        delta = <int64_t> (<uint64_t> timestamp - <uint64_t> written.base_timestamp)
+        size = 1 + number_size(delta) + number_size(place - first)
+        size += field_size(key) + field_size(value) + in_headers
+        if number_size(size) + size > limit - at:
+            break
+        at = store_number(at, size)
+        end_of_record = at + size
+        at[0] = 0
+        at = store_number(at + 1, delta)
+        at = store_number(at, place - first)
+        at = store_field(store_field(at, key), value)
+        if not has_headers:
+            at[0] = 0
+            at += 1
+        else:
+            at = store_headers(at, end_of_record, &columns.headers, header_begin, header_end)
+            if at == NULL:
+                return LYING_HEADERS
+        written.max_timestamp = max(written.max_timestamp, timestamp)
+        written.taken += 1
+    written.size = at - out
+    if not written.taken:
+        written.base_timestamp = written.max_timestamp = -1
+    return SOUND
+
+
+cdef object lie(int fault, int64_t row):
+    return ValueError(f"{SENTENCES[fault]} (row {row})")
+
+
+def encode_columns(
+    out, int64_t first, int64_t end, rows, tuple value, tuple key, tuple headers,
+    tuple timestamps, int64_t now_ms,
+) -> tuple:
+    """Rows first… to out[61:], as many as fit: (taken, payload size, base and max timestamp).
+
+    With `rows`, an index buffer of int32, they are rows[first]….  Columns are arrow_columns.pxd's
+    tuples, and a null timestamp is `now_ms`.  0 taken: not even the first fits.  ValueError: the
+    columns are not what they say.
+    """
+    cdef Columns columns
+    cdef Written written
+    cdef Py_buffer room
+    cdef const uint8_t* index
+    cdef uint8_t* at
+    cdef int64_t index_size, size_max
+    cdef int fault
+    columns.buffer_count = 0
+    PyObject_GetBuffer(out, &room, PyBUF_WRITABLE)
+    try:
+        take_columns(&columns, value, key, headers, timestamps)
+        index = lend(&columns, rows, &index_size)
+        if first < 0 or end > (columns.count if rows is None else index_size // 4):
+            raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({first}…{end})")
+        assert room.len >= HEADER_SIZE, "records stand behind a header"
+        at = <uint8_t*> room.buf + HEADER_SIZE
+        size_max = min(room.len - HEADER_SIZE, PAYLOAD_SIZE_MAX)
+        if size_max < GIL_SIZE_MIN:
+            fault = write_rows(at, size_max, index, first, end, &columns, now_ms, &written)
+        else:
+            with nogil:
+                fault = write_rows(at, size_max, index, first, end, &columns, now_ms, &written)
+        if fault:
+            raise lie(fault, written.faulty_row)
+        return written.taken, written.size, written.base_timestamp, written.max_timestamp
+    finally:
+        give_back(&columns)
+        PyBuffer_Release(&room)
+
+
+cdef int check_rows(int64_t count, const Columns* columns, int64_t* faulty_row) noexcept nogil:
+    cdef int64_t row, begin, end, _
+    cdef Field field
+    cdef int fault
+    for row in range(count):
+        faulty_row[0] = row
+        if not take_cell(&columns.value, row, &field):
+            return LYING_VALUE
+        if not take_cell(&columns.key, row, &field):
+            return LYING_KEY
+        if time_of(&columns.times, row, 0) < 0:
+            return NEGATIVE_TIMESTAMP
+        if columns.headers.offsets != NULL:
+            if not take_list(&columns.headers, row, &begin, &end):
+                return LYING_HEADERS
+            fault = headers_size(&columns.headers, begin, end, &_)
+            if fault:
+                return fault
+    return SOUND
+
+
+def check_columns(
+    int64_t count, tuple value, tuple key, tuple headers, tuple timestamps
+) -> None:
+    """ValueError unless `count` rows of these columns can be records."""
+    cdef Columns columns
+    cdef int64_t faulty_row
+    cdef int fault
+    columns.buffer_count = 0
+    try:
+        take_columns(&columns, value, key, headers, timestamps)
+        if count > columns.count:
+            raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({count})")
+        with nogil:
+            fault = check_rows(count, &columns, &faulty_row)
+        if fault:
+            raise lie(fault, faulty_row)
+    finally:
+        give_back(&columns)
+
+
+# The header.
+
+
+cdef int64_t seal_batch(
+    uint8_t* batch, int64_t payload_size, int32_t count, int64_t base_timestamp,
+    int64_t max_timestamp, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
+    int32_t base_sequence,
+) noexcept nogil:
+    """Header and CRC before a payload that stands; the whole size."""
+    cdef int64_t size = HEADER_SIZE + payload_size
+    store_i64(batch + BASE_OFFSET, 0)
+    store_i32(batch + BATCH_LENGTH, <int32_t> (size - PREFIX_SIZE))
+    store_i32(batch + LEADER_EPOCH, -1)
+    batch[MAGIC] = CURRENT_MAGIC
+    store_i16(batch + ATTRIBUTES, attributes)
+    store_i32(batch + LAST_OFFSET_DELTA, count - 1)
+    store_i64(batch + BASE_TIMESTAMP, base_timestamp)
+    store_i64(batch + MAX_TIMESTAMP, max_timestamp)
+    store_i64(batch + PRODUCER_ID, producer_id)
+    store_i16(batch + PRODUCER_EPOCH, producer_epoch)
+    store_i32(batch + BASE_SEQUENCE, base_sequence)
+    store_i32(batch + RECORD_COUNT, count)
+    store_u32(batch + CRC, crc32c(batch + ATTRIBUTES, size - ATTRIBUTES))
+    return size
+
+
+cdef int64_t seal_at(
+    uint8_t* batch, int64_t payload_size, int32_t count, int64_t base_timestamp,
+    int64_t max_timestamp, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
+    int32_t base_sequence,
+):
+    """The same, without the GIL where that pays."""
+    cdef int64_t size
+    if payload_size < GIL_SIZE_MIN:
+        return seal_batch(
+            batch, payload_size, count, base_timestamp, max_timestamp, attributes,
+            producer_id, producer_epoch, base_sequence,
+        )
+    with nogil:
+        size = seal_batch(
+            batch, payload_size, count, base_timestamp, max_timestamp, attributes,
+            producer_id, producer_epoch, base_sequence,
+        )
+    return size
+
+
+def seal(
+    out, int64_t payload_size, int32_t count, int64_t base_timestamp, int64_t max_timestamp,
+    int16_t attributes, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+) -> int:
+    """Write the header and the CRC of a payload that stands at out[61:]; the batch's size."""
+    cdef Py_buffer view
+    cdef uint8_t* at
+    PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
+    try:
+        assert 0 <= payload_size <= min(view.len - HEADER_SIZE, PAYLOAD_SIZE_MAX)
+        assert count >= 1
+        at = <uint8_t*> view.buf
+        return seal_at(
+            at, payload_size, count, base_timestamp, max_timestamp, attributes,
+            producer_id, producer_epoch, base_sequence,
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+# Rows into records.
+
+
+cdef object settled(object content, str what):
+    """The field as bytes, None, or a str whose UTF-8 is at hand; TypeError for anything else.
+
+    Only here may a caller's own code run, which may do anything, append another record as well.
+    """
+    cdef Py_ssize_t size
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        try:
+            PyUnicode_AsUTF8AndSize(content, &size)
+            return content
+        except UnicodeEncodeError:
+            # Half a surrogate pair: records.pyx reads names that are no UTF-8 so.
+            return content.encode("utf-8", "surrogateescape")
+    try:
+        return bytes(memoryview(content))
+    except TypeError:
+        fault = f"{what} must be bytes, str or None, not {type(content).__name__}"
+    raise TypeError(fault)
+
+
+cdef list settled_headers(object headers):
+    """Names and values in turn, settled."""
+    cdef list fields = []
+    for name, content in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        fields.append(settled(name, None))
+        fields.append(settled(content, "a header's value"))
+    return fields
+
+
+cdef inline int point_at(object content, Field* field) except -1:
+    """Where a settled field's bytes stand."""
+    cdef Py_ssize_t size
+    if content is None:
+        field.at = NULL
+        field.size = -1
+    elif isinstance(content, bytes):
+        field.at = <const uint8_t*> PyBytes_AS_STRING(content)
+        field.size = PyBytes_GET_SIZE(content)
+    else:
+        field.at = <const uint8_t*> PyUnicode_AsUTF8AndSize(content, &size)
+        field.size = size
+    return 0
+
+
+cdef class BatchBuilder:
+    """One batch's records, gathered row by row; as large as they are, up to a capacity.
+
+    The GIL is its lock; `append` is one step of it, after the caller's own code has run (header
+    iterables, buffers).  While `payload` is looked at it may not grow.
+    """
+
+    cdef uint8_t* room
+    cdef int64_t room_size
+    cdef int64_t capacity
+    cdef int export_count
+    cdef Field* fields          # the headers of the record that is being appended
+    cdef int64_t fields_max
+    cdef readonly bint closed
+    cdef readonly int32_t count
+    cdef readonly int64_t size
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+
+    def __cinit__(self, int64_t capacity):
+        if not 0 < capacity <= PAYLOAD_SIZE_MAX:
+            raise ValueError(f"a batch's payload has 1 to {PAYLOAD_SIZE_MAX} bytes")
+        self.capacity = capacity
+        self.base_timestamp = self.max_timestamp = -1
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.room)
+        PyMem_RawFree(self.fields)
+
+    cdef int make_room(self, int64_t size) except -1:
+        """Room for a payload of so many bytes, which the capacity allows."""
+        cdef uint8_t* room
+        cdef int64_t room_size = max(self.room_size, FIRST_ROOM_SIZE)
+        if size <= self.room_size:
+            return 0
+        if self.export_count:
+            raise BufferError("a payload that is looked at cannot grow")
+        while room_size < size:
+            room_size *= 2
+        room_size = min(room_size, self.capacity)
+        room = <uint8_t*> PyMem_RawRealloc(self.room, room_size)
+        if room == NULL:
+            raise MemoryError
+        self.room = room
+        self.room_size = room_size
+        return 0
+
+    cdef int point_at_headers(self, list headers) except -1:
+        cdef Py_ssize_t place, count = len(headers)
+        cdef Field* fields
+        if count > self.fields_max:
+            fields = <Field*> PyMem_RawRealloc(self.fields, count * sizeof(Field))
+            if fields == NULL:
+                raise MemoryError
+            self.fields = fields
+            self.fields_max = count
+        for place in range(count):
+            point_at(headers[place], &self.fields[place])
+        return 0
+
+    def append(self, key, value, headers, int64_t timestamp_ms) -> int:
+        """The record's place from 0 on; -1, and nothing is written, when it does not fit."""
+        cdef Field key_field, value_field
+        cdef int64_t header_count = 0, size, delta = 0, place
+        cdef list fields = None
+        cdef uint8_t* at
+        key = settled(key, "a key")
+        value = settled(value, "a value")
+        if headers:
+            fields = settled_headers(headers)
+        # From here on nobody else's code runs.
+        if self.closed:
+            return -1
+        point_at(key, &key_field)
+        point_at(value, &value_field)
+        if fields is not None:
+            self.point_at_headers(fields)
+            header_count = len(fields) // 2
+        if self.count:
+            delta = <int64_t> (<uint64_t> timestamp_ms - <uint64_t> self.base_timestamp)
+        size = 1 + number_size(delta) + number_size(self.count)
+        size += field_size(key_field) + field_size(value_field) + number_size(header_count)
+        for place in range(2 * header_count):
+            size += field_size(self.fields[place])
+        if number_size(size) + size > self.capacity - self.size or self.count == 0x7FFFFFFF:
+            return -1
+        self.make_room(self.size + number_size(size) + size)
+
+        at = store_number(self.room + self.size, size)
+        at[0] = 0
+        at = store_number(at + 1, delta)
+        at = store_number(at, self.count)
+        at = store_field(store_field(at, key_field), value_field)
+        at = store_number(at, header_count)
+        for place in range(2 * header_count):
+            at = store_field(at, self.fields[place])
+        self.size = at - self.room
+        assert self.size <= self.room_size
+        if not self.count:
+            self.base_timestamp = self.max_timestamp = timestamp_ms
+        self.max_timestamp = max(self.max_timestamp, timestamp_ms)
+        self.count += 1
+        return self.count - 1
+
+    def close(self) -> None:
+        """Take no more records: `append` answers -1, also where it is being called."""
+        self.closed = True
+
+    def widen(self, int64_t capacity) -> None:
+        """Let it grow further than was said at first."""
+        if not self.capacity <= capacity <= PAYLOAD_SIZE_MAX:
+            raise ValueError(f"from {self.capacity} to {capacity} bytes it cannot be widened")
+        self.capacity = capacity
+
+    def payload(self) -> memoryview:
+        return memoryview(self)
+
+    def reset(self) -> None:
+        """Empty and open again, with the room it has."""
+        if self.export_count:
+            raise BufferError("a payload that is looked at cannot be emptied")
+        self.closed = False
+        self.count = 0
+        self.size = 0
+        self.base_timestamp = self.max_timestamp = -1
+
+    def seal_into(
+        self, out, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
+        int32_t base_sequence,
+    ) -> int:
+        """The whole batch, uncompressed, into `out`; its size."""
+        cdef Py_buffer view
+        cdef uint8_t* at
+        PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
+        self.export_count += 1
+        try:
+            assert self.count, "a batch holds at least one record"
+            assert HEADER_SIZE + self.size <= view.len, "a batch is sealed whole"
+            at = <uint8_t*> view.buf
+            memcpy(at + HEADER_SIZE, self.room, self.size)
+            return seal_at(
+                at, self.size, self.count, self.base_timestamp, self.max_timestamp, attributes,
+                producer_id, producer_epoch, base_sequence,
+            )
+        finally:
+            self.export_count -= 1
+            PyBuffer_Release(&view)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.room, self.size, 1, flags)
+        self.export_count += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.export_count -= 1
+
+
+def record_size_max(key, value, headers) -> int:
+    """What a record takes at the most, wherever it stands: the capacity for it alone."""
+    cdef int64_t size = AROUND_SIZE_MAX
+    cdef list fields = [settled(key, "a key"), settled(value, "a value")]
+    cdef Field field
+    if headers:
+        fields += settled_headers(headers)
+    for content in fields:
+        point_at(content, &field)
+        size += LENGTH_SIZE_MAX + max(field.size, 0)
+    return size

@@ -1,0 +1,95 @@
+/* How two processes hand each other bytes through shared memory, and never miss each other.
+ *
+ *     publish    whoever wrote plain bytes stores a word with release: who loads that word with
+ *                acquire sees the bytes.  Frames, answers, and room that was freed go this way.
+ *     rest       before it sleeps a side stores that it does, and looks once more; whoever
+ *                published looks whether the other sleeps.  Between the store and the look of
+ *                each stands a full fence, so that one of the two sees the other's store: x86
+ *                lets a load pass an earlier store as well.
+ *
+ * C11 atomics only: what they promise holds on a processor that keeps less order than x86.  A test
+ * compiles this file under ThreadSanitizer, once as it is and once with the orders weakened, and
+ * wants silence and a report (tests/transport/test_ring_orders.py).
+ */
+#ifndef KAFKALITE_RING_ATOMICS_H
+#define KAFKALITE_RING_ATOMICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "a ring's fields are little-endian, as the machine's are taken to be"
+#endif
+
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2,
+               "a lock is not shared with another process");
+
+#ifndef RING_ACQUIRE
+#define RING_ACQUIRE memory_order_acquire
+#endif
+#ifndef RING_RELEASE
+#define RING_RELEASE memory_order_release
+#endif
+#ifndef RING_FENCE
+#define RING_FENCE memory_order_seq_cst
+#endif
+
+static inline uint32_t ring_load_u32(const uint8_t *at) {
+    return atomic_load_explicit((const _Atomic uint32_t *)at, RING_ACQUIRE);
+}
+
+static inline uint64_t ring_load_u64(const uint8_t *at) {
+    return atomic_load_explicit((const _Atomic uint64_t *)at, RING_ACQUIRE);
+}
+
+static inline void ring_publish_u32(uint8_t *at, uint32_t value) {
+    atomic_store_explicit((_Atomic uint32_t *)at, value, RING_RELEASE);
+}
+
+static inline void ring_publish_u64(uint8_t *at, uint64_t value) {
+    atomic_store_explicit((_Atomic uint64_t *)at, value, RING_RELEASE);
+}
+
+/* To be followed by a look at what the other side publishes. */
+static inline void ring_rest(uint8_t *sleeping, uint32_t how) {
+    atomic_store_explicit((_Atomic uint32_t *)sleeping, how, memory_order_relaxed);
+    atomic_thread_fence(RING_FENCE);
+}
+
+static inline void ring_woke(uint8_t *sleeping) {
+    atomic_store_explicit((_Atomic uint32_t *)sleeping, 0, memory_order_relaxed);
+}
+
+/* How the other side sleeps (0: it does not), asked after something was published. */
+static inline uint32_t ring_sleeper(const uint8_t *sleeping) {
+    atomic_thread_fence(RING_FENCE);
+    return atomic_load_explicit((const _Atomic uint32_t *)sleeping, memory_order_relaxed);
+}
+
+/* Make a frame of what was written at `frame`.  What stands behind it is no frame yet: nobody looks
+ * there before this one is seen, so that word needs no order of its own. */
+static inline void ring_commit(uint8_t *frame, uint32_t word, uint8_t *behind) {
+    atomic_store_explicit((_Atomic uint32_t *)behind, 0, memory_order_relaxed);
+    ring_publish_u32(frame, word);
+}
+
+/* Copy a frame, then give its place back: it is overwritten from that moment on.  The other side
+ * may be changing it even before, so the compiler must take what it wants from the copy, and may
+ * not go back to where it came from. */
+static inline void ring_copy_out(uint8_t *copy, const uint8_t *frame, size_t size,
+                                 uint8_t *consumed, uint64_t position) {
+    memcpy(copy, frame, size);
+    atomic_signal_fence(memory_order_seq_cst);
+    ring_publish_u64(consumed, position);
+}
+
+static inline void ring_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+#endif

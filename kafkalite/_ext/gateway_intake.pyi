@@ -1,0 +1,59 @@
+from collections.abc import Callable
+from typing import final
+
+@final
+class Question:
+    def fail(self, code: int, sentence: str) -> None: ...
+
+@final
+class Batch:
+    topic: str
+    partition: int
+    content: bytearray
+    size: int
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    began_ms: int
+    def settle(self, code: int, base_offset: int, sentence: str) -> list[Question]: ...
+    def split(
+        self, payloads: list[bytes], counts: list[int], max_timestamps: list[int]
+    ) -> list[Batch]: ...
+
+@final
+class Topic:
+    name: str
+    partition_count: int
+    parked: list[object]
+    refusal: int
+    sentence: str
+    def __init__(self, name: str) -> None: ...
+
+@final
+class Gathering:
+    topics: dict[bytes, Topic]
+    full: list[Batch]
+    filling_size: int
+    parked_size: int
+    record_count: int
+    def __init__(
+        self,
+        batch_size: int,
+        record_size_max: int,
+        ask: Callable[[bytes], Topic],
+        refused: Callable[[Question | None, bytes, int, str], object],
+    ) -> None: ...
+    def know(self, topic: Topic, partition_count: int, keyless: int, now_ms: int) -> None: ...
+    def refuse(self, topic: Topic, code: int, sentence: str) -> None: ...
+    def forget(self, topic: Topic) -> None: ...
+    def ripen(self, until_ms: int) -> int: ...
+
+@final
+class Intake:
+    message_count: int
+    size: int
+    def __init__(
+        self, gathering: Gathering, socket: int, library: str, routed: bool
+    ) -> None: ...
+    def take(self, count_max: int, size_max: int, now_ms: int) -> bool: ...
+    def answer(self, question: Question) -> int: ...

@@ -1,0 +1,169 @@
+"""kafkalite gateway: programs that speak ZeroMQ produce to a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.cli.broker import DATA, JSON, chosen
+from kafkalite.cli.command import argument, command, key_value, say
+from kafkalite.errors import InvalidConfig, Refusal
+
+if TYPE_CHECKING:
+    from kafkalite.config.settings import Settings
+    from kafkalite.gateway.forwarding import Sender
+    from kafkalite.gateway.serving import Broker, Listening
+
+
+@command(
+    DATA,
+    argument(
+        "--listen",
+        metavar="ENDPOINT",
+        default="tcp://127.0.0.1:5555",
+        help="where PUSHes send to (default tcp://127.0.0.1:5555; DEALERs one port further)",
+    ),
+    argument(
+        "-o",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=key_value,
+        help="set a key (kafkalite config keys gateway lists them)",
+    ),
+    argument(
+        "--insecure",
+        action="store_true",
+        help="allow an address that other machines can reach, without keys",
+    ),
+    argument(
+        "--descriptors",
+        metavar="N,M",
+        help="serve on these sockets instead, and end with standard input: for `start --gateway`",
+    ),
+)
+def serve(
+    data: Path | None,
+    listen: str,
+    overrides: list[tuple[str, str]],
+    insecure: bool,
+    descriptors: str | None,
+) -> int:
+    """Take messages over ZeroMQ for a broker until SIGTERM or Ctrl-C.
+
+    `kafkalite start --gateway ENDPOINT` does the same beside the broker, and ends with it.
+
+    Examples:
+      kafkalite gateway serve
+      kafkalite gateway serve --data /tmp/try --listen ipc:///tmp/try.sock
+    """
+    from kafkalite.gateway.serving import serve as serve_gateway
+    from kafkalite.process.gateway_process import bind_doors, gateway_doors, remove_paths
+    from kafkalite.process.log_file import LOG_FILE, log_to
+
+    directory = chosen(data)
+    given = dict(overrides)
+    given.setdefault("gateway.listener", listen)
+    settings = settings_of(given)
+    if descriptors is not None:
+        log_to(directory / LOG_FILE, "gateway")
+        sockets = [socket.socket(fileno=int(number)) for number in descriptors.split(",")]
+        return serve_gateway(
+            listening(sockets), settings, lambda: broker_on(directory),
+            lambda bootstrap: producer(bootstrap, settings), sys.stdin.fileno(),
+        )  # fmt: skip
+    doors = gateway_doors(settings, insecure)
+    assert doors is not None
+    if not directory.is_dir():
+        raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
+    sockets = bind_doors(doors, "--listen")
+    log_to(directory / LOG_FILE, "gateway")
+    where = listening(sockets)
+    say(f"gateway at {where[0].endpoint} (PUSH), {where[1].endpoint} (DEALER)")
+    try:
+        return serve_gateway(
+            where, settings, lambda: broker_on(directory),
+            lambda bootstrap: producer(bootstrap, settings), None,
+        )  # fmt: skip
+    finally:
+        remove_paths(sockets)
+
+
+@command(
+    argument("name", help="whose keys they are"),
+    argument(
+        "--directory",
+        metavar="DIR",
+        type=Path,
+        default=Path(),
+        help="where NAME.key and NAME.key_secret are written (default: here)",
+    ),
+    JSON,
+)
+def keys(name: str, directory: Path, as_json: bool) -> int:
+    """Make a pair of CURVE keys: NAME.key, for others to know, and NAME.key_secret.
+
+    The gateway has one pair, and each client another; the gateway is given a directory with the
+    .key of each client that may connect.
+
+    Examples:
+      kafkalite gateway keys server
+      kafkalite gateway keys sensor-7 --directory clients
+    """
+    from kafkalite.gateway.curve import make_keys, own_keys
+
+    if not name.isprintable() or "/" in name or name.startswith("."):
+        raise Refusal(f"{name!r} is no name for a key's file")
+    secret = make_keys(directory, name)
+    public, _ = own_keys(secret)
+    if as_json:
+        print(json.dumps({"public": public.decode(), "secret_file": str(secret)}))
+    else:
+        print(f"public key  {public.decode()}")
+        print(f"files       {secret.with_suffix('.key')}, {secret}")
+    return 0
+
+
+def settings_of(texts: dict[str, str]) -> Settings:
+    """The gateway's settings; one sentence on what cannot be."""
+    from kafkalite.config.settings import Settings
+
+    try:
+        return Settings.broker(texts)
+    except InvalidConfig as fault:
+        raise Refusal(f"{fault} (kafkalite config keys gateway lists what may be set)") from None
+
+
+def listening(sockets: list[socket.socket]) -> list[Listening]:
+    """The sockets, each with its endpoint."""
+    from kafkalite.gateway.serving import Listening
+    from kafkalite.process.gateway_process import endpoint_of
+
+    for each in sockets:
+        os.set_inheritable(each.fileno(), False)
+    return [Listening(each, endpoint_of(each)) for each in sockets]
+
+
+def producer(bootstrap: str, settings: Settings) -> Sender:
+    """The producer behind the gateway."""
+    from kafkalite.gateway.producing import producer_of
+
+    return producer_of(bootstrap, settings)
+
+
+def broker_on(directory: Path) -> Broker | None:
+    """The broker that runs on a data directory and is ready, if one is."""
+    from kafkalite.gateway.serving import Broker
+    from kafkalite.process.ready import running
+    from kafkalite.process.run_directory import bus_path
+
+    try:
+        ready = running(directory)
+        return Broker(ready["bootstrap"], bus_path(ready).parent) if ready is not None else None
+    except (Refusal, OSError, KeyError, TypeError):
+        return None

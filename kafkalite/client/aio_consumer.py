@@ -1,0 +1,246 @@
+"""AsyncConsumer: the Consumer's twin for asyncio.
+
+    async with AsyncConsumer("127.0.0.1:9092", topics=["flights"]) as consumer:
+        async for message in consumer:
+            ...
+
+Everything it has is the Consumer's under the same name, to be awaited where that waits.  What waits
+runs in one thread of its own, call after call; messages that are there already are given without
+it.  A call that is cancelled takes nothing with it: what it had fetched is given to the next one.
+
+One event loop uses it, and it is closed in that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from kafkalite._ext.message_reader import Message
+from kafkalite.client.arrow_out import ColumnReader
+from kafkalite.client.cluster import Closed
+from kafkalite.client.consumer import BATCH_SIZE, Consumer, Watermarks
+from kafkalite.client.intake import FOREVER, Wait
+from kafkalite.client.offsets import OffsetAt
+from kafkalite.client.patience import Deadline
+from kafkalite.client.tables import Bounds
+from kafkalite.client.topology import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """Reads `topics`, or what it is assigned; keywords as for a Consumer."""
+
+    def __init__(
+        self,
+        bootstrap: str | list[str] | None = None,
+        topics: str | Iterable[str] | None = None,
+        group: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self._consumer = Consumer(bootstrap, topics, group, **settings)
+        self._intake = self._consumer.intake
+        self._thread = ThreadPoolExecutor(1, "kafkalite-consumer")
+        self._urgent = 0
+        """Calls that no wait for records shall hold up."""
+        self._waiting = False
+        """Whether the thread waits for records, or is about to."""
+
+    async def close(self) -> None:
+        """End it, and whoever waits in it; closing twice is nothing."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._consumer.close)
+        await loop.run_in_executor(None, self._thread.shutdown)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Messages and columns.
+
+    async def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none has come within `timeout` seconds (None: wait)."""
+        deadline = Deadline(FOREVER if timeout is None else timeout)
+        while True:
+            message = self._intake.take()
+            if message is not None:
+                return message
+            if not await self._wait(deadline, self._intake.fill):
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Message after message; ends as a Consumer's iteration does."""
+        self._intake.check()
+        while True:
+            while (message := self._intake.take()) is not None:
+                yield message
+            try:
+                if not await self._wait(self._intake.patience(None), self._intake.fill):
+                    return
+            except Closed:
+                return
+
+    def batches(
+        self,
+        max_bytes: int = BATCH_SIZE,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+        timestamp_unit: str = "ms",
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Columns of records, as Consumer.batches gives them."""
+        reader = self._consumer.column_reader(columns, timestamp_unit, max_bytes)
+        return self._batches(reader, max_bytes, timeout)
+
+    async def _batches(
+        self, reader: ColumnReader, max_bytes: int, timeout: float | None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        intake = self._intake
+        while True:
+            try:
+                if not await self._wait(
+                    intake.patience(timeout), intake.fill_columns, reader, max_bytes
+                ):
+                    return
+                found = intake.take_columns()
+            except Closed:
+                return
+            for batch in found:
+                yield batch
+
+    async def to_table(
+        self,
+        start: Bounds = None,
+        end: Bounds = None,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+        timestamp_unit: str = "ms",
+    ) -> pa.Table:
+        """What Consumer.to_table gives."""
+        return await self._call(
+            self._consumer.to_table, start, end, columns, timeout, timestamp_unit
+        )
+
+    # Where it reads.
+
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        await self._call(self._consumer.assign, partitions)
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return self._consumer.assignment
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self._consumer.paused
+
+    async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        return await self._call(self._consumer.position, partition, timeout)
+
+    async def seek(self, partition: tuple[str, int], offset: int) -> None:
+        await self._call(self._consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        await self._call(self._consumer.seek_to_beginning, *partitions)
+
+    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        await self._call(self._consumer.seek_to_end, *partitions)
+
+    async def seek_to_time(self, when: datetime | int, *partitions: tuple[str, int]) -> None:
+        await self._call(self._consumer.seek_to_time, when, *partitions)
+
+    async def pause(self, *partitions: tuple[str, int]) -> None:
+        await self._call(self._consumer.pause, *partitions)
+
+    async def resume(self, *partitions: tuple[str, int]) -> None:
+        await self._call(self._consumer.resume, *partitions)
+
+    # What the partitions hold, and the group's offsets.
+
+    async def watermarks(
+        self, partition: tuple[str, int], timeout: float | None = None
+    ) -> Watermarks:
+        return await self._call(self._consumer.watermarks, partition, timeout)
+
+    async def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
+        return await self._call(self._consumer.lag, *partitions, timeout=timeout)
+
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], datetime | int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAt | None]:
+        return await self._call(self._consumer.offsets_for_times, times, timeout)
+
+    async def commit(
+        self,
+        offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        await self._call(self._consumer.commit, offsets_to_keep, timeout)
+
+    async def committed(
+        self, *partitions: tuple[str, int], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        return await self._call(self._consumer.committed, *partitions, timeout=timeout)
+
+    def metrics(self) -> dict[str, Any]:
+        return self._consumer.metrics()
+
+    # The thread.
+
+    async def _wait(
+        self, deadline: Deadline, fill: Callable[..., bool], *arguments: Any
+    ) -> bool:
+        """Wait for records in the thread; False when the time is up.
+
+        Other calls come first: they end the wait, and it begins again behind them.
+        """
+
+        def waiting() -> bool:
+            # Who rings says first why, and here is first cleared and then looked.
+            self._waiting = True
+            try:
+                self._intake.waker.clear()
+                if self._urgent or self._intake.wait.abandoned:
+                    return False
+                return fill(deadline, *arguments)
+            finally:
+                self._waiting = False
+
+        while not await self._submit(waiting):
+            if deadline.passed:
+                return False
+        return True
+
+    async def _call(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        """Run a call in the thread, before any wait for records."""
+        self._urgent += 1
+        try:
+            if self._waiting:
+                self._intake.waker.set()
+            return await self._submit(lambda: function(*arguments, **keywords))
+        finally:
+            self._urgent -= 1
+
+    async def _submit(self, job: Callable[[], T]) -> T:
+        """Run it in the thread; when this is cancelled, tell it so."""
+        self._intake.check()
+        wait = Wait()
+
+        def run() -> T:
+            self._intake.wait = wait
+            return job()
+
+        try:
+            return await asyncio.wrap_future(self._thread.submit(run))
+        except asyncio.CancelledError:
+            wait.abandoned = True
+            self._intake.waker.set()
+            raise

@@ -1,0 +1,77 @@
+"""Record sets, decoded into columns or rows: what a fetch or a segment has brought.
+
+The builders (`_ext/record_reader`, `_ext/message_reader`) read what lies open; here compressed
+batches are opened for them, and codes become errors.  What stands before a damaged batch is given
+before its error is raised.
+
+Left out: aborted transactions are not told from others; what is read was never open.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from kafkalite._ext import record_batch, record_reader
+from kafkalite.errors import CorruptMessage, KafkaError, raise_for
+from kafkalite.records.batch import BatchHeader
+from kafkalite.records.compression import decompress
+
+_LYING = "the batch does not check, or its records are not what its header says."
+
+
+class Builder(Protocol):
+    """A ColumnBuilder or a RowBuilder."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def add(self, batch: Buffer, payload: Buffer | None, first_offset: int) -> int: ...
+    def add_set(
+        self, record_set: Buffer, position: int, first_offset: int, size_max: int
+    ) -> tuple[int, int, int]: ...
+    def take(self) -> object: ...
+
+
+def decode_set(
+    builder: Builder,
+    record_set: Buffer,
+    position: int,
+    first_offset: int,
+    size_max: int,
+    unpacked_size_max: int | None = None,
+) -> tuple[int, int]:
+    """Decode from `position` on: (position, next offset) to go on from.
+
+    It ends when the builder has `size_max` bytes, before a batch that cannot be read if there are
+    records before it, or where nothing whole is left: then the position is the set's end, and a
+    last batch that was cut off is to be fetched again by its offset.  The first one never is.  A
+    batch may unpack to `unpacked_size_max` bytes; `records.compression` says how many by default.
+    """
+    view = memoryview(record_set)
+    while True:
+        code, position, first_offset = builder.add_set(view, position, first_offset, size_max)
+        if code == 0:
+            return position, first_offset
+        if code == record_reader.AT_END:
+            if position == 0 and view:
+                raise CorruptMessage(f"At offset {first_offset}: there is no whole batch.")
+            return len(view), first_offset
+        try:
+            if code != record_reader.COMPRESSED:
+                raise_for(code, _LYING)
+            header = BatchHeader(*record_batch.header(view[position:]))
+            batch = view[position : position + header.size]
+            payload = decompress(header.codec, batch[record_batch.HEADER_SIZE :], unpacked_size_max)
+            code = builder.add(batch, payload, first_offset)
+            if code == record_reader.FULL:
+                return position, first_offset
+            raise_for(code, _LYING)
+        except KafkaError as error:
+            if builder.count:
+                return position, first_offset
+            raise type(error)(f"At offset {first_offset}: {error}") from None
+        position += header.size
+        first_offset = max(first_offset, header.last_offset + 1)

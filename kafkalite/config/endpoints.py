@@ -1,0 +1,73 @@
+"""Where ZeroMQ sockets are bound, as ZeroMQ writes it.
+
+    tcp://127.0.0.1:5555     tcp://[::1]:5555     tcp://*:5555     ipc:///run/me/kafkalite.sock
+
+Port 0 takes a free one.  Names of Linux's abstract namespace (ipc://@name) are refused: they have
+no owner and no mode, so every user of the machine could connect.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite.config.key import quoted
+from kafkalite.errors import InvalidConfig
+
+PORT_MAX = 65_535
+PATH_SIZE_MAX = 107
+"""As long as a Unix socket's path may be."""
+DEALER = "-dealer"
+
+
+class Endpoint(NamedTuple):
+    """An address of TCP, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"ipc://{self.path}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else (
+            f"tcp://{self.host or '*'}:{self.port}"
+        )  # fmt: skip
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """The endpoint that ZeroMQ writes so; InvalidConfig says what is wrong with it."""
+    transport, separator, address = text.partition("://")
+    if not separator or transport not in ("tcp", "ipc"):
+        raise InvalidConfig(
+            f"An endpoint is written tcp://HOST:PORT or ipc://PATH, not {quoted(text)}."
+        )
+    if transport == "ipc":
+        if not address or address.startswith("@") or "\0" in address:
+            raise InvalidConfig(f"After ipc:// stands the path of a file, not {quoted(address)}.")
+        path = str(Path(address).absolute())
+        if len(os.fsencode(path + DEALER)) > PATH_SIZE_MAX:
+            raise InvalidConfig(
+                f"The path of a Unix socket ends at {PATH_SIZE_MAX} bytes, of which {DEALER} takes"
+                f" {len(DEALER)}, and {quoted(path)} is longer."
+            )
+        return Endpoint(path=path)
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+        raise InvalidConfig(f"An endpoint of TCP is written tcp://HOST:PORT, not {quoted(text)}.")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidConfig(f"An IPv6 address stands in brackets: tcp://[{host}]:{port}.")
+    return Endpoint("" if host == "*" else host, int(port))
+
+
+def beside(endpoint: Endpoint) -> Endpoint:
+    """The endpoint for DEALERs where only that for PUSHes is said: the next port (any free one
+    beside a free one), or the same path and `-dealer`."""
+    if endpoint.path:
+        return Endpoint(path=endpoint.path + DEALER)
+    if endpoint.port == PORT_MAX:
+        raise InvalidConfig(f"There is no port after {PORT_MAX}: set gateway.dealer.listener.")
+    return endpoint._replace(port=endpoint.port + 1 if endpoint.port else 0)

@@ -1,0 +1,30 @@
+"""The producer behind the gateway."""
+
+from __future__ import annotations
+
+from kafkalite.client.producer import Producer
+from kafkalite.config.broker import (
+    GATEWAY_ACKS,
+    GATEWAY_BUFFER_MEMORY,
+    GATEWAY_COMPRESSION_TYPE,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.gateway.forwarding import Sender
+
+CLIENT_ID = "kafkalite-gateway"
+DELIVERY_MS_MAX = 30_000
+"""After which a batch is given up: a DEALER should hear of it, and the others need its room."""
+
+
+def producer_of(bootstrap: str, settings: Settings) -> Sender:
+    """One that takes whole batches, and says at once when it has no room."""
+    return Producer(
+        bootstrap,
+        client_id=CLIENT_ID,
+        acks=settings[GATEWAY_ACKS],
+        buffer_memory=settings[GATEWAY_BUFFER_MEMORY],
+        compression_type=settings[GATEWAY_COMPRESSION_TYPE],
+        delivery_timeout_ms=DELIVERY_MS_MAX,
+        linger_ms=0,
+        max_block_ms=0,
+    )

@@ -1,0 +1,340 @@
+"""The gateway, put together: two doors, what they gather, the producer behind, and its end.
+
+    doors ─ messages ─▶ Gathering ─ full, or old ─▶ Forwarding ─▶ producer
+      ▲                    ▲ Topics: how many partitions              │
+      └──── answers ───────┴──────────────── outcomes ◀───────────────┘
+
+One loop does all of it but what may wait: the producer has its thread, Topics has one, and so has
+the authenticator where there are keys.
+
+The end is orderly: what has come is produced and DEALERs are answered, within `END_MS_MAX`.  What
+ZeroMQ holds in a sender's process, or has on its way, is not looked at any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from kafkalite._ext.gateway_intake import Gathering, Question
+from kafkalite.clock import SystemClock
+from kafkalite.config.broker import (
+    GATEWAY_BATCH_SIZE,
+    GATEWAY_BUFFER_MEMORY,
+    GATEWAY_CURVE_CLIENTS,
+    GATEWAY_CURVE_KEY_FILE,
+    GATEWAY_LINGER_MS,
+    GATEWAY_MEMORY_MAX_BYTES,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.gateway.counts import DEALER, PUSH, Counts
+from kafkalite.gateway.curve import Clients, own_keys
+from kafkalite.gateway.door import DOMAIN, Door, Key
+from kafkalite.gateway.forwarding import Forwarding, Sender
+from kafkalite.gateway.post import Post
+from kafkalite.gateway.topics import Topics
+from kafkalite.metrics import Page, gateway_page_path
+from kafkalite.transport.reactor import Reactor, Timer
+
+log = logging.getLogger("kafkalite.gateway")
+
+RECORD_SIZE_MAX = (1 << 20) - 1024
+"""What a producer sends by default, with its batch's header."""
+PARKED_MAX = 8 << 20
+BROKER_LOOK_MS = 50
+PAGE_MS = 1_000
+MEMORY_LOOK_MS = 100
+END_MS_MAX = 5_000
+DRAIN_MS = 50
+"""How long it is waited at the end for what is on its way into a door."""
+
+
+class Broker(NamedTuple):
+    """The broker there is."""
+
+    bootstrap: str
+    run_directory: Path | None
+
+
+class Listening(NamedTuple):
+    """A listening socket, and its endpoint as ZeroMQ writes it."""
+
+    socket: socket.socket
+    endpoint: str
+
+
+class Gateway:
+    """See the module."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        listening: Sequence[Listening],
+        sender: Sender,
+        run_directory: Path | None = None,
+    ) -> None:
+        self.reactor = reactor
+        self.settings = settings
+        self.counts = Counts(reactor.clock)
+        self._sender = sender
+        self._post = Post(reactor)
+        self._topics = Topics(reactor, self._post, sender.partitions_for, self._learned)
+        self._gathering = self._topics.gathering = Gathering(
+            settings[GATEWAY_BATCH_SIZE], RECORD_SIZE_MAX, self._topics.ask, self._refused
+        )
+        self._forwarding = Forwarding(
+            sender, reactor, self._post, self.counts, self._answer, self._topics.look_again,
+            self._nudge,
+        )  # fmt: skip
+        self._linger_ms = settings[GATEWAY_LINGER_MS]
+        self._linger: Timer | None = None
+        self._held_back_from_ms = 0
+        self._ending = self._ended = False
+        """To end soon; to receive nothing more."""
+        self._memory_floor = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        key = self._let_in_by_key()
+        self._doors = [
+            Door(
+                reactor, name, each.socket, each.endpoint, settings, key, self._gathering,
+                self.counts, self._may_take, self._gathered,
+            )
+            for name, each in zip((PUSH, DEALER), listening, strict=True)
+        ]  # fmt: skip
+        for door in self._doors:
+            door.open(self._context)
+        self._page: Page | None = None
+        if run_directory is not None:
+            self._keep_page(run_directory)
+        reactor.call_later(MEMORY_LOOK_MS, self._look_at_memory)
+
+    def _let_in_by_key(self) -> Key | None:
+        """Encrypt, and let in only whose key is known, where that is asked for."""
+        file, clients = self.settings[GATEWAY_CURVE_KEY_FILE], self.settings[GATEWAY_CURVE_CLIENTS]
+        if file is None or clients is None:
+            return None
+        known = Clients(Path(clients), lambda why: self._post.leave(
+            lambda: self.counts.complain("a peer was not let in", "key", why)
+        ))  # fmt: skip
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(DOMAIN.decode(), known)
+        return Key(*own_keys(Path(file)))
+
+    # From messages to batches.
+
+    def _may_take(self) -> bool:
+        """Whether there is room for more; the time in which there is none is counted."""
+        if self._ended:
+            return False
+        held_back = self._forwarding.behind or self._gathering.parked_size >= PARKED_MAX
+        now_ms = self.reactor.clock.monotonic_ms()
+        if held_back and not self._held_back_from_ms:
+            self._held_back_from_ms = now_ms
+            self.counts.complain("nothing is received for a while", "held back", "the broker has"
+                                 " not written what came before, and memory is full")  # fmt: skip
+        elif not held_back and self._held_back_from_ms:
+            self.counts.held_back_ms += now_ms - self._held_back_from_ms
+            self._held_back_from_ms = 0
+        return not held_back
+
+    def _gathered(self) -> None:
+        """Some messages were taken: send what is full, and see that the rest does not grow old."""
+        gathering = self._gathering
+        if self._linger_ms == 0 or gathering.filling_size >= self.settings[GATEWAY_BUFFER_MEMORY]:
+            gathering.ripen(self.reactor.clock.wall_ms())
+        elif gathering.filling_size and self._linger is None:
+            self._linger = self.reactor.call_later(self._linger_ms, self._ripen)
+        self._forward()
+
+    def _ripen(self) -> None:
+        self._linger = None
+        now_ms = self.reactor.clock.wall_ms()
+        oldest_ms = self._gathering.ripen(now_ms - self._linger_ms)
+        if oldest_ms >= 0:
+            # A wall clock that was set back makes nothing wait longer than it should.
+            left_ms = min(max(oldest_ms + self._linger_ms - now_ms, 1), self._linger_ms)
+            self._linger = self.reactor.call_later(left_ms, self._ripen)
+        self._forward()
+
+    def _forward(self) -> None:
+        full = self._gathering.full
+        if full:
+            batches = full[:]
+            full.clear()
+            self._forwarding.take(batches)
+
+    def _learned(self) -> None:
+        """A topic is known: what was parked for it has been gathered, or refused."""
+        self._gathered()
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """There is room again."""
+        self._may_take()
+        for door in self._doors:
+            door.look()
+
+    # What becomes of them.
+
+    def _refused(self, question: Question | None, name: bytes, code: int, sentence: str) -> None:
+        """A message was refused as it came."""
+        self.counts.refuse(PUSH if question is None else DEALER, name, code, sentence)
+        if question is not None:
+            question.fail(code, sentence)
+            self._answer([question])
+
+    def _answer(self, questions: list[Question]) -> None:
+        self._doors[-1].answer(questions)
+
+    # What is looked at now and then.
+
+    @property
+    def held(self) -> int:
+        """Bytes of messages that are not written yet."""
+        gathering, forwarding = self._gathering, self._forwarding
+        waiting = forwarding.waiting_size + forwarding.sent_size
+        return gathering.filling_size + gathering.parked_size + waiting
+
+    def _keep_page(self, run_directory: Path) -> None:
+        path = gateway_page_path(run_directory)
+        try:
+            self._page = self._page or Page(path, 0)
+            received = {door.name: door.received for door in self._doors}
+            families = self.counts.families(received, self.held)
+            self._page.write(families, self.reactor.clock.monotonic_ms())
+        except OSError as fault:
+            self.counts.complain("no metrics", str(path), fault.strerror or str(fault))
+        self.reactor.call_later(PAGE_MS, lambda: self._keep_page(run_directory))
+
+    def _look_at_memory(self) -> None:
+        """Disconnect everyone when ZeroMQ holds too much for them."""
+        size, most = resident_size(), self.settings[GATEWAY_MEMORY_MAX_BYTES]
+        if size >= max(most, self._memory_floor) and not self._ending:
+            self.counts.cut += 1
+            self.counts.complain(
+                "all peers were disconnected", "memory",
+                f"ZeroMQ held too much of what they sent ({size >> 20} MiB)",
+            )  # fmt: skip
+            for door in self._doors:
+                door.drain()
+                door.cut(self._context)
+            # What is not given back to the system would cut again and again.
+            self._memory_floor = resident_size() + most // 4
+        self.reactor.call_later(MEMORY_LOOK_MS, self._look_at_memory)
+
+    # The end.
+
+    def end(self) -> None:
+        """End, once what has come is written, or when that takes too long."""
+        if self._ending:
+            return
+        self._ending = True
+        self.reactor.call_later(DRAIN_MS, self._take_no_more)
+
+    def _take_no_more(self) -> None:
+        for door in self._doors:
+            door.drain()
+        self._ended = True
+        self._finish(self.reactor.clock.monotonic_ms() + END_MS_MAX)
+
+    def _finish(self, until_ms: int) -> None:
+        self._gathering.ripen(self.reactor.clock.wall_ms())
+        self._forward()
+        over = self.reactor.clock.monotonic_ms() >= until_ms
+        if over or (self._forwarding.idle and not self._gathering.parked_size):
+            if over and self.held:
+                log.error("%d bytes of messages could not be written before the end", self.held)
+            self.reactor.stop()
+        else:
+            self.reactor.call_later(DRAIN_MS, lambda: self._finish(until_ms))
+
+    def close(self) -> None:
+        """Leave nothing."""
+        self._topics.close()
+        for door in self._doors:
+            door.close()
+        self._sender.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._post.close()
+        self._context.term()
+        if self._page is not None:
+            self._page.close()
+
+
+def serve(
+    listening: Sequence[Listening],
+    settings: Settings,
+    broker: Callable[[], Broker | None],
+    sender: Callable[[str], Sender],
+    until: int | None,
+) -> int:
+    """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
+
+    `broker` tells which one runs, if any; until one does, nobody is let in.  `sender` makes the
+    producer for its bootstrap address.
+    """
+    reactor = Reactor(SystemClock())
+    gateway: Gateway | None = None
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        if gateway is not None:
+            gateway.end()
+        else:
+            reactor.stop()
+
+    bell = hear_signals(reactor, end)
+    if until is not None:
+
+        def gone() -> None:
+            reactor.unwatch(until)
+            end()
+
+        reactor.watch(until, gone)
+    while not ended and (found := broker()) is None:
+        reactor.tick(BROKER_LOOK_MS)
+    if not ended and found is not None:
+        for each in listening:
+            log.info("listening on %s", each.endpoint)
+        gateway = Gateway(
+            reactor, settings, listening, sender(found.bootstrap), found.run_directory
+        )
+        reactor.run()
+        gateway.close()
+    reactor.close()
+    os.close(bell)
+    return 0
+
+
+def hear_signals(reactor: Reactor, end: Callable[[], object]) -> int:
+    """Have SIGTERM and SIGINT end the loop's work; the descriptor that rings for them."""
+    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.eventfd_write(bell, 1))
+
+    def heard() -> None:
+        os.eventfd_read(bell)
+        end()
+
+    reactor.watch(bell, heard)
+    return bell
+
+
+def resident_size() -> int:
+    """The memory of this process."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

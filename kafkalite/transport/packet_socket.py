@@ -1,0 +1,234 @@
+"""Packet sockets: SOCK_SEQPACKET over a Unix socket, with descriptors where they are sent along.
+
+    PacketListener     bound to a path; makes a PacketConnection of whoever connects
+    PacketConnection   packets in, one call each; packets and descriptors out
+
+A packet comes whole or not at all, and no larger than was said.  Descriptors go out only: what a
+peer sends along is closed by the kernel, since nobody makes room to receive it.  Who the peer is
+the kernel says (`uid`), as of when it connected.
+
+A packet that the peer's buffer has no room for waits here with its descriptors, and until it has
+gone no more is read of that peer.  How many wait is bounded by who serves it: by how many answers
+it owes.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kafkalite.errors import Fatal, Refusal
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.transport.connection import Disconnect
+from kafkalite.transport.reactor import Complaints, Reactor, raised_at
+from kafkalite.transport.run_directory import file_of
+
+TAKEN_PER_TICK = 64
+"""How many packets of one connection are handled in one tick; the rest waits for the next."""
+BACKLOG = 128
+CREDENTIALS = struct.Struct("3i")
+SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+class PacketListener:
+    """The listening end; `opened(connection)` sets what becomes of each one's packets."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        path: Path,
+        opened: Callable[[PacketConnection], object],
+        *,
+        size_max: int,
+        connections_max: int,
+    ) -> None:
+        self.connections: dict[PacketConnection, None] = {}
+        self.refused = 0
+        """Connections that were not let in, or closed for what they did."""
+        self.faults = 0
+        """Packets whose handling failed by a fault of ours."""
+        self._reactor = reactor
+        self._path = path
+        self._opened = opened
+        self._connections_max = connections_max
+        self._packet = memoryview(bytearray(size_max + 1))
+        self._complaints = Complaints(reactor.clock)
+        self._full = select.epoll()
+        """Those whose peer has no room for an answer; readable when one has again."""
+        reactor.watch(self._full.fileno(), self._room_again)
+        self._by_descriptor: dict[int, PacketConnection] = {}
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            path.unlink(missing_ok=True)  # of a process that was killed
+            listener.bind(str(path))
+            listener.listen(BACKLOG)
+        except OSError as fault:
+            listener.close()
+            self._close_full()
+            raise Refusal(f"nobody can be met at {path}: {fault.strerror or fault}") from None
+        self._file = file_of(path)
+        self._door = reactor.admit(listener, self._welcome, lambda: False)
+
+    def close(self) -> None:
+        """Close it and every connection, and remove its file unless it is another's by now."""
+        self._door.close()
+        for connection in list(self.connections):
+            connection.close()
+        self._close_full()
+        if file_of(self._path) == self._file:
+            self._path.unlink(missing_ok=True)
+
+    def _close_full(self) -> None:
+        self._reactor.unwatch(self._full.fileno())
+        self._full.close()
+
+    def _welcome(self, accepted: socket.socket, address: object) -> None:
+        if len(self.connections) >= self._connections_max:
+            self.refused += 1
+            self._reactor.turn_away(
+                accepted, ("", 0), f"{self._path.name} has as many connections as it may"
+            )
+            return
+        connection = PacketConnection(self, accepted)
+        self._watch(connection)
+        self.connections[connection] = None
+        self._by_descriptor[connection.descriptor] = connection
+        self._opened(connection)
+
+    # What comes in.
+
+    def _take_in(self, connection: PacketConnection) -> None:
+        for _ in range(TAKEN_PER_TICK):
+            if not connection.open or connection.waits:
+                return
+            try:
+                size = connection.socket.recv_into(self._packet)
+            except BlockingIOError:
+                return
+            except OSError:
+                size = 0  # it ended in a worse way
+            if size == 0:
+                connection.close()
+                return
+            self._handle(connection, size)
+
+    def _handle(self, connection: PacketConnection, size: int) -> None:
+        packet = self._packet[:size]
+        try:
+            if size == len(self._packet):
+                raise Disconnect(f"a packet has more than {size - 1} bytes")
+            connection.received(packet)
+        except (AssertionError, Fatal):
+            raise
+        except Disconnect as broken:
+            self.end(connection, str(broken), kind=raised_at(broken))
+        except Exception as error:
+            self.faults += 1
+            self.end(connection, "serving it failed", kind=raised_at(error), error=error)
+
+    def end(
+        self,
+        connection: PacketConnection,
+        why: str,
+        *,
+        kind: str,
+        error: Exception | None = None,
+    ) -> None:
+        """Close a connection for what its peer did, or for what we did, and say so."""
+        self.refused += 1
+        connection.close()
+        self._complaints.about(f"user {connection.uid}", f"closed: {why}", kind=kind, error=error)
+
+    # What goes out.
+
+    def wait_for_room(self, connection: PacketConnection) -> None:
+        """Send on when the peer has taken some of what it was sent, and read nothing until then."""
+        self._reactor.unwatch(connection.descriptor)
+        self._full.register(connection.descriptor, select.EPOLLOUT)
+
+    def _room_again(self) -> None:
+        for descriptor, _ in self._full.poll(0):
+            connection = self._by_descriptor[descriptor]
+            if connection.send_on():
+                self._full.unregister(descriptor)
+                self._watch(connection)
+
+    def _watch(self, connection: PacketConnection) -> None:
+        self._reactor.watch(connection.descriptor, lambda: self._take_in(connection))
+
+    def closed(self, connection: PacketConnection) -> None:
+        """It is about to close its descriptor."""
+        del self.connections[connection]
+        del self._by_descriptor[connection.descriptor]
+        if connection.waits:
+            self._full.unregister(connection.descriptor)
+        else:
+            self._reactor.unwatch(connection.descriptor)
+
+
+class PacketConnection:
+    """One connection; see the module."""
+
+    def __init__(self, listener: PacketListener, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        _, self.uid, _ = CREDENTIALS.unpack(credentials)
+        self.socket = accepted
+        self.descriptor = accepted.fileno()
+        self.waits = False
+        """Whether packets wait for room at the peer's."""
+        self.received: Callable[[memoryview], object] = lambda packet: None
+        self.on_close: Callable[[], object] = lambda: None
+        self._listener = listener
+        self._queue: deque[tuple[bytes, Sequence[int | OpenFile]]] = deque()
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not been closed."""
+        return self.descriptor >= 0
+
+    def send(self, packet: bytes, descriptors: Sequence[int | OpenFile] = ()) -> None:
+        """Send a packet, now or when there is room; the descriptors are good until then."""
+        if self.open:
+            self._queue.append((packet, descriptors))
+            if not self.waits and not self.send_on() and self.open:
+                self.waits = True
+                self._listener.wait_for_room(self)
+
+    def send_on(self) -> bool:
+        """Send what waits; whether it is open and nothing waits any more."""
+        while self._queue:
+            packet, files = self._queue[0]
+            descriptors = [each if isinstance(each, int) else each.fileno() for each in files]
+            try:
+                socket.send_fds(self.socket, [packet], descriptors, SEND_FLAGS)
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                self.close()
+                return False
+            except OSError as fault:
+                # Too many descriptors under way, or no memory for them.
+                self.end(f"it cannot be answered: {fault.strerror}", kind="unsent")
+                return False
+            self._queue.popleft()
+        self.waits = False
+        return True
+
+    def end(self, why: str, kind: str) -> None:
+        """Close it for what its peer did."""
+        if self.open:
+            self._listener.end(self, why, kind=kind)
+
+    def close(self) -> None:
+        """End it, at once."""
+        if self.open:
+            self._listener.closed(self)
+            self.descriptor = -1
+            self._queue.clear()
+            self.socket.close()
+            self.on_close()

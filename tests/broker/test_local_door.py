@@ -1,0 +1,506 @@
+"""Who may come in by the local door, what is said there, and what ends a connection."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from kafkalite.broker import direct_reads, local_door, node_metrics, ring_host
+from kafkalite.broker.security import principal_of
+from kafkalite.errors import (
+    BrokerNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    ThrottlingQuotaExceeded,
+)
+from kafkalite.protocol.schemas import local
+from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, write_packet
+from kafkalite.transport import packet_socket
+from kafkalite.transport.ring import ProducerRing
+from tests.broker.visiting import READ, Host, batch_of, descriptor_count
+
+HELLO = write_packet(local.HELLO(cluster_id="c", node_id=0, client_id=None))
+READ_NOTHING = write_packet(
+    local.READ(request_id=1, topic_id=bytes(16), **{**READ, "wait_ms": 60_000})
+)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "data")
+    yield made
+    made.remove()
+
+
+def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
+    welcome = host.guest().hello().fields
+    assert welcome == {
+        "error_code": 0, "error_message": None, "cluster_id": host.node.cluster_id, "node_id": 0,
+        "port": host.local[1], "generation": welcome["generation"], "reads": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong, fault",
+    [({"cluster_id": "x"}, InconsistentClusterId), ({"node_id": 1}, BrokerNotAvailable)],
+)
+def test_whoever_looks_for_another_node_is_told_so_and_closed(host, wrong, fault):
+    guest = host.guest()
+    assert guest.hello(**wrong).fields["error_code"] == fault.code
+    assert guest.is_left()
+
+
+def test_a_node_that_started_again_is_another_one(host):
+    guest = host.guest()
+    before = guest.hello().fields["generation"]
+    host.restart()
+    assert guest.is_left()
+    assert host.guest().hello().fields["generation"] != before
+
+
+def test_the_socket_that_a_killed_process_left_is_replaced(host):
+    host.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(host.path))
+    host.open()
+    host.visit()
+
+
+def test_a_node_that_ends_takes_its_own_socket_away_and_no_others(host):
+    host.close()
+    assert not host.path.exists()
+    host.open()
+    host.path.unlink()
+    host.path.touch()
+    host.close()
+    assert host.path.exists()
+    host.open()
+
+
+def test_without_native_enable_nobody_is_met(host):
+    host.restart(**{"native.enable": "false"})
+    assert host.node.local_door is None and not host.path.exists()
+
+
+def test_a_node_that_cannot_be_met_serves_all_the_same(host, caplog):
+    host.close()
+    host.path.mkdir()
+    host.open()
+    assert host.node.local_door is None
+    assert "served over TCP only" in caplog.text
+    assert host.create("t")
+    host.path.rmdir()
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"x"],
+        [bytes(range(200))],
+        [HELLO[:-1]],
+        [bytes([HELLO[0] ^ 1]) + HELLO[1:]],
+        [b"x" * REQUEST_SIZE_MAX],
+        [b"x" * (REQUEST_SIZE_MAX + 1)],
+        [READ_NOTHING],
+        [write_packet(local.ATTACH(request_id=1))],
+    ],
+    ids=["short", "noise", "cut", "a bit", "large", "too large", "no hello", "a ring first"],
+)
+def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
+    guest = host.guest()
+    for packet in packets:
+        guest.say(packet)
+    assert guest.is_left()
+    assert host.door.listener.refused == 1
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        local.HELLO(cluster_id="c", node_id=0, client_id=None),
+        local.ATTACHED(
+            request_id=1, error_code=0, error_message=None, ring_size=1, frame_size_max=1
+        ),
+    ],
+    ids=["hello again", "a node's word"],
+)
+def test_what_is_out_of_turn_ends_the_connection(host, again):
+    guest = host.visit()
+    guest.say(again)
+    assert guest.is_left()
+
+
+def test_an_empty_packet_is_an_end(host):
+    guest = host.visit()
+    guest.say(b"")
+    assert guest.is_left()
+    assert host.door.listener.refused == 0
+
+
+def test_one_that_is_left_does_not_disturb_another(host):
+    good, bad = host.visit(), host.visit()
+    bad.say(b"nonsense")
+    assert bad.is_left()
+    topic = host.create("t")
+    assert good.read(topic)["error_code"] == 0
+
+
+def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(host):
+    silent, welcomed = host.guest(), host.visit()
+    host.clock.advance(local_door.SILENT_MS_MAX)
+    assert silent.is_left()
+    host.clock.advance(100 * local_door.SILENT_MS_MAX)
+    assert welcomed.read(bytes(16))["error_code"]
+
+
+def test_there_is_a_bound_on_connections_and_room_again_when_one_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_door, "CONNECTIONS_MAX", 2)
+    host = Host(tmp_path / "data")
+    first, _ = host.visit(), host.visit()
+    third = host.guest()
+    assert third.is_left()
+    assert host.door.listener.refused == 1
+    first.close()
+    host.until(lambda: len(host.door.listener.connections) == 1)
+    assert host.visit()
+    host.remove()
+
+
+def test_descriptors_that_a_program_sends_along_are_not_kept(host):
+    guest = host.visit()
+    before = descriptor_count()
+    for _ in range(10):
+        socket.send_fds(guest.socket, [READ_NOTHING], [guest.socket.fileno()] * 20)
+    host.until(lambda: host.door.counts["packets"] == 11)
+    assert descriptor_count() == before
+
+
+def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
+    monkeypatch.setattr(local_door, "OUTSTANDING_MAX", 3)
+    topic = host.create("t")
+    guest = host.visit()
+    for _ in range(3):
+        guest.ask(topic, wait_ms=60_000)
+    host.until(lambda: host.node.replicas.purgatory.size == 3)
+    assert guest.heard() is None and not guest.ended
+    guest.ask(topic, wait_ms=60_000)
+    assert guest.is_left()
+    assert host.node.replicas.purgatory.size == 0
+
+
+def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monkeypatch):
+    monkeypatch.setattr(direct_reads, "WAITING_MAX", 4)
+    topic = host.create("t")
+    first, second = host.visit(), host.visit()
+    for guest in (first, first, second, second):
+        guest.ask(topic, wait_ms=60_000)
+    host.until(lambda: host.node.replicas.purgatory.size == 4)
+    refused = second.read(topic, wait_ms=60_000)
+    assert refused["error_code"] == ThrottlingQuotaExceeded.code
+    assert second.read(topic)["error_code"] == 0
+    first.close()
+    host.until(lambda: host.door.counts["waiting"] == 2)
+    host.append("t", [1])
+    assert [second.granted()["end_offset"] for _ in range(2)] == [1, 1]
+    assert host.door.counts["waiting"] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody(host, seed):
+    """Some of them with a checksum that holds, so that what is in them is read."""
+    dice = random.Random(seed)
+    topic = host.create("t")
+    host.append("t", [1])
+    whole = [
+        local.HELLO(cluster_id=host.node.cluster_id, node_id=0, client_id="x"),
+        local.ATTACH(request_id=7),
+        local.READ(request_id=8, topic_id=topic, **READ),
+    ]
+    packets = [local.MESSAGES.write(message) for message in whole]
+    for _ in range(100):
+        guest = host.visit()
+        torn = bytearray(dice.choice(packets))
+        for _ in range(dice.randrange(1, 4)):
+            torn[dice.randrange(len(torn))] = dice.randrange(256)
+        said = bytes(torn[: dice.randrange(1, len(torn) + 1)])
+        guest.say(said + (xxhash.xxh3_64_digest(said) if dice.random() < 0.8 else b"12345678"))
+        heard = []
+        host.until(lambda guest=guest, heard=heard: guest.ended or heard or waits(guest, heard))
+        guest.close()
+    assert host.door.listener.faults == 0
+    assert host.visit().read(topic)["error_code"] == 0
+    host.until(lambda: len(host.door.listener.connections) == 1)
+
+
+def waits(guest, heard):
+    """Hear what came; a read may also have been told to wait for a long time."""
+    came = guest.heard()
+    if came is not None:
+        heard.append(came)
+        for descriptor in came[1]:
+            os.close(descriptor)
+    return bool(came)
+
+
+def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkeypatch):
+    monkeypatch.setattr(packet_socket, "TAKEN_PER_TICK", 2)
+    topic = host.create("t")
+    guest = host.visit()
+    for _ in range(5):
+        guest.ask(topic)
+    host.reactor.tick(1_000)
+    assert host.door.counts["reads"] == 2
+    assert [guest.granted()["request_id"] for _ in range(5)] == [*range(5)]
+
+
+def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_order(host):
+    """Its questions wait as well, so that what waits here is bounded."""
+    topic = host.create("t")
+    host.append("t", [1])
+    guest = host.visit()
+    (connection,) = host.door.listener.connections
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    asked = 0
+    while not connection.waits:
+        guest.ask(topic, offset=1)
+        asked += 1
+        host.reactor.tick(0)
+    for _ in range(50):
+        guest.ask(topic, offset=1)
+        host.reactor.tick(0)
+    assert host.door.counts["reads"] == asked
+    guest.ask(topic)
+    heard = [guest.granted() for _ in range(asked + 51)]
+    assert [grant["request_id"] for grant in heard] == [*range(asked + 51)]
+    assert guest.content(heard[-1]) and not connection.waits
+    guest.ask(topic)
+    assert guest.granted()["error_code"] == 0
+
+
+def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
+    topic = host.create("t")
+    guest = host.visit()
+    (connection,) = host.door.listener.connections
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    while not connection.waits:
+        guest.ask(topic)
+        host.reactor.tick(0)
+    guest.close()
+    host.until(lambda: not host.door.listener.connections)
+    assert host.visit().read(topic)["error_code"] == 0
+
+
+def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
+    guest, other = host.visit(), host.visit()
+    monkeypatch.setattr(local_door.DirectReads, "read", lambda self, read: 1 // 0)
+    guest.ask(bytes(16))
+    assert guest.is_left()
+    monkeypatch.undo()
+    assert host.door.listener.faults == 1
+    assert other.read(host.create("t"))["error_code"] == 0
+
+
+def test_who_comes_is_who_the_kernel_says(host, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        type(host.node.authorizer),
+        "allows",
+        lambda self, principal, *_: asked.append(principal) or True,
+    )
+    topic = host.create("t")
+    guest = host.visit()
+    guest.attach()
+    asked.clear()
+    guest.put(batch_of(b"v"), topic)
+    guest.acked()
+    guest.read(topic)
+    assert set(asked) == {principal_of(os.geteuid())}
+
+
+def test_a_user_without_a_name_is_called_by_number():
+    nobody = 2**31 - 7
+    assert principal_of(nobody) == f"User:uid-{nobody}"
+    assert principal_of(0) == "User:root"
+
+
+def test_the_metrics_tell_what_came_by_the_local_door(host):
+    page = node_metrics.NodeMetrics(host.node, host.run_directory)
+    topic = host.create("t")
+    guest = host.visit()
+    guest.attach()
+    guest.put(batch_of(b"1", b"2"), topic)
+    guest.put(b"nonsense", topic)
+    guest.acked(2)
+    grant = guest.read(topic)
+    guest.ask_for_ring()
+    guest.ask(topic, offset=2, wait_ms=60_000)
+    host.until(lambda: host.node.replicas.purgatory.size == 1)
+    told = {
+        (family.name, *labels.values()): value
+        for family in page.families()
+        for labels, value in family.samples
+    }
+    page.close()
+    ours = ("kafkalite_local", "kafkalite_ring")
+    assert {name: value for name, value in told.items() if name[0].startswith(ours)} == {
+        ("kafkalite_local_connections",): 1,
+        ("kafkalite_local_refused_total",): 0,
+        ("kafkalite_local_faults_total",): 0,
+        ("kafkalite_rings",): 1,
+        ("kafkalite_rings_memory_bytes",): 4 << 20,
+        ("kafkalite_rings_left_total", "violation"): 0,
+        ("kafkalite_rings_left_total", "fault"): 0,
+        ("kafkalite_ring_errors_total", "INVALID_RECORD"): 1,
+        ("kafkalite_rings_attached_total",): 1,
+        ("kafkalite_rings_refused_total",): 0,
+        ("kafkalite_ring_batches_total",): 2,
+        ("kafkalite_ring_bytes_total",): grant["size"] + len(b"nonsense"),
+        ("kafkalite_ring_found_late_total",): 0,
+        ("kafkalite_local_packets_total",): 5,
+    }
+    assert told["kafkalite_direct_reads_total",] == 2
+    assert told["kafkalite_direct_read_bytes_total",] == grant["size"]
+    assert told["kafkalite_direct_descriptors_total",] == 1
+    purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    assert told[purgatory, "DirectRead"] == 1
+
+
+def test_what_came_by_the_local_door_is_news_to_the_page(host):
+    page = node_metrics.NodeMetrics(host.node, host.run_directory)
+    topic = host.create("t")
+    guest = host.visit()
+    guest.attach()
+    page.look()
+    guest.put(batch_of(b"1"), topic)
+    guest.acked()
+    before = page._periods
+    page.look()
+    page.close()
+    assert (before, page._periods) == (0, 0)
+
+
+# -- rings are given -----------------------------------------------------------------------------
+
+
+def test_a_connection_has_one_ring(host):
+    guest = host.visit()
+    guest.attach()
+    answer, descriptors = guest.ask_for_ring()
+    assert (answer["error_code"], descriptors) == (InvalidRequest.code, [])
+    topic = host.create("t")
+    guest.put(batch_of(b"v"), topic)
+    assert guest.acked()[0][1] == 0
+
+
+def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_path):
+    host = Host(
+        tmp_path / "data", **{"native.ring.bytes": "65536", "native.rings.bytes.max": "131072"}
+    )
+    first, second, third = (host.visit() for _ in range(3))
+    first.attach()
+    assert second.attach().writer.frame_size_max == 16_384
+    answer, descriptors = third.ask_for_ring()
+    assert answer["error_code"] == 89 and "native.rings.bytes.max=131072" in answer["error_message"]
+    assert descriptors == [] and host.door.rings.counts["refused"] == 1
+    first.close()
+    host.until(lambda: host.door.rings.size == 65_536)
+    third.attach()
+    host.remove()
+
+
+def test_a_ring_is_as_large_as_the_setting_says_at_that_time(tmp_path):
+    host = Host(tmp_path / "data", **{"native.ring.bytes": str(1 << 16)})
+    small = host.visit()
+    small.attach()
+    host.node._settings.current = host.node.settings.with_dynamic(
+        {}, {"native.ring.bytes": str(1 << 20)}
+    )
+    large = host.visit()
+    assert large.attach().writer.frame_size_max == 1 << 18
+    topic = host.create("t")
+    large.put(batch_of(b"x" * 200_000), topic)
+    small.put(batch_of(b"y"), topic)
+    host.until(lambda: host.values() == [b"x" * 200_000, b"y"] or len(host.values()) == 2)
+    assert sorted(map(len, host.values())) == [1, 200_000]
+    host.remove()
+
+
+def test_without_memory_or_descriptors_there_is_no_ring_and_the_program_is_told(host, monkeypatch):
+    guest = host.visit()
+
+    def refused(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ring_host.WorkerRing, "make", refused)
+        answer, _ = guest.ask_for_ring()
+        assert answer["error_code"] == 56 and "Cannot allocate memory" in answer["error_message"]
+    before = descriptor_count()
+    with monkeypatch.context() as patch:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        patch.setattr(ring_host, "DESCRIPTORS_RESERVED", most)
+        answer, _ = guest.ask_for_ring()
+        assert answer["error_code"] == 56 and "ulimit -n" in answer["error_message"]
+    assert descriptor_count() == before
+    assert host.door.rings.size == 0
+    guest.attach()
+
+
+def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(host):
+    topic = host.create("t")
+    guest = host.visit()
+    (connection,) = host.door.listener.connections
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    asked = 0
+    while not connection.waits:
+        guest.say(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
+        if asked != 1:
+            guest.ask(topic)
+        asked += 1
+        host.reactor.tick(0)
+    assert host.door.rings.rings
+    while not guest.ring:
+        answer, descriptors = guest.hear()
+        if answer.kind is local.ATTACHED:
+            guest.ring = ProducerRing(descriptors)
+    guest.put(batch_of(b"v"), topic)
+    assert guest.acked()[0][1] == 0
+
+
+def test_nothing_is_left_open_when_programs_have_gone(host):
+    topic = host.create("t")
+    host.append("t", [1])
+    host.visit().close()
+    host.until(lambda: not host.door.listener.connections)
+    before = descriptor_count()
+    for _ in range(5):
+        guest = host.visit()
+        guest.attach()
+        guest.put(batch_of(b"v"), topic)
+        guest.acked()
+        guest.read(topic)
+        guest.close()
+    host.until(lambda: not host.door.listener.connections and not host.door.rings.rings)
+    assert descriptor_count() == before
+
+
+def test_a_program_waits_on_a_descriptor_and_is_woken(host):
+    topic = host.create("t")
+    guest = host.visit()
+    ring = guest.attach()
+    assert ring.writer.rest()
+    guest.put(batch_of(b"v"), topic)
+    waiting = select.poll()
+    waiting.register(ring.fileno(), select.POLLIN)
+    host.until(lambda: bool(waiting.poll(0)))
+    ring.clear()
+    ring.writer.woke()
+    assert len(guest.take_acks()) == 1

@@ -1,0 +1,497 @@
+"""What comes through a ring is appended, answered and refused as what comes over TCP is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkalite.broker import ring_host
+from kafkalite.broker.ring_host import FRAMES_PER_TICK, NET_MS, NET_MS_MAX
+from kafkalite.broker.security import Operation
+from kafkalite.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopicException,
+    InvalidTxnState,
+    MessageTooLarge,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from kafkalite.storage.disk import DiskFailed
+from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingFault
+from tests.broker.visiting import Guest, Host, batch_of
+from tests.handlers.denying import Denying
+from tests.handlers.grouping import find
+
+OK = 0
+NOTHING = (-1, -1, -1)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "data", **{"native.ring.bytes": str(1 << 20)})
+    made.topic = made.create("t")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def guest(host: Host) -> Guest:
+    """A producer with a ring."""
+    made = host.visit()
+    made.attach()
+    return made
+
+
+def delete(host: Host, topic: str) -> None:
+    host.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
+
+
+# -- appended and answered -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_batch_is_appended_and_answered_with_its_offset(host, guest, acks):
+    first = guest.put(batch_of(b"a", b"b"), host.topic, acks=acks)
+    second = guest.put(batch_of(b"c"), host.topic, acks=acks)
+    assert guest.acked(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
+    assert host.values() == [b"a", b"b", b"c"]
+
+
+def test_with_acks_0_nothing_is_answered_when_all_is_well(host, guest):
+    guest.put(batch_of(b"a"), host.topic, acks=0)
+    told = guest.put(batch_of(b"b"), host.topic)
+    assert guest.acked() == [(told, OK, 1, -1, 0)]
+    assert host.values() == [b"a", b"b"]
+
+
+def test_a_topic_that_stamps_its_records_says_when(host, guest):
+    topic = host.create("stamped", message_timestamp_type="LogAppendTime")
+    told = guest.put(batch_of(b"v"), topic)
+    assert guest.acked() == [(told, OK, 0, host.clock.wall_ms(), 0)]
+
+
+def test_it_is_counted_as_what_comes_over_tcp_is(host, guest):
+    batch = batch_of(b"a", b"b")
+    guest.put(batch, host.topic)
+    guest.put(batch + batch, host.topic)
+    guest.acked(2)
+    traffic = host.node.replicas.traffic["t"]
+    assert (traffic.produces, traffic.messages_in, traffic.bytes_in) == (2, 2, len(batch))
+    assert traffic.failed_produces == 1
+
+
+def test_a_reader_who_waits_is_woken_by_it(host, guest):
+    reader = host.visit()
+    reader.ask(host.topic, wait_ms=60_000)
+    host.until(lambda: host.node.replicas.purgatory.size == 1)
+    guest.put(batch_of(b"v"), host.topic)
+    assert reader.granted()["end_offset"] == 1
+
+
+def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, guest):
+    """However a ring ended, what was in it may be sent again by the other road."""
+    batch = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
+    guest.put(batch, host.topic, acks=0)
+    host.until(lambda: host.values() == [b"once"])
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+    answer = host.ask(PRODUCE, 9, acks=-1, timeout_ms=1_000, topic_data=topics)
+    entry = answer.responses[0].partition_responses[0]
+    assert (entry.error_code, entry.base_offset, host.values()) == (OK, 0, [b"once"])
+
+
+def test_a_batch_that_fills_a_frame_goes_through_and_none_is_larger(host, guest):
+    room = guest.ring.writer.frame_size_max - 48
+    value = b"x" * (room - len(batch_of(b"x" * (room - 200))) + room - 200)
+    assert len(batch_of(value)) == room
+    guest.put(batch_of(value), host.topic)
+    assert guest.acked()[0][1] == OK
+    with pytest.raises(ValueError):
+        guest.ring.writer.reserve(room + 1)
+
+
+# -- acks=-1 -------------------------------------------------------------------------------------
+
+
+def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, guest):
+    topic = host.create("safe", durability="fsync")
+    partition = host.node.replicas.leader("safe", 0)
+    guest.put(batch_of(b"v"), topic, acks=-1)
+    acked = []
+
+    def is_acked() -> bool:
+        acked.extend(guest.take_acks())
+        assert not acked or partition.high_watermark == 1
+        return bool(acked)
+
+    host.until(is_acked)
+    assert acked[0][1:3] == (OK, 0)
+    assert host.node.replicas.purgatory.size == 0
+
+
+def test_acks_1_does_not_wait_for_the_disk(host, guest, monkeypatch):
+    topic = host.create("safe", durability="fsync")
+    monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
+    guest.put(batch_of(b"v"), topic, acks=1)
+    assert guest.acked()[0][1:3] == (OK, 0)
+    assert host.node.replicas.leader("safe", 0).high_watermark == 0
+
+
+@pytest.fixture
+def stuck(host, guest, monkeypatch):
+    """A batch that was appended and whose flush never comes."""
+    topic = host.create("safe", durability="fsync")
+    with monkeypatch.context() as patch:
+        patch.setattr(host.node.flusher, "submit", lambda flushes: None)
+        number = guest.put(batch_of(b"v"), topic, acks=-1, timeout_ms=5_000)
+        host.until(lambda: host.node.replicas.purgatory.size == 1)
+        yield number
+
+
+def test_when_the_time_is_up_the_producer_is_told(host, guest, stuck):
+    assert guest.take_acks() == []
+    host.clock.advance(5_000)
+    assert guest.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
+    assert host.door.rings.errors == {RequestTimedOut.code: 1}
+
+
+def test_a_producer_that_goes_is_waited_for_no_more(host, guest, stuck):
+    guest.close()
+    host.until(lambda: not host.door.rings.rings)
+    assert host.node.replicas.purgatory.size == 0
+    host.clock.advance(5_000)
+    host.reactor.tick(0)
+
+
+# -- refused -------------------------------------------------------------------------------------
+
+
+def refusals(host):
+    good = batch_of(b"v")
+    foul = bytearray(good)
+    foul[-1] ^= 1
+    return {
+        "unknown topic": (good, bytes(15) + b"x", {}, UnknownTopicId),
+        "unknown partition": (good, host.topic, {"partition": 9}, UnknownTopicOrPartition),
+        "no partition": (good, host.topic, {"partition": -1}, UnknownTopicOrPartition),
+        "acks": (good, host.topic, {"acks": 2}, InvalidRequiredAcks),
+        "acks below": (good, host.topic, {"acks": -2}, InvalidRequiredAcks),
+        "crc": (bytes(foul), host.topic, {}, CorruptMessage),
+        "empty": (b"", host.topic, {}, InvalidRecord),
+        "short": (b"x", host.topic, {}, InvalidRecord),
+        "two batches": (good + good, host.topic, {}, InvalidRecord),
+        "too large": (batch_of(b"x" * 2_000), host.create("s", max_message_bytes="1000"), {},
+                      MessageTooLarge),
+        "epoch": (batch_of(b"v", producer_id=5, producer_epoch=-1, base_sequence=0), host.topic,
+                  {}, InvalidRecord),
+        "transactional": (batch_of(b"v", producer_id=5, producer_epoch=0, base_sequence=0,
+                                   transactional=True), host.topic, {}, InvalidTxnState),
+    }  # fmt: skip
+
+
+NAMES = ["unknown topic", "unknown partition", "no partition", "acks", "acks below", "crc", "empty",
+         "short", "two batches", "too large", "epoch", "transactional"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, guest, name):
+    batch, topic, how, fault = refusals(host)[name]
+    refused = guest.put(batch, topic, **how)
+    good = guest.put(batch_of(b"good"), host.topic)
+    assert guest.acked(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
+    assert host.values() == [b"good"]
+    assert host.door.rings.errors == {fault.code: 1}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("acks")])
+def test_with_acks_0_a_refusal_is_told_all_the_same(host, guest, name):
+    batch, topic, how, fault = refusals(host)[name]
+    refused = guest.put(batch, topic, acks=0, **how)
+    assert guest.acked() == [(refused, fault.code, *NOTHING)]
+
+
+def test_who_may_not_write_writes_nothing(host, guest):
+    host.node.authorizer = Denying(Operation.WRITE)
+    other = host.visit()
+    other.attach()
+    other.put(batch_of(b"v"), host.topic)
+    assert other.acked()[0][1] == TopicAuthorizationFailed.code
+    assert host.values() == []
+
+
+def test_an_internal_topic_is_the_brokers_own(host):
+    find(host)
+    topic = host.node.image.topics["__consumer_offsets"].topic_id
+    guest, admin = host.visit(), host.visit(client_id="__admin_client")
+    for each in (guest, admin):
+        each.attach()
+        each.put(batch_of(b"v"), topic)
+    assert guest.acked()[0][1] == InvalidTopicException.code
+    assert admin.acked()[0][1] == OK
+
+
+def test_a_topic_deleted_while_rings_are_attached_is_unknown_from_then_on(host, guest):
+    guest.put(batch_of(b"v"), host.topic)
+    guest.acked()
+    delete(host, "t")
+    refused = guest.put(batch_of(b"w"), host.topic)
+    assert guest.acked(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
+
+
+def test_a_topic_deleted_while_a_batch_of_it_waits_for_the_disk_answers_that(
+    host, guest, monkeypatch
+):
+    topic = host.create("safe", durability="fsync")
+    monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
+    number = guest.put(batch_of(b"v"), topic, acks=-1)
+    host.until(lambda: host.node.replicas.purgatory.size == 1)
+    partition = host.node.replicas.leader("safe", 0)
+    host.node.replicas.remove(partition)
+    assert guest.acked() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
+
+
+def test_a_partition_led_elsewhere_by_now_says_so(host, guest):
+    partition = host.node.replicas.leader("t", 0)
+    moved = []
+    host.node.replicas.retire(partition, lambda: moved.append(True))
+    refused = guest.put(batch_of(b"v"), host.topic)
+    assert guest.acked() == [(refused, NotLeaderOrFollower.code, *NOTHING)]
+    assert moved
+
+
+# -- shares and turns ----------------------------------------------------------------------------
+
+
+def test_rings_have_a_share_a_tick_each_and_take_turns(host):
+    guests = [host.visit() for _ in range(3)]
+    topics = [host.create(f"t{number}") for number in range(3)]
+    for guest in guests:
+        guest.attach()
+    for _ in range(3):
+        host.reactor.tick(0)
+    for guest, topic in zip(guests, topics, strict=True):
+        for _ in range(FRAMES_PER_TICK + 10):
+            guest.put(batch_of(b"v"), topic)
+    host.reactor.tick(0)
+    assert [len(host.values(f"t{n}")) for n in range(3)] == [FRAMES_PER_TICK] * 3
+    host.reactor.tick(0)
+    assert [len(host.values(f"t{n}")) for n in range(3)] == [FRAMES_PER_TICK + 10] * 3
+
+
+def test_large_frames_have_a_share_in_bytes(host, guest, monkeypatch):
+    monkeypatch.setattr(ring_host, "SIZE_PER_TICK", 100_000)
+    host.reactor.tick(0)
+    for _ in range(5):
+        guest.put(batch_of(b"x" * 60_000), host.topic)
+    host.reactor.tick(0)
+    assert len(host.values()) == 2
+    guest.acked(5)
+
+
+def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, guest):
+    """As many answers as the lane holds are owed; what more it commits stays in its ring."""
+    batch = batch_of(b"v")
+    for _ in range(1_024):
+        guest.put(batch, host.topic)
+        host.reactor.tick(0)
+    more = guest.put(batch, host.topic)
+    for _ in range(10):
+        host.clock.advance(NET_MS)
+        host.reactor.tick(0)
+    assert len(host.values()) == 1_024
+    acks = guest.acked(1_025)
+    assert acks[-1][0] == more and len(host.values()) == 1_025
+
+
+def test_a_full_ring_is_emptied_and_its_producer_woken(host, guest):
+    batch = batch_of(b"x" * 100_000)
+    writer = guest.ring.writer
+    count = 0
+    while (room := writer.reserve(len(batch))) is not None:
+        room[:] = batch
+        writer.commit(host.topic, 0, count, 0, 0, len(batch))
+        count += 1
+    assert writer.rest()
+    guest.ring.wake_worker()
+    woken = guest.ring.fileno()
+    host.until(lambda: _readable(woken))
+    guest.ring.clear()
+    host.until(lambda: len(host.values()) == count)
+    assert writer.reserve(len(batch)) is not None
+
+
+def _readable(descriptor: int) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
+    host.reactor.tick(0)
+    host.reactor.tick(0)
+    batch = batch_of(b"v")
+    room = guest.ring.writer.reserve(len(batch))
+    room[:] = batch
+    assert guest.ring.writer.commit(host.topic, 0, 1, 1, 0, len(batch)), "it does not sleep"
+    for _ in range(5):
+        host.reactor.tick(0)
+    assert host.values() == []
+    host.clock.advance(NET_MS)
+    assert guest.acked()[0][:2] == (1, OK)
+    assert host.door.rings.counts["found_late"] == 1
+
+
+def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
+    """And as often as ever once something has come."""
+
+    def looks(span_ms: int) -> int:
+        seen = []
+        for ring in host.door.rings.rings:
+            ring.look = lambda: seen.append(1)
+        for _ in range(span_ms):
+            host.clock.advance(1)
+            host.reactor.tick(0)
+        for ring in host.door.rings.rings:
+            del ring.look
+        return len(seen)
+
+    looks(1_000)
+    assert looks(10 * NET_MS_MAX) == 10
+    guest.put(batch_of(b"v"), host.topic)
+    guest.acked()
+    assert looks(NET_MS_MAX + NET_MS) >= 2
+
+
+def test_nobody_looks_while_there_is_no_ring(host):
+    guest = host.visit()
+    assert host.door.rings._net is None
+    guest.attach()
+    assert host.door.rings._net is not None
+    guest.close()
+    host.until(lambda: not host.door.rings.rings)
+    host.clock.advance(NET_MS)
+    host.reactor.tick(0)
+    assert host.door.rings._net is None
+
+
+# -- leaving -------------------------------------------------------------------------------------
+
+
+def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
+    """Its count full, its flags changed, read empty under the node: it is served all the same."""
+    guest = host.visit()
+    _, descriptors = guest.ask_for_ring()
+    event = os.dup(descriptors[2])
+    guest.ring = ProducerRing(descriptors)
+    fcntl.fcntl(event, fcntl.F_SETFL, 0)
+    for number in range(3 * FRAMES_PER_TICK):
+        guest.put(batch_of(b"v"), host.topic)
+        if number % 2:
+            with contextlib.suppress(BlockingIOError):
+                os.preadv(event, [bytearray(8)], -1, os.RWF_NOWAIT)
+        else:
+            fcntl.fcntl(event, fcntl.F_SETFL, os.O_NONBLOCK)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(event, 2**64 - 2)
+            fcntl.fcntl(event, fcntl.F_SETFL, 0)
+        host.reactor.tick(0)
+        host.clock.advance(1)
+    os.close(event)
+    host.clock.advance(NET_MS_MAX)  # a wake-up that the producer took away is its own
+    assert len(guest.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
+
+
+def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
+    """What came whole before is appended; of what breaks the layout nothing is."""
+    guest = host.visit()
+    _, descriptors = guest.ask_for_ring()
+    ring = os.dup(descriptors[0])
+    guest.ring = ProducerRing(descriptors)
+    batch = batch_of(b"v")
+    guest.put(batch, host.topic)
+    next_frame = FRAMES_POSITION + (48 + len(batch) + 7) // 8 * 8
+    os.pwrite(ring, (7).to_bytes(4, "little"), next_frame)
+    os.close(ring)
+    assert guest.is_left()
+    assert host.values() == [b"v"]
+    assert host.door.rings.left == {"violation": 1}
+    assert host.door.rings.size == 0 and not host.door.rings.rings
+    assert caplog.text.count(f"its ring is left: {REASONS[1]}") == 1
+    other = host.visit()
+    other.attach()
+    other.put(batch_of(b"w"), host.topic)
+    assert other.acked()[0][1:3] == (OK, 1)
+
+
+def test_what_a_producer_had_committed_when_it_went_is_taken(host, guest):
+    for _ in range(3 * FRAMES_PER_TICK):
+        guest.put(batch_of(b"v"), host.topic, acks=0)
+    guest.close()
+    host.until(lambda: not host.door.rings.rings)
+    assert len(host.values()) == 3 * FRAMES_PER_TICK
+    assert host.door.rings.size == 0
+
+
+def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(host, guest):
+    """Whoever keeps the memory after the lease has ended is not served by it."""
+    guest.socket.close()
+    batch = batch_of(b"x" * 100_000)
+    for count in range(1_000):
+        if not host.door.rings.rings:
+            break
+        room = guest.ring.writer.reserve(len(batch))
+        if room is not None:
+            room[:] = batch
+            guest.ring.writer.commit(host.topic, 0, count, 0, 0, len(batch))
+        host.reactor.tick(0)
+    assert not host.door.rings.rings
+    assert len(host.values()) <= (1 << 20) // 100_000 + 2
+
+
+def test_a_node_that_ends_leaves_its_rings(host, guest):
+    guest.put(batch_of(b"v"), host.topic)
+    host.restart()
+    host.until(lambda: _readable(guest.ring.fileno()))
+    with pytest.raises(RingFault):
+        while True:
+            guest.ring.clear()
+    again = host.visit()
+    again.attach()
+    again.put(batch_of(b"w"), host.topic)
+    assert again.acked()[0][1] == OK
+
+
+def test_a_fault_of_ours_ends_that_ring_only(host, guest, monkeypatch):
+    other = host.visit()
+    other.attach()
+    monkeypatch.setattr(
+        ring_host, "append", lambda node, caller, acks, *rest: 1 // (acks - 1) or None
+    )
+    guest.put(batch_of(b"v"), host.topic, acks=1)
+    assert guest.is_left()
+    assert host.door.rings.left == {"fault": 1}
+    monkeypatch.undo()
+    other.put(batch_of(b"v"), host.topic)
+    assert other.acked()[0][1] == OK
+
+
+def test_a_disk_that_failed_ends_the_process_as_over_tcp(host, guest, monkeypatch):
+    def failing(*_):
+        raise DiskFailed("the disk is gone")
+
+    monkeypatch.setattr(ring_host, "append", failing)
+    guest.put(batch_of(b"v"), host.topic)
+    with pytest.raises(DiskFailed):
+        guest.acked()

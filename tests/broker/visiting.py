@@ -1,0 +1,242 @@
+"""A program of the same host, as plain sockets and a ring make one, at the door of a node: one that
+runs in this process, tick by tick, or a broker's."""
+
+from __future__ import annotations
+
+import array
+import gc
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kafkalite.protocol.schemas import local
+from kafkalite.protocol.schemas.local import Record, read_packet, write_packet
+from kafkalite.records.batch import Record as Row
+from kafkalite.records.batch import batches, build
+from kafkalite.transport.ring import ProducerRing
+from kafkalite.transport.run_directory import local_path
+from tests.handlers.conftest import InProcess
+
+Until = Callable[[Callable[[], bool]], object]
+
+DESCRIPTORS_MAX = 8
+READ = {
+    "partition": 0, "leader_epoch": -1, "offset": 0, "size_max": 1 << 20, "isolation_level": 0,
+    "wait_ms": 0,
+}  # fmt: skip
+
+
+class Host(InProcess):
+    """A node that programs of this host may visit."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        # A socket's path is short, and where tests have their files may be deep.
+        self.run_directory = Path(tempfile.mkdtemp(prefix="kl-", dir="/tmp"))
+        self.guests: list[Guest] = []
+        super().__init__(directory, **settings)
+
+    def open(self) -> None:
+        super().open()
+        self.node.serve_locally(self.run_directory)
+
+    @property
+    def door(self) -> Any:
+        """The node's door, which is open."""
+        assert self.node.local_door is not None
+        return self.node.local_door
+
+    @property
+    def path(self) -> Path:
+        return local_path(self.run_directory, self.node.node_id)
+
+    def remove(self) -> None:
+        for guest in self.guests:
+            guest.close()
+        self.close()
+        shutil.rmtree(self.run_directory, ignore_errors=True)
+
+    def guest(self) -> Guest:
+        """A program that has not said anything yet."""
+        self.guests.append(Guest(self.path, self.until, self.node.cluster_id))
+        return self.guests[-1]
+
+    def visit(self, **hello: Any) -> Guest:
+        """A program that has been welcomed."""
+        guest = self.guest()
+        assert guest.hello(**hello).fields["error_code"] == 0
+        return guest
+
+    def values(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+        """What the log holds."""
+        log = self.node.replicas.leader(topic, partition).log
+        values: list[bytes | None] = []
+        offset = log.log_start_offset
+        while (found := log.read(offset, 64 << 20, log.end_offset)) is not None:
+            rows = [row for batch in batches(found.read()) for row in batch]
+            values += [row.value for row in rows]
+            offset += len(rows)
+        return values
+
+
+class Guest:
+    """One program's connection, its ring, and the files it was given."""
+
+    def __init__(self, path: Path, until: Until, cluster_id: str, node_id: int = 0) -> None:
+        self.until = until
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self.socket.setblocking(False)
+        self.files: dict[int, int] = {}
+        self.ring: ProducerRing | None = None
+        self.acks: list[tuple[int, int, int, int, int]] = []
+        self.ids = itertools.count()
+        self.ended = False
+
+    def say(self, packet: bytes | Record) -> None:
+        self.socket.send(packet if isinstance(packet, bytes) else write_packet(packet))
+
+    def heard(self) -> tuple[Record, list[int]] | None:
+        """What has come, if anything; `ended` when there will be nothing more."""
+        descriptors = array.array("i")
+        room = socket.CMSG_LEN(DESCRIPTORS_MAX * descriptors.itemsize)
+        try:
+            packet, ancillary, flags, _ = self.socket.recvmsg(local.PACKET_SIZE_MAX, room)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            packet, ancillary, flags = b"", [], 0
+        if not packet:
+            self.ended = True
+            return None
+        assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+        for _, _, sent in ancillary:
+            descriptors.frombytes(sent)
+        return read_packet(packet), list(descriptors)
+
+    def hear(self) -> tuple[Record, list[int]]:
+        """The next packet, waited for."""
+        found: list[tuple[Record, list[int]]] = []
+
+        def came() -> bool:
+            heard = self.heard()
+            if heard is not None:
+                found.append(heard)
+            return bool(found) or self.ended
+
+        self.until(came)
+        assert found, "the connection ended"
+        return found[0]
+
+    def is_left(self) -> bool:
+        """Whether the node ends this connection without another word, soon."""
+
+        def ends() -> bool:
+            assert self.heard() is None
+            return self.ended
+
+        self.until(ends)
+        return True
+
+    def hello(self, **hello: Any) -> Record:
+        said = {
+            "cluster_id": self.cluster_id, "node_id": self.node_id, "client_id": "guest",
+        }  # fmt: skip
+        self.say(local.HELLO(**(said | hello)))
+        return self.hear()[0]
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def ask_for_ring(self) -> tuple[dict[str, Any], list[int]]:
+        self.say(local.ATTACH(request_id=next(self.ids)))
+        answer, descriptors = self.hear()
+        assert answer.kind is local.ATTACHED
+        return answer.fields, descriptors
+
+    def attach(self) -> ProducerRing:
+        answer, descriptors = self.ask_for_ring()
+        assert answer["error_code"] == 0, answer["error_message"]
+        self.ring = ProducerRing(descriptors)
+        return self.ring
+
+    def put(
+        self, batch: bytes, topic_id: bytes, *, partition: int = 0, acks: int = 1,
+        timeout_ms: int = 30_000,
+    ) -> int:  # fmt: skip
+        """Commit a frame, and wake the node if it sleeps; the frame's correlation."""
+        assert self.ring is not None
+        correlation = next(self.ids)
+        room = self.ring.writer.reserve(len(batch))
+        assert room is not None, "the ring is full"
+        room[:] = batch
+        if self.ring.writer.commit(
+            topic_id, partition, correlation, acks, timeout_ms, len(batch)
+        ):
+            self.ring.wake_worker()
+        return correlation
+
+    def take_acks(self) -> list[tuple[int, int, int, int, int]]:
+        assert self.ring is not None
+        self.acks += self.ring.take_acks()
+        return self.acks
+
+    def acked(self, count: int = 1) -> list[tuple[int, int, int, int, int]]:
+        """So many answers, waited for; all that have come by then."""
+        self.until(lambda: len(self.take_acks()) >= count)
+        return self.acks
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def ask(self, topic_id: bytes, **read: Any) -> int:
+        """Say READ; its number."""
+        number = next(self.ids)
+        self.say(local.READ(request_id=number, topic_id=topic_id, **(READ | read)))
+        return number
+
+    def granted(self) -> dict[str, Any]:
+        """The next answer to a READ; its descriptor, if there is one, is kept under its number."""
+        answer, descriptors = self.hear()
+        assert answer.kind is local.GRANTED
+        grant = answer.fields
+        assert len(descriptors) == grant["fresh"]
+        if grant["fresh"]:
+            assert grant["file"] not in self.files, "a number was given twice"
+            self.files[grant["file"]] = descriptors[0]
+        return grant
+
+    def read(self, topic_id: bytes, **read: Any) -> dict[str, Any]:
+        self.ask(topic_id, **read)
+        return self.granted()
+
+    def content(self, grant: dict[str, Any]) -> bytes:
+        """What was granted, read from the file."""
+        return os.pread(self.files[grant["file"]], grant["size"], grant["position"])
+
+    def close(self) -> None:
+        self.socket.close()
+        if self.ring is not None:
+            self.ring.close()
+        for descriptor in self.files.values():
+            os.close(descriptor)
+        self.files.clear()
+
+
+def descriptor_count() -> int:
+    """How many are open in this process, but for those of garbage."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def batch_of(*values: bytes, **more: Any) -> bytes:
+    """A batch with these values."""
+    return bytes(build([Row(timestamp=1_000, value=value) for value in values], **more))

@@ -1,0 +1,164 @@
+"""A broker made of a table: what it says to each request, true or not.
+
+    with Impostor({METADATA: lambda asked: {"brokers": [...]}}) as there:
+        Cluster(producer_settings(there.address, {}))
+
+An answer is fields, written in the version that was asked; or bytes, which go out as they are; or
+None, and it keeps silent.  Raising Hangup closes the connection.  Without another word for it
+ApiVersions is answered truly: with what is in the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+from kafkalite.protocol.frame import read_header, response_header
+from kafkalite.protocol.schema import BY_KEY, Api, Fields
+from kafkalite.protocol.schemas.cluster import API_VERSIONS
+
+
+class Hangup(Exception):
+    """Close the connection instead of answering."""
+
+
+class Asked(NamedTuple):
+    """A request, and the number of the connection that it came over."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Fields
+    connection: int
+
+
+Answer = Callable[[Asked], dict[str, Any] | bytes | None]
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+class Impostor:
+    """Listens from its making on."""
+
+    def __init__(
+        self,
+        answers: Mapping[Api, Answer] = {},
+        versions: Mapping[Api, tuple[int, int]] = {},
+        port: int = 0,
+    ) -> None:
+        self.answers = {API_VERSIONS: self.versions_served, **answers}
+        self.versions = {api: versions.get(api, api.versions) for api in self.answers}
+        self.asked: list[Asked] = []
+        self.accepted = 0
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._connections: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self._listener.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join()
+        for connection in self._connections:
+            connection.close()
+
+    def hang_up(self) -> None:
+        """End the connections there are; others are taken as before."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def count(self, api: Api) -> int:
+        """How often something was asked."""
+        return sum(asked.api is api for asked in self.asked)
+
+    def versions_served(self, asked: Asked) -> dict[str, Any]:
+        return {
+            "api_keys": [
+                {"api_key": api.key, "min_version": low, "max_version": high}
+                for api, (low, high) in self.versions.items()
+            ]
+        }
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.accepted += 1
+                self._connections.append(connection)
+                thread = threading.Thread(target=self._serve, args=(connection, self.accepted))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        try:
+            with connection.makefile("rb") as stream, contextlib.suppress(OSError, Hangup):
+                while len(size := stream.read(4)) == 4:
+                    frame = stream.read(int.from_bytes(size, "big"))
+                    answer = self._answer(frame, number)
+                    if answer is not None:
+                        connection.sendall(answer)
+        finally:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, frame: bytes, number: int) -> bytes | None:
+        header = read_header(frame)
+        api = BY_KEY[header.api_key]
+        body = api.request.read(header.version, frame, header.body_position)
+        asked = Asked(api, header.version, header.correlation_id, header.client_id, body, number)
+        self.asked.append(asked)
+        said = self.answers[api](asked)
+        return answer_of(asked, said) if isinstance(said, dict) else said
+
+
+def answer_of(asked: Asked, fields: dict[str, Any]) -> bytes:
+    """An answer as it goes over the wire."""
+    flexible = asked.api.response_header_flexible(asked.version)
+    content = asked.api.response.write(asked.version, fields)
+    return framed(response_header(asked.correlation_id, flexible) + content)
+
+
+def metadata(
+    nodes: Mapping[int, int],
+    topics: Mapping[str, Mapping[int, tuple[int, int]]] = {},
+    cluster_id: str = "cluster",
+) -> dict[str, Any]:
+    """What METADATA says: ports by node; leaders with their epochs by topic and partition."""
+    return {
+        "cluster_id": cluster_id,
+        "brokers": [
+            {"node_id": node_id, "host": "127.0.0.1", "port": port}
+            for node_id, port in nodes.items()
+        ],
+        "topics": [
+            {
+                "name": name,
+                "topic_id": name.encode().ljust(16, b"."),
+                "partitions": [
+                    {"partition_index": index, "leader_id": leader, "leader_epoch": epoch}
+                    for index, (leader, epoch) in partitions.items()
+                ],
+            }
+            for name, partitions in topics.items()
+        ],
+    }

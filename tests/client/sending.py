@@ -1,0 +1,207 @@
+"""A Sender without a thread, a socket or a ring: its lane is a list, and its broker is a model.
+
+The model judges as a broker does, by the very ProducerStateManager that the broker has, and may be
+told to lose answers, to refuse, or to lose a lane with what is in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from kafkalite._ext.ring import HEADER_SIZE
+from kafkalite.client.accumulator import Accumulator, Topic
+from kafkalite.client.batch import NOBODY, Batch, Identity
+from kafkalite.client.line import Line
+from kafkalite.client.native import Answer, RingLane
+from kafkalite.client.node import Node
+from kafkalite.client.sender import Sender
+from kafkalite.client.settings import producer_settings
+from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.errors import KafkaError
+from kafkalite.records.batch import RecordBatch
+from kafkalite.storage.disk import Disk
+from kafkalite.storage.producer_state import ProducerStateManager
+
+NODE = 1
+
+
+class ModelBroker:
+    """One partition: its log, and who wrote to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log: list[bytes] = []
+        self.producers = ProducerStateManager(directory, Disk())
+
+    def append(self, written: bytes) -> tuple[int, int]:
+        """(error code, base offset) of a batch."""
+        batch = RecordBatch(written)
+        header = batch.header
+        if header.producer_id >= 0:
+            try:
+                known = self.producers.judge(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.last_offset_delta,
+                )
+            except KafkaError as fault:
+                return fault.code, -1
+            if known is not None:
+                return 0, known.base_offset
+        base_offset = len(self.log)
+        self.log += [record.value or b"" for record in batch]
+        if header.producer_id >= 0:
+            self.producers.replay(
+                base_offset, header.last_offset_delta, 0, header.max_timestamp,
+                header.producer_id, header.producer_epoch, header.base_sequence,
+            )  # fmt: skip
+        return 0, base_offset
+
+
+class NoRing:
+    """Where a RingLane looks for its ring."""
+
+    class writer:
+        frame_size_max = (1 << 20) + HEADER_SIZE
+
+        @staticmethod
+        def woke() -> None: ...
+
+    @staticmethod
+    def fileno() -> int:
+        return -1
+
+    @staticmethod
+    def close() -> None: ...
+
+
+class ListLane(RingLane):
+    """A lane whose ring is a list of frames."""
+
+    def __init__(self) -> None:
+        super().__init__(NODE, NoRing(), NoRing(), 30_000)  # type: ignore[arg-type]
+        self.frames: deque[tuple[Batch, bytes]] = deque()
+        self.came: list[Answer] = []
+        self._room = bytearray(1 << 20)
+        self.frames_max = 1_000
+
+    def reserve(self, size: int) -> memoryview | None:
+        self.full = len(self.frames) >= self.frames_max
+        return None if self.full else memoryview(self._room)[:size]
+
+    def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
+        batch.sent_s = now_s
+        self.frames.append((batch, bytes(self._room[:size])))
+
+    def answers(self) -> list[Answer]:
+        came, self.came = self.came, []
+        return came
+
+    def rest(self) -> bool:
+        return True
+
+    def woke(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Harness:
+    """One topic of one partition, and hands to move things with."""
+
+    def __init__(self, directory: Path, **keywords: Any) -> None:
+        words = {"retry.backoff.ms": 0, "retry.backoff.max.ms": 0, "linger.ms": 0} | keywords
+        settings = producer_settings(None, words)
+        self.broker = ModelBroker(directory)
+        self.accumulator = Accumulator(int(keywords.get("batch.size", 200)), 0.0, 1 << 20, 1 << 20)
+        self.topics: dict[str, Any] = {}
+        cluster: Any = None
+        self.sender = Sender(settings, cluster, self.accumulator, self.topics)
+        topic = self.topics["t"] = Topic("t", self.sender)
+        self.sender.learn(topic, TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0)}))
+        self.line: Line = topic.lines[0]
+        self.node: Node = self.sender.nodes[NODE]
+        self.node.ring_tried = True
+        self.node.ring = self.lane = ListLane()
+        self.ids = itertools.count(1)
+        self.batches: list[Batch] = []
+        self.sent: list[tuple[bytes, Batch]] = []
+        self.identify()
+
+    def close(self) -> None:
+        self.sender.close()
+
+    def identify(self) -> None:
+        """What the background thread does when there is no identity."""
+        if self.sender.numbered and self.sender.identity == NOBODY:
+            self.sender.identity = Identity(next(self.ids), 0)
+
+    def gather(self, value: bytes) -> None:
+        """Append a record to the open batch, in another one when it does not fit."""
+        while True:
+            batch = self.line.open_batch
+            if batch is not None and batch.content.builder.append(None, value, None, 1) >= 0:
+                self.sent.append((value, batch))
+                return
+            assert self.sender.turn(self.sender.open_line, self.line, batch, 200)
+            if self.line.open_batch not in self.batches and self.line.open_batch is not None:
+                self.batches.append(self.line.open_batch)
+
+    def begin(self) -> None:
+        """Have a first batch written, as each line does before it sends several at a time."""
+        self.gather(b"the first")
+        self.finish()
+        self.sent.clear()
+        self.batches.clear()
+
+    @property
+    def log(self) -> list[bytes]:
+        """What the broker wrote since."""
+        return [value for value in self.broker.log if value != b"the first"]
+
+    def push(self) -> None:
+        self.identify()
+        self.sender.turn(self.sender.push, self.line)
+
+    def serve(self, code: int = 0, *, written: bool = True, answered: bool = True) -> bool:
+        """Have the broker take a frame; with a code it says that, having written it or not."""
+        if not self.lane.frames:
+            return False
+        batch, frame = self.lane.frames.popleft()
+        told, base_offset = self.broker.append(frame) if written else (code, -1)
+        if told == 0 and code:
+            told, base_offset = code, -1
+        if answered:
+            self.lane.came.append(Answer(batch, told, base_offset, -1))
+        return True
+
+    def hear(self) -> None:
+        """Take in the answers there are."""
+        self.identify()
+        self.sender.turn(self.sender.take, self.node, time.monotonic())
+
+    def lose(self) -> None:
+        """The lane ends, with what is in it; there is another at once."""
+        lost = self.lane
+        self.lane = ListLane()
+        self.sender.turn(self._lost, lost)
+        self.push()
+
+    def _lost(self, lost: ListLane) -> None:
+        lane_batches = [batch for batch in self.line.batches if batch.lane is lost]
+        self.sender.settle_all(lost.answers(), 0.0)
+        self.node.ring = self.lane
+        self.sender.again_all(lane_batches, NODE)
+
+    def finish(self) -> None:
+        """Let everything come to its end, with nothing going wrong any more."""
+        for _ in range(1_000):
+            self.push()
+            self.serve()
+            self.hear()
+            if not self.line.batches:
+                return
+        raise AssertionError(f"it goes on for ever: {self.line}, {self.line.batches}")

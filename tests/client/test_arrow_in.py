@@ -1,0 +1,248 @@
+"""Tables of every kind become the columns that records are written from, or are refused by name."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext.record_writer import encode_columns, seal
+from kafkalite.client.arrow_in import columns_of
+from kafkalite.records.batch import RecordBatch
+
+RUNS = settings(max_examples=100, deadline=None)
+NOW = 1_700_000_000_000
+PAIRS = pa.struct({"key": pa.string(), "value": pa.binary()})
+FIELD = st.none() | st.text(max_size=20).map(str.encode)
+TEXTS = [
+    pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(),
+    pa.string_view(),
+]  # fmt: skip
+
+
+def rows_of(rows):
+    """What a consumer will find: key, value, headers and time of each row, and its partition."""
+    found, partitions = [], []
+    for columns in columns_of(rows):
+        out = bytearray(1 << 16)
+        taken, size, base, newest = encode_columns(
+            out, 0, columns.row_count, None, *columns[1:5], NOW
+        )
+        assert taken == columns.row_count
+        size = seal(out, size, taken, base, newest, 0, -1, -1, -1)
+        found += [(r.key, r.value, r.headers, r.timestamp) for r in RecordBatch(out[:size])]
+        if columns.partitions is not None:
+            partitions += struct.unpack(f"{taken}i", columns.partitions)
+    return found, partitions
+
+
+def values_in(rows):
+    found, partitions = rows_of(rows)
+    assert not partitions
+    assert all(row[0] is None and row[2:] == ((), NOW) for row in found)
+    return [row[1] for row in found]
+
+
+@RUNS
+@given(st.lists(st.tuples(FIELD, FIELD), max_size=9), st.sampled_from(TEXTS), st.integers(0, 9))
+def test_keys_and_values_of_every_kind_arrive_wherever_a_slice_begins(drawn, kind, start):
+    table = pa.table(
+        {
+            "key": pa.array([key for key, _ in drawn], kind),
+            "value": pa.array([value for _, value in drawn], kind),
+        }
+    )
+    wanted = [(key, value, (), NOW) for key, value in drawn[start:]]
+    assert rows_of(table.slice(start)) == (wanted, [])
+
+
+def test_a_table_comes_in_the_pieces_it_has():
+    value = pa.chunked_array([[b"a", b"b"], [], [b"c"]], pa.binary())
+    key = pa.chunked_array([["1"], ["2", "3"]], pa.string())
+    table = pa.table({"value": value, "key": key})
+    assert [columns.row_count for columns in columns_of(table)] == [1, 1, 1]
+    assert [row[:2] for row in rows_of(table)[0]] == [(b"1", b"a"), (b"2", b"b"), (b"3", b"c")]
+    assert columns_of(table.slice(3)) == []
+
+
+def test_a_plain_column_is_not_copied():
+    array = pa.array([b"a", b"b"])
+    (columns,) = columns_of(pa.table({"value": array}))
+    assert columns.value[2].address == array.buffers()[2].address
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pa.map_(pa.string(), pa.binary()),
+        pa.map_(pa.large_string(), pa.string_view()),
+        pa.list_(PAIRS),
+        pa.list_(pa.struct({"value": pa.large_binary(), "key": pa.binary()})),
+        pa.large_list(PAIRS),
+    ],
+    ids=str,
+)
+def test_headers_of_every_kind_arrive_wherever_a_slice_begins(headers):
+    drawn = [[("out", b"of slice")], None, [], [("a", b"1"), ("a", None)], [("", b"")]]
+    cells = drawn
+    if not pa.types.is_map(headers):
+        cells = [
+            None if cell is None else [{"key": k, "value": v} for k, v in cell] for cell in drawn
+        ]
+    table = pa.table({"value": ["v"] * 5, "headers": pa.array(cells, headers)})[1:]
+    wanted = [(None, b"v", tuple(cell or ()), NOW) for cell in drawn[1:]]
+    assert rows_of(table) == (wanted, [])
+
+
+def test_headers_without_values_may_have_a_type_that_says_so():
+    headers = pa.array([[{"key": "a", "value": None}], None])
+    found, _ = rows_of(pa.table({"value": ["v", "w"], "headers": headers}))
+    assert [row[2] for row in found] == [(("a", None),), ()]
+
+
+def test_a_header_that_is_null_is_refused():
+    headers = pa.array([[{"key": "a", "value": b""}, None]], pa.list_(PAIRS))
+    with pytest.raises(ValueError, match=r"column headers: a header's name is null \(row 0\)"):
+        columns_of(pa.table({"value": ["v"], "headers": headers}))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
+def test_a_timestamp_of_any_unit_is_told_in_milliseconds(unit, zone):
+    factor = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
+    # A microsecond and a half more, where the unit knows of it, is no other millisecond.
+    drawn = [0, None, 1_700_000_000 * factor + (factor * 3 // 2_000_000)]
+    times = pa.array([5, *drawn], pa.int64()).cast(pa.timestamp(unit, zone))
+    found, _ = rows_of(pa.table({"value": ["v"] * 4, "timestamp": times})[1:])
+    assert [row[3] for row in found] == [0, NOW, 1_700_000_000_000]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.uint64()], ids=str)
+def test_an_integer_is_a_timestamp_in_milliseconds(kind):
+    found, _ = rows_of(pa.table({"value": ["v"] * 2, "timestamp": pa.array([7, None], kind)}))
+    assert [row[3] for row in found] == [7, NOW]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64()], ids=str)
+def test_partitions_are_told_row_by_row_and_a_null_is_left_to_the_partitioner(kind):
+    partitions = pa.array([9, 1, None, 0], kind)[1:]
+    table = pa.table({"value": ["v"] * 3, "partition": partitions})
+    assert rows_of(table)[1] == [1, -1, 0]
+
+
+def test_columns_of_nothing_but_nulls_are_what_null_means():
+    nothing = pa.nulls(2)
+    table = pa.table(dict.fromkeys(["value", "key", "headers", "timestamp", "partition"], nothing))
+    assert rows_of(table) == ([(None, None, (), NOW)] * 2, [])
+
+
+def test_data_frames_are_tables():
+    assert values_in(pl.DataFrame({"value": ["a", None, "long enough to be no view" * 9]})) == [
+        b"a", None, b"long enough to be no view" * 9,
+    ]  # fmt: skip
+    frame = pd.DataFrame({"value": ["a", "b", "c"], "timestamp": datetime(2024, 5, 5, tzinfo=UTC)})
+    found, _ = rows_of(frame[frame.value != "a"])
+    assert [(row[1], row[3]) for row in found] == [
+        (b"b", 1_714_867_200_000), (b"c", 1_714_867_200_000),
+    ]  # fmt: skip
+    assert values_in(pa.RecordBatch.from_pydict({"value": ["x"]})) == [b"x"]
+    assert values_in(pa.table({"value": ["y"]}).to_reader()) == [b"y"]
+
+
+def test_polars_lists_of_structs_are_headers():
+    frame = pl.DataFrame({"value": [b"v"], "headers": [[{"key": "a", "value": b"1"}]]})
+    assert rows_of(frame)[0] == [(None, b"v", (("a", b"1"),), NOW)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"value": pa.array([1])}, "column value is int64: it must be binary or string"),
+        ({"value": ["a"], "key": [1.5]}, "column key is double: it must be binary or string"),
+        (
+            {"value": pa.array(["a"]).dictionary_encode()},
+            "column value is dictionary<.*>: it must be binary or string",
+        ),
+        ({"value": pa.array([b"ab"], pa.binary(2))}, "column value is fixed_size_binary"),
+        ({"value": ["a"], "headers": ["b"]}, "column headers is string: it must be map<"),
+        (
+            {"value": ["a"], "headers": [[{"name": "b", "value": b"c"}]]},
+            "column headers is list<.*>: it must be map<",
+        ),
+        (
+            {"value": ["a"], "headers": [[{"key": 5, "value": b"c"}]]},
+            "column headers is int64: it must be binary or string",
+        ),
+        (
+            {"value": ["a"], "headers": pa.array([[]], pa.list_view(PAIRS))},
+            "column headers is list_view<.*>: it must be map<",
+        ),
+        ({"value": ["a"], "timestamp": ["b"]}, "column timestamp is string: it must be a timestam"),
+        ({"value": ["a"], "timestamp": [1.5]}, "column timestamp is double"),
+        ({"value": ["a"], "partition": [0.0]}, "column partition is double: it must be an integer"),
+        ({"value": ["a"], "offset": [5]}, r"column offset \(int64\) is none of value, key, heade"),
+        ({"key": ["a"]}, r"there is no column value among \['key'\]"),
+    ],
+)
+def test_anything_else_is_refused_with_the_columns_name_and_type(columns, complaint):
+    with pytest.raises(TypeError, match=complaint):
+        columns_of(pa.table(columns))
+
+
+def test_a_column_that_is_there_twice_is_refused():
+    with pytest.raises(TypeError, match=r"column value \(string\) is there more than once"):
+        columns_of(pa.table([["a"], ["b"]], names=["value", "value"]))
+
+
+@pytest.mark.parametrize("given", [None, [{"value": b"a"}], {"value": [b"a"]}, b"a"])
+def test_what_is_no_table_is_refused_by_its_own_name(given):
+    with pytest.raises(TypeError, match=f"not builtins.{type(given).__name__}"):
+        columns_of(given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"timestamp": [-1]}, "column timestamp: a timestamp is negative"),
+        ({"timestamp": pa.array([1 << 62], pa.timestamp("s"))}, "column timestamp"),
+        ({"timestamp": pa.array([1 << 63], pa.uint64())}, "column timestamp"),
+        ({"partition": [-1]}, "column partition: there is no partition -1"),
+        ({"partition": [1 << 31]}, "column partition"),
+    ],
+)
+def test_what_no_record_can_say_is_refused(columns, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        columns_of(pa.table({"value": ["a"], **columns}))
+
+
+def test_an_array_that_lies_about_its_buffers_is_refused():
+    offsets = pa.py_buffer(struct.pack("<iii", 0, 999, 3))
+    lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
+    with pytest.raises(ValueError, match=r"column value: its offsets do not ascend .* \(row 0\)"):
+        columns_of(pa.table({"value": lying}))
+    honest = pa.array([b"a", b"b"])
+    with pytest.raises(ValueError, match="column key"):
+        columns_of(pa.table({"value": honest, "key": lying}))
+
+
+def test_a_view_that_lies_is_refused_before_it_is_followed():
+    view = struct.pack("<iiii", 20, 0, 0, 1 << 20)
+    lying = pa.Array.from_buffers(
+        pa.binary_view(), 1, [None, pa.py_buffer(view), pa.py_buffer(bytes(20))]
+    )
+    with pytest.raises(ValueError, match=r"column value \(binary_view\)"):
+        columns_of(pa.table({"value": lying}))
+
+
+def test_a_large_list_that_lies_is_refused_before_it_is_followed():
+    pairs = pa.array([{"key": "a", "value": b"b"}], PAIRS)
+    offsets = pa.py_buffer(struct.pack("<qqq", 0, 1 << 40, 1))
+    lying = pa.Array.from_buffers(pa.large_list(PAIRS), 2, [None, offsets], children=[pairs])
+    with pytest.raises(ValueError, match="column headers"):
+        columns_of(pa.table({"value": ["v", "w"], "headers": lying}))

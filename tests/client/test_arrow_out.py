@@ -1,0 +1,214 @@
+"""Fetched records as Arrow: always one schema, the decoder's own memory, no row lost or moved."""
+
+from __future__ import annotations
+
+import datetime
+
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.compute
+import pytest
+
+from kafkalite.client import arrow_out
+from kafkalite.client.arrow_in import columns_of
+from kafkalite.client.arrow_out import COLUMNS, ColumnReader
+from kafkalite.errors import InvalidConfig, MessageTooLarge
+from kafkalite.records.batch import Record, TimestampType, build
+from kafkalite.records.compression import Codec
+
+NOW = 1_700_000_000_000
+PLENTY = 1 << 30
+RECORDS = [
+    Record(0, NOW, b"key", b"value", (("one", b"1"), ("one", None))),
+    Record(1, NOW + 5, None, b"", ()),
+    Record(2, -1, b"", None, (("", b""),)),
+    Record(3, NOW - 5, b"k" * 100, b"\xff" * 1_000, (("not\udcfftext", b"h"),)),
+]
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestamp_type", pa.int8()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+def batch_of(records=RECORDS, reader=None, topic="a topic", partition=3, **words):
+    reader = reader or ColumnReader()
+    data = build(records, **words)
+    assert reader.decode(data, 0, 0, PLENTY)[0] == len(data)
+    (batch,) = reader.take(topic, partition)
+    batch.validate(full=True)
+    return batch
+
+
+def row_of(record, appended=None):
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": "a topic",
+        "partition": 3,
+        "offset": record.offset,
+        "timestamp": appended or record.timestamp,
+        "timestamp_type": 0 if appended is None else 1,
+        "headers": [
+            {"key": name.replace("\udcff", "\ufffd"), "value": value}
+            for name, value in record.headers
+        ],
+    }
+
+
+def rows_of(batch):
+    """The rows, with their times as numbers: not every time is one to Python."""
+    place = batch.schema.get_field_index("timestamp")
+    times = batch.column(place).cast(pa.int64())
+    return batch.set_column(place, "timestamp", times).to_pylist()
+
+
+def test_the_schema_is_the_one_that_is_promised():
+    assert ColumnReader().schema.equals(SCHEMA, check_metadata=True)
+    assert batch_of().schema.equals(SCHEMA, check_metadata=True)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_every_record_is_a_row_with_all_it_has(codec):
+    assert rows_of(batch_of(codec=codec)) == [row_of(record) for record in RECORDS]
+
+
+def test_records_of_append_time_bear_the_time_they_were_appended():
+    batch = batch_of(timestamp_type=TimestampType.LOG_APPEND_TIME)
+    assert rows_of(batch) == [row_of(record, appended=NOW + 5) for record in RECORDS]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_alone_is_what_it_is_among_all(name):
+    alone = batch_of(reader=ColumnReader([name]))
+    assert alone.schema.names == [name]
+    assert alone.schema.field(name).equals(SCHEMA.field(name))
+    assert alone.column(0).equals(batch_of().column(name))
+
+
+def test_columns_come_in_the_order_in_which_they_are_asked_for():
+    names = list(reversed(COLUMNS))
+    assert batch_of(reader=ColumnReader(names)).schema.names == names
+
+
+def test_only_what_is_asked_for_is_decoded():
+    reader = ColumnReader(["topic", "offset"])
+    assert reader.decode(build(RECORDS), 0, 0, PLENTY)
+    assert reader.builder.size == 8 * len(RECORDS)
+    assert set(reader.builder.take()) == {"offset"}
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_times_come_in_the_unit_asked_for(unit):
+    batch = batch_of(RECORDS[:2], ColumnReader(["timestamp"], unit))
+    assert batch.schema.field("timestamp").type == pa.timestamp(unit, "UTC")
+    wanted = datetime.datetime.fromtimestamp(NOW / 1000, datetime.UTC)
+    assert batch.column(0)[0].as_py() == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ({"columns": ["value", "colour"]}, "there is no column 'colour': key, value,"),
+        ({"columns": ["key", "key"]}, "different names"),
+        ({"columns": []}, "different names"),
+        ({"columns": "key"}, "different names, not 'key'"),
+        ({"timestamp_unit": "s"}, "no unit 's'"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_by_name(words, complaint):
+    with pytest.raises(InvalidConfig, match=complaint):
+        ColumnReader(**words)
+
+
+def test_nothing_decoded_is_no_batch_and_a_reader_begins_anew_after_each():
+    reader = ColumnReader()
+    assert reader.take("t", 0) == []
+    first = batch_of(RECORDS, reader)
+    second = batch_of([Record(7, NOW, b"other", b"row")], reader, "another", 4)
+    assert reader.take("t", 0) == []
+    assert rows_of(first) == [row_of(record) for record in RECORDS]
+    (row,) = rows_of(second)
+    assert (row["key"], row["topic"], row["partition"], row["offset"]) == (
+        b"other",
+        "another",
+        4,
+        7,
+    )
+
+
+def test_rows_outlive_their_reader_and_their_bytes():
+    data = bytearray(build(RECORDS))
+    reader = ColumnReader()
+    reader.decode(data, 0, 0, PLENTY)
+    (batch,) = reader.take("a topic", 3)
+    data[:] = bytes(len(data))
+    del reader
+    assert rows_of(batch) == [row_of(record) for record in RECORDS]
+
+
+def test_the_decoders_memory_becomes_arrows_without_a_copy():
+    reader = ColumnReader(["value"])
+    reader.decode(build(RECORDS), 0, 0, PLENTY)
+    buffers = reader.builder.take()
+    column = arrow_out._column(buffers, "value", pa.binary(), 0, len(RECORDS))
+    ours = pa.py_buffer(buffers["value_data"])
+    assert column.buffers()[2].address == ours.address
+    assert not column.buffers()[2].is_mutable
+
+
+def test_rows_that_a_topics_name_is_too_long_for_come_in_several_batches(monkeypatch):
+    monkeypatch.setattr(arrow_out, "_ROWS_MAX", 3)
+    records = [Record(n, NOW, b"%d" % n, None, (("h", b"%d" % n),) * (n % 3)) for n in range(8)]
+    reader = ColumnReader()
+    reader.decode(build(records), 0, 0, PLENTY)
+    batches = reader.take("a topic", 3)
+    assert [batch.num_rows for batch in batches] == [3, 3, 2]
+    for batch in batches:
+        batch.validate(full=True)
+    assert [row for batch in batches for row in rows_of(batch)] == list(map(row_of, records))
+
+
+def test_a_constant_column_is_made_once_for_batches_of_any_size():
+    one, many = (
+        batch_of([Record(n, NOW) for n in range(count)], ColumnReader(["topic", "partition"]))
+        for count in (1_000, 1_001)
+    )
+    again = batch_of([Record(0, NOW)], ColumnReader(["topic", "partition"]))
+    for name in ("topic", "partition"):
+        assert one.column(name).buffers()[-1].address == again.column(name).buffers()[-1].address
+    assert pa.compute.unique(many.column("topic")).to_pylist() == ["a topic"]
+    assert arrow_out._constant(5, pa.int32(), (1 << 17) + 1).to_pylist() == [5] * ((1 << 17) + 1)
+
+
+def test_a_batch_unpacks_to_no_more_than_the_reader_may_hold():
+    data = build([Record(-1, NOW, None, bytes(1 << 20))] * 3, codec=Codec.ZSTD)
+    reader = ColumnReader()
+    with pytest.raises(MessageTooLarge):
+        reader.decode(data, 0, 0, PLENTY, 1 << 20)
+    assert reader.decode(data, 0, 0, PLENTY, 4 << 20) == (len(data), 3)
+
+
+def test_what_comes_out_can_go_in_again():
+    records = [record for record in RECORDS if record.timestamp >= 0]
+    given = batch_of(records).select(["key", "value", "timestamp", "headers"])
+    (columns,) = columns_of(given)
+    assert columns.row_count == len(records)
+
+
+def test_pandas_and_polars_read_what_comes_out():
+    batch = batch_of()
+    frame = batch.to_pandas()
+    assert list(frame["key"]) == [record.key for record in RECORDS]
+    assert frame["timestamp"][0] == pandas.Timestamp(NOW, unit="ms", tz="UTC")
+    frame = polars.from_arrow(batch)
+    assert frame["value"].to_list() == [record.value for record in RECORDS]
+    assert frame["headers"][0].to_list() == rows_of(batch)[0]["headers"]

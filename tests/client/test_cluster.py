@@ -1,0 +1,593 @@
+"""A cluster as a client sees it: leaders that move, brokers that are away, answers that are old."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from kafkalite.client.cluster import Closed, Cluster
+from kafkalite.client.settings import consumer_settings, producer_settings
+from kafkalite.client.topology import NOBODY, PartitionMeta
+from kafkalite.errors import (
+    GroupAuthorizationFailed,
+    InvalidRequest,
+    InvalidTopicException,
+    LeaderNotAvailable,
+    NetworkException,
+    RebootstrapRequired,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from kafkalite.protocol.schemas.cluster import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from kafkalite.testing import Broker
+from tests.client.impostor import Hangup, Impostor, metadata
+
+PATIENCE_S = 30
+QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 1}
+
+
+@pytest.fixture
+def know():
+    """Makes clusters, and closes them after the test."""
+    made = []
+
+    def know(*places, settings=producer_settings, **keywords):
+        made.append(Cluster(settings(list(places), QUICK | keywords)))
+        return made[-1]
+
+    yield know
+    for cluster in made:
+        cluster.close()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+# A real broker.
+
+
+def test_nothing_is_connected_before_it_is_needed(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        cluster = know(there.address)
+        assert there.accepted == 0
+        assert cluster.cluster_id == "cluster"
+        assert there.accepted == 1
+
+
+def test_a_topic_is_known_by_its_id_its_partitions_and_their_leaders(kafka_broker, know):
+    name = kafka_broker.topic(3)
+    cluster = know(kafka_broker.bootstrap)
+    topic = cluster.topic(name)
+    assert list(topic.partitions) == [0, 1, 2]
+    assert {partition.leader for partition in topic.partitions.values()} == {0}
+    assert len(topic.topic_id) == 16
+    assert cluster.name_of(topic.topic_id) == name
+    assert cluster.topic(name) is topic
+    assert cluster.node(0).same_host
+    assert cluster.nodes == [0]
+
+
+def test_a_topic_is_made_by_asking_unless_somebody_says_not_to(kafka_broker, know):
+    shy = know(kafka_broker.bootstrap, settings=consumer_settings, allow_auto_create_topics=False)
+    with pytest.raises(UnknownTopicOrPartition, match="topic 'made-by-asking'"):
+        shy.topic("made-by-asking", 1)
+    cluster = know(kafka_broker.bootstrap)
+    (described,) = cluster.described(["made-by-asking"], create=False).values()
+    assert isinstance(described, UnknownTopicOrPartition)
+    assert cluster.topic("made-by-asking", PATIENCE_S).led
+    assert shy.topic("made-by-asking", PATIENCE_S).led
+
+
+def test_what_will_never_be_a_topic_is_refused_at_once(kafka_broker, know):
+    with pytest.raises(InvalidTopicException, match="topic 'a b'"):
+        know(kafka_broker.bootstrap).topic("a b", PATIENCE_S)
+
+
+def test_a_broker_that_restarts_is_waited_for_and_found_again(know):
+    with Broker() as broker:
+        name = broker.topic()
+        cluster = know(broker.bootstrap)
+        before = cluster.topic(name)
+        broker.kill()
+        with pytest.raises((NetworkException, RequestTimedOut)):
+            cluster.refresh(name, timeout_s=1)
+        assert cluster.topic(name) is before
+        waiting = threading.Timer(0.3, broker.start)
+        waiting.start()
+        try:
+            found = cluster.until(PATIENCE_S, lambda deadline: cluster.leader(name, 0))
+            cluster.until(PATIENCE_S, lambda deadline: cluster.refresh(name, timeout_s=5))
+        finally:
+            waiting.join()
+        assert found.leader == 0
+        assert cluster.topic(name).topic_id == before.topic_id
+
+
+def test_another_cluster_behind_the_same_address_is_another_cluster(know):
+    with Broker() as first:
+        name = first.topic(2)
+        cluster = know(first.bootstrap)
+        before = cluster.topic(name), cluster.cluster_id
+        listen = first.bootstrap
+    with Broker(listen=listen) as second:
+        second.topic(name=name)
+        found = cluster.until(PATIENCE_S, lambda deadline: refreshed(cluster, name))
+        assert len(found.partitions) == 1
+        assert found.topic_id != before[0].topic_id
+        assert cluster.cluster_id != before[1]
+
+
+def refreshed(cluster, name):
+    cluster.refresh(name, timeout_s=5)
+    return cluster.topic(name)
+
+
+def test_every_node_is_reached_where_metadata_says_it_is(know):
+    with Broker(workers=2) as broker:
+        name = broker.topic(4)
+        cluster = know(broker.bootstrap)
+        leaders = {partition.leader for partition in cluster.topic(name).partitions.values()}
+        assert leaders == {1, 2}
+        for node_id in leaders:
+            answer = cluster.request(node_id, DESCRIBE_CLUSTER, {})
+            assert {each.broker_id for each in answer.brokers} == {0, 1, 2}
+            assert cluster.node(node_id).same_host
+        assert cluster.coordinator("readers") in cluster.nodes
+        assert cluster.request(None, DESCRIBE_CLUSTER, {}).cluster_id == cluster.cluster_id
+
+
+def test_a_partition_that_moves_is_found_where_it_is_now(know):
+    with Broker(workers=2) as broker:
+        name = broker.topic(1)
+        cluster = know(broker.bootstrap)
+        first = cluster.leader(name, 0)
+        broker.kill(first.leader)
+
+        def back(deadline):
+            cluster.refresh(name, timeout_s=deadline.left_s)
+            found = cluster.leader(name, 0, deadline.left_s)
+            return cluster.request(found.leader, DESCRIBE_CLUSTER, {}, timeout_s=deadline.left_s)
+
+        assert cluster.until(PATIENCE_S, back).brokers
+
+
+# Leaders.
+
+
+def test_older_metadata_does_not_undo_newer(know):
+    told = iter([(1, 5), (0, 4), (0, 5), (1, NOBODY)])
+    with Impostor() as other:
+        with Impostor(
+            {
+                METADATA: lambda asked: metadata(
+                    {0: there.port, 1: other.port}, {"t": {0: next(told)}}
+                )
+            }
+        ) as there:
+            cluster = know(there.address)
+            assert cluster.topic("t").partitions[0] == (1, 5)
+            cluster.refresh("t")
+            assert cluster.topic("t").partitions[0] == (1, 5)
+            cluster.refresh("t")
+            assert cluster.topic("t").partitions[0] == (0, 5)
+            cluster.refresh("t")
+            assert cluster.topic("t").partitions[0] == (0, 5)
+
+
+def test_an_answer_may_name_the_new_leader(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 5)}})}) as there:
+        cluster = know(there.address)
+        cluster.topic("t")
+        endpoint = there.answers[METADATA](None)["brokers"][0] | {"node_id": 7}
+        fields = type("Fields", (), {"__getattr__": lambda self, name: endpoint[name]})()
+        cluster.learn("t", 0, PartitionMeta(7, 5), [fields])
+        assert cluster.topic("t").partitions[0] == (0, 5)
+        cluster.learn("t", 0, PartitionMeta(8, 6))
+        assert cluster.topic("t").partitions[0] == (0, 5)
+        cluster.learn("t", 0, PartitionMeta(7, 6))
+        assert cluster.topic("t").partitions[0] == (7, 6)
+        assert cluster.node(7).port == there.port
+        cluster.learn("unknown", 0, PartitionMeta(7, 6))
+        cluster.learn("t", 9, PartitionMeta(7, 6))
+
+
+def test_a_leader_that_is_no_broker_is_none_and_is_waited_for(know):
+    told = [(9, 0), (9, 0), (0, 1)]
+    answers = iter(told)
+    with Impostor(
+        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: next(answers)}})}
+    ) as there:
+        assert know(there.address).topic("t", PATIENCE_S).partitions[0] == (0, 1)
+        assert there.count(METADATA) == len(told)
+
+
+def test_a_partition_without_a_leader_does_not_hold_up_the_others(know):
+    with Impostor(
+        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1), 1: (NOBODY, 1)}})}
+    ) as there:
+        cluster = know(there.address)
+        assert cluster.topic("t").partitions[1].leader == NOBODY
+        assert cluster.leader("t", 0).leader == 0
+        with pytest.raises(LeaderNotAvailable, match="Partition 1 of topic 't' has no leader"):
+            cluster.leader("t", 1, 0.2)
+        with pytest.raises(UnknownTopicOrPartition, match="partition 2 of topic 't'"):
+            cluster.leader("t", 2, 0.2)
+
+
+def faulty(code):
+    """An impostor whose topic has a fault."""
+    told = {"name": "t", "error_code": code}
+    there = Impostor({METADATA: lambda asked: {**metadata({0: there.port}), "topics": [told]}})
+    return there
+
+
+def test_a_topics_fault_that_may_pass_is_raised_when_time_is_up(know):
+    with faulty(LeaderNotAvailable.code) as there:
+        with pytest.raises(LeaderNotAvailable, match="topic 't'"):
+            know(there.address).topic("t", 0.5)
+        assert there.count(METADATA) > 1
+
+
+def test_a_topics_fault_that_lasts_is_raised_at_once(know):
+    with faulty(TopicAuthorizationFailed.code) as there:
+        with pytest.raises(TopicAuthorizationFailed, match="topic 't'"):
+            know(there.address).topic("t", PATIENCE_S)
+        assert there.count(METADATA) == 1
+
+
+def test_an_attempt_that_was_cut_short_does_not_hide_what_went_wrong_before(know):
+    with faulty(LeaderNotAvailable.code) as there:
+        answers = iter([there.answers[METADATA](None)])
+        there.answers[METADATA] = lambda asked: next(answers, None)
+        with pytest.raises(LeaderNotAvailable, match="topic 't'"):
+            know(there.address).topic("t", 0.5)
+        assert there.count(METADATA) > 1
+
+
+def test_what_is_too_old_is_asked_anew_and_stays_when_nobody_answers(know):
+    told = iter([(0, 1), (0, 2)])
+    with Impostor(
+        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: next(told)}})}
+    ) as there:
+        cluster = know(there.address, metadata_max_age_ms=0)
+        assert cluster.topic("t").partitions[0] == (0, 1)
+        assert cluster.topic("t").partitions[0] == (0, 2)
+    assert cluster.topic("t", 0.05).partitions[0] == (0, 2)
+
+
+# Answers that lie.
+
+
+def lying(**changed):
+    return {**metadata({0: 1}, {"t": {0: (0, 0)}}), **changed}
+
+
+PARTITIONS = [
+    [],
+    [{"partition_index": 1}],
+    [{"partition_index": 0}, {"partition_index": 0}],
+    [{"partition_index": -1}, {"partition_index": 0}],
+]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lying(brokers=[{"node_id": 0, "host": "a", "port": 0}]),
+        lying(brokers=[{"node_id": 0, "host": "a", "port": 65_536}]),
+        lying(brokers=[{"node_id": -1, "host": "a", "port": 1}]),
+        lying(brokers=[{"node_id": 0, "host": "", "port": 1}]),
+        *(lying(topics=[{"name": "t", "partitions": them}]) for them in PARTITIONS),
+    ],
+)
+def test_metadata_that_makes_no_sense_is_not_believed_and_ends_the_connection(know, told):
+    with Impostor({METADATA: lambda asked: told}) as there:
+        cluster = know(there.address)
+        for accepted in (1, 2):
+            with pytest.raises(InvalidRequest, match="does not answer as Kafka does"):
+                cluster.topic("t", PATIENCE_S)
+            assert there.accepted == accepted
+
+
+def test_a_topic_that_was_not_asked_about_is_not_taken_in(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"u": {0: (0, 0)}})}) as there:
+        with pytest.raises(UnknownTopicOrPartition, match="topic 't'"):
+            know(there.address).topic("t", 0.2)
+
+
+def test_a_wrong_port_is_said_at_once_and_not_when_time_is_up(know):
+    with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
+        with pytest.raises(InvalidRequest, match=r"or 'HTTP'"):
+            know(there.address).topic("t", PATIENCE_S)
+
+
+def test_one_broker_that_is_no_kafka_does_not_hide_one_that_is(know, kafka_broker, kafka_topic):
+    with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
+        for _ in range(5):
+            assert know(there.address, kafka_broker.bootstrap).topic(kafka_topic).led
+
+
+# Brokers that are away.
+
+
+def test_where_nobody_listens_is_said_when_time_is_up(know):
+    place = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(NetworkException, match=f"{place}: Connection refused"):
+        know(place).topic("t", 0.2)
+    assert 0.1 < time.monotonic() - began < PATIENCE_S
+
+
+def test_a_broker_that_cannot_be_reached_is_left_alone_for_a_while(know):
+    there = Impostor({METADATA: lambda asked: metadata({0: there.port})})
+    cluster = know(there.address, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+    assert cluster.node(0).port == there.port
+    assert cluster.rest_left_s(0) == 0
+    there.close()
+    with pytest.raises(NetworkException):
+        cluster.connection(0, "mine")
+    assert 40 < cluster.rest_left_s(0) <= 72
+    with Impostor({METADATA: lambda asked: {}}, port=there.port) as again:
+        with pytest.raises(NetworkException, match="Connection refused"):
+            cluster.connection(0, "mine", timeout_s=0.01)
+        assert again.accepted == 0
+
+
+def test_who_asked_in_vain_asks_the_next_one(know, kafka_broker, kafka_topic):
+    for _ in range(5):
+        cluster = know(f"127.0.0.1:{free_port()}", kafka_broker.bootstrap)
+        assert cluster.topic(kafka_topic, PATIENCE_S).led
+
+
+def test_a_broker_that_keeps_silent_costs_only_its_share_of_the_time(
+    know, kafka_broker, kafka_topic
+):
+    with Impostor({API_VERSIONS: lambda asked: None}) as silent:
+        for _ in range(5):
+            cluster = know(silent.address, kafka_broker.bootstrap)
+            began = time.monotonic()
+            assert cluster.topic(kafka_topic, 1).led
+            assert time.monotonic() - began < PATIENCE_S
+
+
+def test_when_no_known_broker_answers_it_is_the_bootstrap_again(know):
+    ports = [free_port()]
+    with Impostor({METADATA: lambda asked: metadata(dict(enumerate(ports)))}) as there:
+        cluster = know(there.address)
+        assert cluster.nodes == [] and cluster.cluster_id == "cluster"
+        there.hang_up()
+        ports[:] = [there.port, there.port]
+        cluster.until(PATIENCE_S, lambda deadline: cluster.refresh(timeout_s=5))
+        assert cluster.nodes == [0, 1]
+
+
+def test_a_broker_that_finds_itself_mistaken_for_another_sends_us_back_to_the_bootstrap(know):
+    """Two brokers changed ports, and each says that it is not the one we look for."""
+    moved = False
+
+    def served(asked):
+        if asked.body.node_id == 1 and moved:
+            return {"error_code": RebootstrapRequired.code}
+        return other.versions_served(asked)
+
+    with Impostor({API_VERSIONS: served}) as other, Impostor() as new:
+        nodes = lambda: {0: there.port, 1: new.port if moved else other.port}  # noqa: E731
+        with Impostor({METADATA: lambda asked: metadata(nodes())}) as there:
+            cluster = know(there.address)
+            assert cluster.connection(1).place[1] == other.port
+            moved = True
+            other.hang_up()
+            with pytest.raises(NetworkException, match="another broker is there now"):
+                while cluster.connection(1, "mine"):
+                    pass
+            assert cluster.nodes == []
+            assert cluster.connection(1).place[1] == new.port
+
+
+def test_a_connection_that_ended_in_silence_is_made_anew(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        cluster = know(there.address)
+        first = cluster.connection(0)
+        assert cluster.connection(0) is first
+        there.hang_up()
+        while first.alive():
+            time.sleep(0.001)
+        assert cluster.connection(0) is not first
+        assert cluster.request(0, METADATA, {"topics": []}).brokers
+
+
+def test_a_request_is_sent_once(know):
+    def hang_up(asked):
+        raise Hangup
+
+    with Impostor(
+        {METADATA: lambda asked: metadata({0: there.port}), DESCRIBE_CLUSTER: hang_up}
+    ) as there:
+        with pytest.raises(NetworkException, match="closed the connection"):
+            know(there.address).request(0, DESCRIBE_CLUSTER, {})
+        assert there.count(DESCRIBE_CLUSTER) == 1
+
+
+def test_nobody_is_asked_who_is_not_known(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        with pytest.raises(NetworkException, match="No broker 5 is known"):
+            know(there.address).request(5, DESCRIBE_CLUSTER, {})
+
+
+# Connections.
+
+
+def test_each_purpose_has_a_connection_of_its_own_and_a_broker_one_however_it_was_found(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        cluster = know(there.address)
+        cluster.node(0)
+        assert cluster.connection(0) is cluster.connection(0)
+        assert there.accepted == 1
+        assert cluster.connection(0, "fetch") is cluster.connection(0, "fetch")
+        assert cluster.connection(0, "fetch") is not cluster.connection(0)
+        assert there.accepted == 2
+
+
+def test_threads_that_come_at_once_share_one_connection(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        cluster = know(there.address)
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(cluster.connection(0, "shared")))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 8
+        assert len(set(found)) == 1
+        assert all(connection.opened for connection in found)
+
+
+def test_a_connection_nobody_uses_is_closed_when_others_are_made(know):
+    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+        cluster = know(there.address, connections_max_idle_ms=20)
+        idle, waiting = cluster.connection(0, "idle"), cluster.connection(0, "waiting")
+        there.answers[DESCRIBE_CLUSTER] = lambda asked: None
+        waiting.send(DESCRIBE_CLUSTER, 0, {})
+        while (
+            time.monotonic() < idle.used_at_s + 0.03 or time.monotonic() < waiting.used_at_s + 0.03
+        ):
+            time.sleep(0.005)
+        cluster.connection(0, "new")
+        assert idle.closed
+        assert not waiting.closed
+
+
+# Coordinators.
+
+
+def coordinators(port, code=0, message=None):
+    def answer(asked):
+        told = {"node_id": 3, "host": "127.0.0.1", "port": port(), "error_code": code}
+        if asked.version >= 4:
+            (key,) = asked.body.coordinator_keys
+            return {"coordinators": [{"key": key, "error_message": message, **told}]}
+        return {"error_message": message, **told}
+
+    return answer
+
+
+@pytest.mark.parametrize("newest", [2, 6])
+def test_a_coordinator_is_found_and_kept_until_it_is_forgotten(know, newest):
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}),
+            FIND_COORDINATOR: coordinators(lambda: there.port),
+        },
+        {FIND_COORDINATOR: (0, newest)},
+    ) as there:
+        cluster = know(there.address)
+        assert cluster.coordinator("readers") == 3
+        assert cluster.coordinator("readers") == 3
+        assert cluster.node(3).port == there.port
+        assert there.count(FIND_COORDINATOR) == 1
+        cluster.forget_coordinator("readers")
+        assert cluster.coordinator("readers") == 3
+        assert there.count(FIND_COORDINATOR) == 2
+
+
+def test_who_may_not_see_a_group_is_told_so(know):
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}),
+            FIND_COORDINATOR: coordinators(lambda: 1, GroupAuthorizationFailed.code, "not yours"),
+        }
+    ) as there:
+        with pytest.raises(GroupAuthorizationFailed, match="group 'readers': not yours"):
+            know(there.address).coordinator("readers", PATIENCE_S)
+        assert there.count(FIND_COORDINATOR) == 1
+
+
+# Ends.
+
+
+@pytest.mark.parametrize("wait", ["silent", "refused", "rest"])
+def test_closing_wakes_who_waits_whatever_for(know, wait):
+    entered = threading.Event()
+
+    def silent(asked):
+        entered.set()
+
+    with Impostor({METADATA: silent}) as there:
+        place = f"127.0.0.1:{free_port()}" if wait == "refused" else there.address
+        cluster = know(
+            place, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000,
+            retry_backoff_ms=60_000, retry_backoff_max_ms=60_000,
+        )  # fmt: skip
+        found = []
+
+        def waiting():
+            with contextlib.suppress(Closed):
+                if wait == "rest":
+                    entered.set()
+                    cluster.rest(PATIENCE_S)
+                else:
+                    cluster.topic("t", 10 * PATIENCE_S)
+                return
+            found.append(True)
+
+        thread = threading.Thread(target=waiting)
+        thread.start()
+        if wait != "refused":
+            assert entered.wait(PATIENCE_S)
+        cluster.close()
+        thread.join(PATIENCE_S)
+        assert found == [True]
+        with pytest.raises(Closed):
+            cluster.topic("t")
+        assert cluster.closed
+        cluster.close()
+
+
+def test_a_child_may_close_it_and_nothing_else(kafka_broker, kafka_topic, know):
+    cluster = know(kafka_broker.bootstrap)
+    cluster.topic(kafka_topic)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            try:
+                cluster.refresh(kafka_topic)
+            except RuntimeError as refused:
+                assert "after a fork" in str(refused)
+                cluster.close()
+                status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    cluster.refresh(kafka_topic)
+
+
+def test_many_threads_ask_at_once_and_each_gets_its_answer(kafka_broker, know):
+    names = [kafka_broker.topic(count) for count in range(1, 9)]
+    cluster = know(kafka_broker.bootstrap)
+    found = {}
+
+    def ask(name):
+        for _ in range(5):
+            cluster.refresh(name, timeout_s=PATIENCE_S)
+            found[name] = len(cluster.topic(name, PATIENCE_S).partitions)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict(zip(names, range(1, 9), strict=True))

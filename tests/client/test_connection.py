@@ -1,0 +1,547 @@
+"""One connection: to a real broker, and to impostors that lie, stall and hang up."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+import kafkalite
+from kafkalite.client.connection import Connection, Identity
+from kafkalite.client.inbox import ROOM_SIZE, Inbox
+from kafkalite.client.settings import producer_settings
+from kafkalite.client.topology import address
+from kafkalite.errors import (
+    InvalidRequest,
+    NetworkException,
+    RebootstrapRequired,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schemas.cluster import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.groups import LIST_GROUPS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from tests.client.impostor import Hangup, Impostor, answer_of, framed, metadata
+
+PATIENCE_S = 30
+NONE = {"topics": [], "allow_auto_topic_creation": False}
+
+
+@pytest.fixture
+def connect():
+    """Makes connections, and closes them after the test."""
+    made = []
+
+    def connect(place, opened=True, identity=None, **keywords):
+        settings = producer_settings(place, keywords)
+        connection = Connection(settings.addresses[0], settings, identity or Identity())
+        made.append(connection)
+        if opened:
+            connection.open()
+        return connection
+
+    yield connect
+    for connection in made:
+        connection.close()
+
+
+def told(asked):
+    return metadata({0: 1})
+
+
+# A real broker.
+
+
+def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, connect):
+    connection = connect(kafka_broker.bootstrap)
+    assert connection.version(METADATA) == METADATA.versions[1]
+    assert connection.version(METADATA, at_most=9) == 9
+    assert connection.same_host
+    assert connection.request(METADATA, NONE).brokers[0].node_id == 0
+
+
+def test_several_requests_may_be_outstanding_and_are_answered_in_order(kafka_broker, connect):
+    connection = connect(kafka_broker.bootstrap)
+    version = connection.version(METADATA)
+    sent = [connection.send(METADATA, version, NONE) for _ in range(20)]
+    assert connection.outstanding == 20
+    received = [connection.receive(PATIENCE_S) for _ in range(20)]
+    assert [number for number, _ in received] == sent
+    for _, body in received:
+        assert METADATA.response.read(version, body).brokers
+
+
+def test_a_body_may_be_given_in_pieces(kafka_broker, connect):
+    connection = connect(kafka_broker.bootstrap)
+    version = connection.version(METADATA)
+    body = METADATA.request.write(version, NONE)
+    pieces = [memoryview(body)[place : place + 1] for place in range(len(body))]
+    number = connection.send(METADATA, version, pieces)
+    assert connection.receive(PATIENCE_S)[0] == number
+
+
+def test_taking_does_not_wait(kafka_broker, connect):
+    connection = connect(kafka_broker.bootstrap)
+    assert connection.take() is None
+    number = connection.send(METADATA, connection.version(METADATA), NONE)
+    while (answer := connection.take()) is None:
+        time.sleep(0.001)
+    assert answer[0] == number
+    assert connection.fileno() >= 0
+
+
+def test_a_broker_that_is_another_than_expected_says_so(kafka_broker, connect):
+    with pytest.raises(RebootstrapRequired):
+        connect(kafka_broker.bootstrap, identity=Identity("another", 0))
+
+
+def test_an_answer_larger_than_any_buffer_comes_whole_and_its_buffer_is_used_again(connect):
+    content = random.Random(1).randbytes(3 * ROOM_SIZE)
+
+    def answer(asked):
+        return framed(struct.pack(">i", asked.correlation_id) + b"\0" + content)
+
+    with Impostor({METADATA: answer}) as there:
+        connection = connect(there.address)
+        for _ in range(4):
+            connection.send(METADATA, 13, NONE)
+            _, body = connection.receive(PATIENCE_S)
+            assert body == content
+            (kept,) = connection._inbox._kept
+            assert body.obj is kept
+            del body, kept
+
+
+def test_a_body_that_somebody_holds_stays_as_it_was(connect):
+    def answer(request):
+        content = bytes([request.correlation_id]) * 3 * ROOM_SIZE
+        return framed(struct.pack(">i", request.correlation_id) + b"\0" + content)
+
+    with Impostor({METADATA: answer}) as there:
+        connection = connect(there.address)
+        held = []
+        for _ in range(5):
+            number = connection.send(METADATA, 13, NONE)
+            held.append((number, connection.receive(PATIENCE_S)[1]))
+        for number, body in held:
+            assert body == bytes([number]) * 3 * ROOM_SIZE
+
+
+# What is asked first.
+
+
+def old(newest):
+    """ApiVersions as a broker answers that knows it up to `newest`, told since Kafka 2.4."""
+
+    def answer(asked):
+        keys = [
+            {"api_key": API_VERSIONS.key, "min_version": 0, "max_version": newest},
+            {"api_key": METADATA.key, "min_version": 0, "max_version": 7},
+        ]
+        if asked.version <= newest:
+            return {"api_keys": keys}
+        refused = {"error_code": UnsupportedVersion.code, "api_keys": keys}
+        return framed(struct.pack(">i", asked.correlation_id) + written(refused))
+
+    return answer
+
+
+def written(fields):
+    return API_VERSIONS.response.write(0, fields)
+
+
+@pytest.mark.parametrize("newest", [0, 2, 3, 4])
+def test_an_older_broker_is_asked_again_in_words_it_knows(connect, newest):
+    with Impostor({API_VERSIONS: old(newest), METADATA: told}) as there:
+        connection = connect(there.address)
+        assert [asked.version for asked in there.asked] == [API_VERSIONS.versions[1], newest]
+        assert connection.version(METADATA) == 7
+        assert connection.request(METADATA, NONE).brokers
+        with pytest.raises(UnsupportedVersion, match="does not serve Fetch"):
+            connection.version(FETCH)
+
+
+def test_a_broker_from_before_kafka_2_4_refuses_without_saying_what_it_knows(connect):
+    def answer(asked):
+        if asked.version:
+            return framed(struct.pack(">ih", asked.correlation_id, 35) + bytes(4))
+        return {"api_keys": [{"api_key": 3, "min_version": 0, "max_version": 7}]}
+
+    with Impostor({API_VERSIONS: answer, METADATA: told}) as there:
+        assert connect(there.address).version(METADATA) == 7
+
+
+def test_a_version_both_know_is_not_below_what_either_still_knows(connect):
+    versions = {METADATA: (20, 21), PRODUCE: (0, 2), LIST_GROUPS: (0, 99)}
+    with Impostor(dict.fromkeys(versions, told), versions) as there:
+        connection = connect(there.address)
+        assert connection.version(LIST_GROUPS) == LIST_GROUPS.versions[1]
+        for api in (METADATA, PRODUCE):
+            with pytest.raises(UnsupportedVersion):
+                connection.version(api)
+
+
+def test_the_broker_hears_who_asks(connect):
+    with Impostor({METADATA: told}) as there:
+        connect(there.address, client_id="sensor-é").request(METADATA, NONE)
+        assert {asked.client_id for asked in there.asked} == {"sensor-é"}
+        assert there.asked[0].body.client_software_name == "kafkalite"
+        assert there.asked[0].body.client_software_version == kafkalite.__version__
+
+
+# What is no Kafka.
+
+
+class Speaker:
+    """Says some bytes to whoever connects, and then nothing."""
+
+    def __init__(self, said, hang_up=False):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.said, self.hang_up = said, hang_up
+        self.thread = threading.Thread(target=self.serve)
+
+    def serve(self):
+        connection, _ = self.listener.accept()
+        with connection:
+            connection.sendall(self.said)
+            if self.hang_up:
+                connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.thread.join()
+        self.listener.close()
+
+
+def answered(content):
+    return framed(bytes(4) + content)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer of 1,213,486,160 bytes, or 'HTTP'"),
+        (b"SSH-2.0-OpenSSH\r\n", "an answer of 1,397,966,893 bytes, or 'SSH-'"),
+        (b"220 mail ESMTP\r\n", "an answer of 842,149,920 bytes, or '220 '"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "an answer of 352,518,912 bytes"),
+        (struct.pack(">i", -1), "an answer of -1 bytes"),
+        (struct.pack(">i", 3) + b"abc", "an answer of 3 bytes"),
+        (framed(struct.pack(">i", 7)), "an answer to 7 where 0 was asked"),
+        (framed(bytes(4)), "an empty answer"),
+        (answered(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "do not read as ApiVersions"),
+        (answered(bytes(2) + b"\1\0\0\0\0\0"), "it serves nothing"),
+        (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "do not read as ApiVersions"),
+    ],
+)
+def test_what_is_no_kafka_is_found_out_and_the_connection_closed(connect, said, words):
+    with Speaker(said) as there:
+        connection = connect(there.address, opened=False)
+        with pytest.raises(InvalidRequest) as found:
+            connection.open(PATIENCE_S)
+    assert f"{there.address}: it does not answer as Kafka does: " in str(found.value)
+    assert words in str(found.value)
+    assert connection.closed
+
+
+def test_a_broker_that_hangs_up_at_once_may_want_tls(connect):
+    with Speaker(b"", hang_up=True) as there, pytest.raises(NetworkException, match="want TLS"):
+        connect(there.address)
+
+
+def test_nobody_who_listens_and_keeps_silent_is_waited_for_longer_than_was_said(connect):
+    with Speaker(b"") as there:
+        with pytest.raises(RequestTimedOut, match=rf"{there.address} did not answer in time"):
+            connect(there.address, socket_connection_setup_timeout_ms=50)
+
+
+def test_where_nobody_listens_the_connection_is_refused(connect):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(NetworkException, match=rf"{place}: Connection refused"):
+        connect(place)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "é" * 70])
+def test_a_host_without_an_address_is_a_fault_of_the_network(connect, host):
+    with pytest.raises(NetworkException, match="has no address"):
+        connect(f"{host}:1")
+
+
+def test_a_socket_that_reaches_itself_has_reached_nobody(connect):
+    """Who tries a free port of their own host often enough is given that very port to call from."""
+    with socket.socket() as itself:
+        itself.bind(("127.0.0.1", 0))
+        itself.connect(itself.getsockname())
+        with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
+            connect("127.0.0.1", opened=False)._settle(itself)
+
+
+# Answers that lie.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda asked: framed(struct.pack(">i", asked.correlation_id + 1)),
+        lambda asked: framed(struct.pack(">i", asked.correlation_id)),
+        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\0" + bytes(3)),
+        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\xff" * 6),
+        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\1\0\xff\xff\1"),
+        lambda asked: answer_of(asked, {})[:-1] + b"\x80",
+        lambda asked: struct.pack(">i", 1 << 30),
+        lambda asked: struct.pack(">i", -5),
+    ],
+)
+def test_an_answer_that_lies_ends_the_connection(connect, answer):
+    with Impostor({METADATA: answer}) as there:
+        connection = connect(there.address)
+        with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:\d+: it does not answer as Kafka"):
+            connection.request(METADATA, NONE, PATIENCE_S)
+        assert connection.closed
+        with pytest.raises(NetworkException, match="does not answer as Kafka does"):
+            connection.request(METADATA, NONE)
+
+
+def test_tags_in_an_answers_header_are_skipped(connect):
+    def answer(asked):
+        plain = METADATA.response.write(asked.version, told(asked))
+        tags = b"\2" + b"\5\3abc" + b"\x80\1\0"
+        return framed(struct.pack(">i", asked.correlation_id) + tags + plain)
+
+    with Impostor({METADATA: answer}) as there:
+        assert connect(there.address).request(METADATA, NONE).brokers[0].port == 1
+
+
+def test_an_answer_nobody_asked_for_ends_the_connection(connect):
+    def twice(asked):
+        return 2 * answer_of(asked, told(asked))
+
+    with Impostor({METADATA: twice}) as there:
+        connection = connect(there.address)
+        connection.request(METADATA, NONE)
+        with pytest.raises(InvalidRequest, match="nobody asked for"):
+            while connection.take() is None:
+                time.sleep(0.001)
+
+
+def test_a_claimed_length_takes_no_memory_before_its_bytes_are_there():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        inbox = Inbox()
+        theirs.sendall(struct.pack(">i", 1 << 28) + b"abc")
+        inbox.fill(ours)
+        assert inbox.take() is None
+        assert inbox.has_part
+        assert len(inbox._large) <= ROOM_SIZE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_are_cut_alike_however_their_bytes_come(seed):
+    chance = random.Random(seed)
+    sizes = [chance.choice([4, 5, 90, ROOM_SIZE - 4, ROOM_SIZE, 300_000]) for _ in range(12)]
+    answers = [chance.randbytes(size) for size in sizes]
+    stream = b"".join(map(framed, answers))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        inbox, found, sent = Inbox(), [], 0
+        theirs.setblocking(False)
+        ours.setblocking(False)
+        while len(found) < len(answers):
+            if sent < len(stream):
+                with contextlib.suppress(BlockingIOError):
+                    sent += theirs.send(stream[sent : sent + chance.randrange(1, 90_000)])
+            inbox.fill(ours)
+            while (answer := inbox.take()) is not None:
+                found.append(bytes(answer))
+    assert found == answers
+    assert not inbox.has_part
+
+
+# Time and ends.
+
+
+def test_an_answer_that_is_late_for_receive_is_there_for_the_next_one(connect):
+    go = threading.Event()
+
+    def late(asked):
+        go.wait(PATIENCE_S)
+        return told(asked)
+
+    with Impostor({METADATA: late}) as there:
+        connection = connect(there.address)
+        number = connection.send(METADATA, 13, NONE)
+        with pytest.raises(RequestTimedOut):
+            connection.receive(0.01)
+        go.set()
+        assert connection.receive(PATIENCE_S)[0] == number
+
+
+def test_an_answer_that_is_late_for_request_ends_the_connection(connect):
+    with Impostor({METADATA: lambda asked: None}) as there:
+        connection = connect(there.address)
+        with pytest.raises(RequestTimedOut, match="did not answer in time"):
+            connection.request(METADATA, NONE, 0.01)
+        assert connection.closed
+
+
+def test_a_broker_that_reads_nothing_is_not_written_to_for_ever(connect):
+    go = threading.Event()
+    with Impostor({METADATA: lambda asked: go.wait(PATIENCE_S) and None}) as there:
+        connection = connect(there.address)
+        connection.send(METADATA, 13, NONE)
+        with pytest.raises(RequestTimedOut):
+            for _ in range(1000):
+                connection.send(METADATA, 13, [bytes(1 << 20)], timeout_s=0.05)
+        assert connection.closed
+        go.set()
+
+
+def test_who_writes_reads_what_comes_meanwhile(connect):
+    """Or else two that both write much, and neither reads, would wait for each other for ever."""
+    large = bytes(1 << 20)
+
+    def answer(asked):
+        return framed(struct.pack(">i", asked.correlation_id) + b"\0" + large)
+
+    with Impostor({METADATA: answer}) as there:
+        connection = connect(there.address)
+        body = METADATA.request.write(13, {"topics": [{"name": "x" * 30_000}] * 30})
+        sent = [connection.send(METADATA, 13, [body], timeout_s=PATIENCE_S) for _ in range(20)]
+        received = [connection.receive(PATIENCE_S) for _ in sent]
+        assert [number for number, _ in received] == sent
+        assert all(content == large for _, content in received)
+
+
+def test_a_produce_that_is_not_answered_is_not_waited_for(connect):
+    with Impostor({METADATA: told, PRODUCE: lambda asked: None}) as there:
+        connection = connect(there.address)
+        body = PRODUCE.request.write(9, {"topic_data": []})
+        connection.send(PRODUCE, 9, [body], answered=False)
+        assert connection.outstanding == 0
+        assert connection.request(METADATA, NONE).brokers
+
+
+def test_a_broker_that_hangs_up_is_a_fault_of_the_network_and_noticed_without_asking(connect):
+    def hang_up(asked):
+        raise Hangup
+
+    with Impostor({METADATA: told, DESCRIBE_CLUSTER: hang_up}) as there:
+        connection = connect(there.address)
+        assert connection.alive()
+        with pytest.raises(NetworkException, match="the broker closed the connection"):
+            connection.request(DESCRIBE_CLUSTER, {})
+        idle = connect(there.address)
+        there.hang_up()
+        while idle.alive():
+            time.sleep(0.001)
+        with pytest.raises(NetworkException, match="the broker closed the connection"):
+            idle.request(METADATA, NONE)
+
+
+@pytest.mark.parametrize("step", ["open", "receive", "send"])
+def test_closing_from_another_thread_wakes_who_waits(connect, step):
+    entered = threading.Event()
+
+    def silent(asked):
+        entered.set()
+        if step == "send":
+            stop.wait(PATIENCE_S)
+
+    stop = threading.Event()
+    answers = {METADATA: silent, **({API_VERSIONS: silent} if step == "open" else {})}
+    with Impostor(answers) as there:
+        connection = connect(there.address, opened=step != "open")
+        found = []
+
+        def wait():
+            try:
+                if step == "open":
+                    connection.open(PATIENCE_S)
+                connection.send(METADATA, 13, NONE)
+                while step == "send":
+                    connection.send(METADATA, 13, [bytes(1 << 20)], timeout_s=PATIENCE_S)
+                connection.receive(PATIENCE_S)
+            except NetworkException as fault:
+                found.append(str(fault))
+
+        waiting = threading.Thread(target=wait)
+        began = time.monotonic()
+        waiting.start()
+        assert entered.wait(PATIENCE_S)
+        connection.close()
+        waiting.join()
+        stop.set()
+        assert time.monotonic() - began < PATIENCE_S / 2
+        assert found == [f"{there.address}: the connection was closed"]
+
+
+def test_others_wait_for_their_turn_and_no_longer_than_they_said(connect):
+    go, entered = threading.Event(), threading.Event()
+
+    def late(asked):
+        entered.set()
+        go.wait(PATIENCE_S)
+        return told(asked)
+
+    with Impostor({METADATA: late}) as there:
+        connection = connect(there.address)
+        first = threading.Thread(target=connection.request, args=(METADATA, NONE, PATIENCE_S))
+        first.start()
+        entered.wait(PATIENCE_S)
+        with pytest.raises(RequestTimedOut, match="busy with other requests"):
+            connection.request(METADATA, NONE, 0.01)
+        go.set()
+        first.join()
+        assert connection.request(METADATA, NONE).brokers
+
+
+def test_a_child_may_close_it_and_nothing_else_and_the_parents_goes_on(kafka_broker, connect):
+    connection = connect(kafka_broker.bootstrap)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            try:
+                connection.request(METADATA, NONE)
+            except RuntimeError as refused:
+                assert "another process" in str(refused)
+                connection.close()
+                status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert connection.request(METADATA, NONE).brokers
+
+
+def test_nothing_is_left_open_by_what_fails(connect):
+    """pytest turns a ResourceWarning into a failure, once the collector has found the socket."""
+    with Impostor({METADATA: lambda asked: b"nonsense"}) as there:
+        for opened in (True, False):
+            connection = connect(there.address, opened=opened)
+            if opened:
+                with pytest.raises(InvalidRequest):
+                    connection.request(METADATA, NONE)
+            connection.close()
+            connection.close()
+    gc.collect()
+
+
+def test_its_name_tells_where_it_goes(connect):
+    connection = connect("[::1]:7", opened=False)
+    assert repr(connection) == "<connection to [::1]:7>"
+    assert connection.place == address("[::1]:7")

@@ -1,0 +1,513 @@
+"""A consumer's messages and positions, against real brokers, through both lanes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from kafkalite.client import record_sets
+from kafkalite.client.cluster import Closed
+from kafkalite.client.consumer import Consumer
+from kafkalite.client.topology import TopicPartition
+from kafkalite.errors import (
+    InvalidConfig,
+    InvalidGroupId,
+    OffsetOutOfRange,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from kafkalite.records import compression
+from tests.client.consuming import (
+    LANE,
+    PATIENCE_S,
+    descriptors,
+    in_thread,
+    no_more_than,
+    numbered,
+    produce,
+    take,
+    until,
+)
+
+
+def test_every_message_comes_once_and_in_order(served, native):
+    topic = served.topic(3)
+    for partition in range(3):
+        produce(served.bootstrap, topic, numbered(500, 1000 * partition), partition)
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        messages = take(consumer, 1500)
+        assert consumer.poll(0.1) is None
+        assert set(consumer.metrics()["lanes"].values()) == {LANE[native]}
+    for partition in range(3):
+        of_it = [message for message in messages if message.partition == partition]
+        assert [message.value for message in of_it] == numbered(500, 1000 * partition)
+        assert [message.offset for message in of_it] == list(range(500))
+
+
+def test_a_message_says_all_that_was_sent(served, native):
+    topic = served.topic()
+    producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
+    producer.produce(
+        topic, key="k", value=None, timestamp=1_700_000_000_123,
+        headers=[("a", b"1"), ("a", None)],
+    )  # fmt: skip
+    assert producer.flush(PATIENCE_S) == 0
+    with Consumer(served.bootstrap, topics=topic, native=native) as consumer:
+        (message,) = take(consumer, 1)
+    assert (message.topic, message.partition, message.offset) == (topic, 0, 0)
+    assert (message.key, message.value) == (b"k", None)
+    assert (message.timestamp, message.timestamp_type) == (1_700_000_000_123, 0)
+    assert message.headers == [("a", b"1"), ("a", None)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_records_are_read(served, native, codec):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(2000), compression_type=codec, linger_ms=50)
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        assert [message.value for message in take(consumer, 2000)] == numbered(2000)
+
+
+def test_a_batch_larger_than_any_fetch_comes_whole(served, native):
+    topic = served.topic(config={"max.message.bytes": "3000000"})
+    large = os.urandom(2_500_000)
+    produce(
+        served.bootstrap, topic, [b"first", large, b"last"], message_max_bytes=3_000_000
+    )
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native,
+        max_partition_fetch_bytes=1000, fetch_max_bytes=1000,
+    ) as consumer:  # fmt: skip
+        assert [message.value for message in take(consumer, 3)] == [b"first", large, b"last"]
+
+
+def test_what_is_written_while_it_waits_comes(served, native):
+    topic = served.topic()
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        thread, outcome = in_thread(lambda: take(consumer, 3))
+        for value in numbered(3):
+            produce(served.bootstrap, topic, [value])
+        thread.join(PATIENCE_S)
+    assert [message.value for message in outcome[0]] == numbered(3)
+
+
+def test_an_iteration_ends_after_consumer_timeout_ms(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(100))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, consumer_timeout_ms=300
+    ) as consumer:
+        assert len(take(consumer, 100)) == 100
+        assert list(consumer) == []
+        produce(served.bootstrap, topic, numbered(1))
+        assert take(consumer, 1)[0].offset == 100
+
+
+def test_a_poll_of_no_time_gives_what_is_there_in_the_end(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        got: list[bytes] = []
+        until(lambda: got.extend(m.value for m in [consumer.poll(0)] if m) or len(got) == 10)
+    assert got == numbered(10)
+
+
+# Where it begins and goes on.
+
+
+def test_latest_begins_with_what_comes_after(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, auto_offset_reset="latest"
+    ) as consumer:
+        assert consumer.position((topic, 0)) == 10
+        produce(served.bootstrap, topic, numbered(1))
+        assert take(consumer, 1)[0].offset == 10
+
+
+def test_none_begins_nowhere_until_it_is_told_where(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, auto_offset_reset="none"
+    ) as consumer:
+        with pytest.raises(OffsetOutOfRange, match="seek"):
+            consumer.poll(PATIENCE_S)
+        consumer.seek((topic, 0), 7)
+        assert [message.offset for message in take(consumer, 3)] == [7, 8, 9]
+
+
+def test_the_position_follows_what_was_taken(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(100))
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        assert consumer.position((topic, 0)) == 0
+        for count, message in enumerate(consumer, start=1):
+            assert consumer.position((topic, 0)) == message.offset + 1 == count
+            if count == 42:
+                break
+        assert consumer.poll(PATIENCE_S).offset == 42
+
+
+def test_a_seek_within_an_iteration_is_where_it_goes_on(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(50))
+    offsets = []
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        for message in consumer:
+            offsets.append(message.offset)
+            if offsets == [0, 1, 2]:
+                consumer.seek((topic, 0), 40)
+            if message.offset == 49:
+                break
+    assert offsets == [0, 1, 2, *range(40, 50)]
+
+
+def test_a_seek_while_a_fetch_is_outstanding_is_not_overtaken_by_its_answer(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        take(consumer, 10)
+        assert consumer.poll(0) is None  # what comes after the end is asked for now
+        consumer.seek((topic, 0), 3)
+        produce(served.bootstrap, topic, numbered(1, 10))
+        assert [message.value for message in take(consumer, 8)] == numbered(8, 3)
+
+
+def test_it_goes_to_the_beginning_to_the_end_and_to_a_time(served, native):
+    topic = served.topic()
+    producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"%d" % number, timestamp=1_700_000_000_000 + 1000 * number)
+    assert producer.flush(PATIENCE_S) == 0
+    place = (topic, 0)
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        consumer.seek_to_end(place)
+        assert consumer.position(place) == 10
+        produce(served.bootstrap, topic, [b"new"])
+        assert take(consumer, 1)[0].value == b"new"
+        consumer.seek_to_beginning()
+        assert take(consumer, 1)[0].offset == 0
+        consumer.seek_to_time(datetime.fromtimestamp(1_700_000_004.5, UTC))
+        assert take(consumer, 1)[0].value == b"5"
+        consumer.seek_to_time(4_000_000_000_000, place)
+        assert consumer.position(place) == 11
+        found = consumer.offsets_for_times({place: 1_700_000_002_001})
+        assert found == {place: (3, 1_700_000_003_000)}
+        assert consumer.offsets_for_times({place: 4_000_000_000_000}) == {place: None}
+        with pytest.raises(ValueError, match="no time zone"):
+            consumer.seek_to_time(datetime(2026, 1, 1))
+
+
+def test_a_paused_partition_gives_nothing_and_loses_nothing(served, native):
+    topic = served.topic(2)
+    for partition in range(2):
+        produce(served.bootstrap, topic, numbered(100), partition)
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        before = take(consumer, 10)
+        consumer.pause((topic, 0))
+        assert consumer.paused == [TopicPartition(topic, 0)]
+        of_other = 100 - sum(message.partition == 1 for message in before)
+        while_paused = take(consumer, of_other)
+        assert {message.partition for message in while_paused} == {1}
+        assert consumer.poll(0.1) is None
+        consumer.resume((topic, 0))
+        messages = before + while_paused + take(consumer, 200 - len(before) - of_other)
+    assert sorted((message.partition, message.offset) for message in messages) == [
+        (partition, offset) for partition in range(2) for offset in range(100)
+    ]
+
+
+def test_watermarks_and_lag_are_of_now(served, native):
+    topic = served.topic(2)
+    produce(served.bootstrap, topic, numbered(30), 1)
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        assert consumer.watermarks((topic, 1)) == (0, 30)
+        assert consumer.watermarks((topic, 0)) == (0, 0)
+        assert consumer.lag() == 30
+        take(consumer, 12)
+        assert consumer.lag((topic, 1)) == consumer.lag((topic, 1), (topic, 1)) == 18
+        produce(served.bootstrap, topic, numbered(2), 0)
+        assert consumer.lag() == 20
+
+
+def test_only_what_is_assigned_is_read(served, native):
+    topic = served.topic(3)
+    for partition in range(3):
+        produce(served.bootstrap, topic, numbered(5), partition)
+    with Consumer(served.bootstrap, native=native) as consumer:
+        with pytest.raises(RuntimeError, match="assign"):
+            consumer.poll(0)
+        consumer.assign([(topic, 1)])
+        assert {message.partition for message in take(consumer, 5)} == {1}
+        consumer.assign([(topic, 1), TopicPartition(topic, 2)])
+        assert consumer.assignment == [(topic, 1), (topic, 2)]
+        assert {message.partition for message in take(consumer, 5)} == {2}
+        assert consumer.position((topic, 1)) == 5
+        with pytest.raises(ValueError, match="not assigned"):
+            consumer.seek((topic, 0), 0)
+
+
+def test_a_partition_that_is_not_there_is_told_of(served):
+    topic = served.topic(2)
+    with Consumer(served.bootstrap) as consumer:
+        for _ in range(2):
+            consumer.assign([(topic, 2)])
+            with pytest.raises(UnknownTopicOrPartition, match="2 partitions"):
+                consumer.poll(PATIENCE_S)
+            consumer.assign([(topic, 1)])
+            assert consumer.poll(0.01) is None
+
+
+def test_a_topic_that_may_not_be_made_is_told_of_at_once(served):
+    with Consumer(
+        served.bootstrap, topics=["nowhere"], allow_auto_create_topics=False
+    ) as consumer:
+        with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
+            consumer.poll(PATIENCE_S)
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(served, native):
+    topic = served.topic(1)
+    produce(served.bootstrap, topic, numbered(3))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, metadata_max_age_ms=100,
+        auto_offset_reset="latest",
+    ) as consumer:  # fmt: skip
+        assert consumer.position((topic, 0)) == 3
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": served.bootstrap})
+        grown = confluent_kafka.admin.NewPartitions(topic, 2)
+        admin.create_partitions([grown])[topic].result(PATIENCE_S)
+        produce(served.bootstrap, topic, numbered(3), 1)
+        assert [(m.partition, m.value) for m in take(consumer, 3)] == [
+            (1, value) for value in numbered(3)
+        ]
+
+
+# Offsets of a group.
+
+
+def test_offsets_are_kept_under_a_name_and_found_again(served, native):
+    topic = served.topic(2)
+    for partition in range(2):
+        produce(served.bootstrap, topic, numbered(10), partition)
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with Consumer(served.bootstrap, group=f"g-{topic}", native=native) as consumer:
+        consumer.assign(places)
+        assert consumer.committed() == {places[0]: None, places[1]: None}
+        taken = take(consumer, 7)
+        consumer.commit()
+        kept = consumer.committed()
+        assert sum(offset or 0 for offset in kept.values()) == 7
+        consumer.commit({places[1]: (9, "by hand")})
+    with Consumer(served.bootstrap, group_id=f"g-{topic}", native=native) as consumer:
+        consumer.assign(places)
+        assert consumer.committed(places[1]) == {places[1]: 9}
+        first = sum(message.partition == 0 for message in taken)
+        assert [consumer.position(place) for place in places] == [first, 9]
+        assert len(take(consumer, 10 - first + 1)) == 11 - first
+        assert consumer.lag() == 0
+
+
+def test_other_clients_find_what_was_committed(served):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    with Consumer(served.bootstrap, group=f"g-{topic}") as consumer:
+        consumer.assign([(topic, 0)])
+        take(consumer, 4)
+        consumer.commit()
+    other = confluent_kafka.Consumer(
+        {"bootstrap.servers": served.bootstrap, "group.id": f"g-{topic}"}
+    )
+    (found,) = other.committed([confluent_kafka.TopicPartition(topic, 0)], PATIENCE_S)
+    other.close()
+    assert found.offset == 4
+
+
+def test_a_group_that_has_members_refuses_the_commit_of_one_who_is_none(served):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(10))
+    member = confluent_kafka.Consumer({
+        "bootstrap.servers": served.bootstrap, "group.id": f"g-{topic}",
+        "auto.offset.reset": "earliest",
+    })  # fmt: skip
+    member.subscribe([topic])
+    assert member.poll(PATIENCE_S).error() is None
+    with Consumer(served.bootstrap, group=f"g-{topic}") as consumer:
+        consumer.assign([(topic, 0)])
+        take(consumer, 1)
+        with pytest.raises(UnknownMemberId, match="has members"):
+            consumer.commit()
+    member.close()
+
+
+def test_membership_is_refused_in_one_sentence(served):
+    with pytest.raises(InvalidConfig, match="comes with a later version"):
+        Consumer(served.bootstrap, topics=["t"], group="g")
+    with pytest.raises(InvalidConfig, match="said twice"):
+        Consumer(served.bootstrap, group="g", group_id="g")
+    with Consumer(served.bootstrap) as consumer:
+        with pytest.raises(InvalidGroupId, match="give the consumer a group"):
+            consumer.commit()
+
+
+# Its end.
+
+
+def test_a_close_from_another_thread_ends_an_iteration(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    consumer = Consumer(served.bootstrap, topics=[topic], native=native)
+    seen: list[bytes] = []
+    thread, outcome = in_thread(lambda: seen.extend(m.value for m in consumer))
+    until(lambda: consumer.metrics()["lanes"])
+    time.sleep(0.05)
+    consumer.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert outcome == [None] or seen == numbered(5)
+    with pytest.raises(Closed):
+        consumer.poll(0)
+    with pytest.raises(Closed):
+        next(iter(consumer))
+    consumer.close()
+
+
+def test_a_close_from_another_thread_is_told_to_who_polls(served, native):
+    topic = served.topic()
+    consumer = Consumer(served.bootstrap, topics=[topic], native=native)
+    consumer.poll(0)
+    thread, outcome = in_thread(consumer.poll)
+    until(lambda: consumer.intake._inside)
+    consumer.close()
+    thread.join(PATIENCE_S)
+    assert isinstance(outcome[0], Closed)
+
+
+def test_another_thread_is_told_that_the_consumer_is_in_use(served):
+    topic = served.topic()
+    with Consumer(served.bootstrap, topics=[topic]) as consumer:
+        thread, _ = in_thread(consumer.poll)
+        until(lambda: consumer.intake._inside)
+        with pytest.raises(RuntimeError, match="one thread at a time"):
+            consumer.poll(0)
+        consumer.close()
+        thread.join(PATIENCE_S)
+
+
+def test_a_handler_of_a_signal_may_close_the_consumer_it_interrupts(served, native):
+    topic = served.topic()
+    consumer = Consumer(served.bootstrap, topics=[topic], native=native)
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+    try:
+        main = threading.main_thread().ident
+        thread, _ = in_thread(
+            lambda: (until(lambda: consumer.intake._inside), signal.pthread_kill(main, 10))
+        )
+        assert list(consumer) == []
+        thread.join(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert consumer.closed
+
+
+# One that comes in the middle of socket() has it closed by its last reference, which says so.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
+    topic = served.topic()
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+            main = threading.main_thread().ident
+            thread, _ = in_thread(
+                lambda: (until(lambda: consumer.intake._inside), signal.pthread_kill(main, 10))
+            )
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll()
+            thread.join(PATIENCE_S)
+            produce(served.bootstrap, topic, numbered(5))
+            assert [message.value for message in take(consumer, 5)] == numbered(5)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupt_amid_compressed_batches_gives_nothing_twice(served, monkeypatch):
+    topic = served.topic()
+    values = [number * 1_000 for number in numbered(10)]  # they are left open if that is smaller
+    for at in range(0, 10, 2):
+        produce(served.bootstrap, topic, values[at : at + 2], compression_type="gzip")
+    opened = []
+
+    def decompress(*arguments):
+        opened.append(arguments)
+        if len(opened) == 2:
+            raise KeyboardInterrupt
+        return compression.decompress(*arguments)
+
+    monkeypatch.setattr(record_sets, "decompress", decompress)
+    with Consumer(served.bootstrap, topics=[topic], consumer_timeout_ms=500) as consumer:
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(PATIENCE_S)
+        assert [message.value for message in consumer] == values
+
+
+def test_a_child_of_a_fork_may_only_close_it_and_the_parent_reads_on(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        take(consumer, 5)
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.poll(1)
+            except RuntimeError as fault:
+                consumer.close()
+                os._exit(7 if "fork" in str(fault) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        produce(served.bootstrap, topic, numbered(5, 5))
+        assert [message.value for message in take(consumer, 5)] == numbered(5, 5)
+
+
+def test_a_consumer_leaves_no_descriptor_open(served, native):
+    topic = served.topic(3)
+    for partition in range(3):
+        produce(served.bootstrap, topic, numbered(5), partition)
+    before = descriptors()
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        take(consumer, 15)
+        assert consumer.to_table().num_rows == 15
+    no_more_than(before)
+
+
+def test_rows_cost_no_pyarrow_and_columns_say_what_is_missing(served):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(3))
+    program = f"""
+import sys
+from itertools import islice
+sys.modules["pyarrow"] = None
+from kafkalite.client.consumer import Consumer
+with Consumer({served.bootstrap!r}, topics=[{topic!r}], consumer_timeout_ms=5000) as consumer:
+    print(len(list(islice(consumer, 3))), "asyncio" in sys.modules, "numpy" in sys.modules)
+    for columns in (consumer.batches, consumer.to_table):
+        try:
+            columns()
+        except ImportError as fault:
+            print(fault)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S)
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == "3 False False", done.stderr.decode()
+    assert len(lines) == 3
+    assert all("install kafkalite[arrow]" in line for line in lines[1:])

@@ -1,0 +1,285 @@
+"""Consumers while brokers die, partitions move and logs are cut: each record in order, or told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from kafkalite.client import stretch
+from kafkalite.client.consumer import Consumer
+from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.errors import (
+    CorruptMessage,
+    NetworkException,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicId,
+)
+from kafkalite.testing import Broker
+from tests.client.consuming import (
+    LANE,
+    PATIENCE_S,
+    delete,
+    in_thread,
+    numbered,
+    produce,
+    take,
+    until,
+)
+
+SEGMENT_SIZE = 4 << 20
+
+
+@pytest.fixture
+def alone(request):
+    """A broker that nobody else uses, of two workers unless the test says otherwise."""
+    with Broker(workers=getattr(request, "param", 2)) as broker:
+        yield broker
+
+
+def values(messages):
+    return [message.value for message in messages]
+
+
+@pytest.mark.parametrize("alone", [0, 2], indirect=True, ids=["one process", "workers"])
+def test_reading_goes_on_when_the_broker_is_started_again(alone, native):
+    topic = alone.topic(2)
+    produce(alone.bootstrap, topic, numbered(10), 1)
+    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+        assert values(take(consumer, 10)) == numbered(10)
+        alone.restart()
+        produce(alone.bootstrap, topic, numbered(10, 10), 1)
+        assert values(take(consumer, 10)) == numbered(10, 10)
+        ways = consumer.intake.reading.lanes
+        until(lambda: consumer.poll(0.1) or set(ways.ways.values()) == {LANE[native]})
+
+
+def test_reading_goes_on_when_a_worker_is_killed(alone, native):
+    topic = alone.topic(2)
+    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+        for round in range(3):
+            thread, outcome = in_thread(lambda: take(consumer, 20))
+            for partition in range(2):
+                produce(alone.bootstrap, topic, numbered(10, 10 * round), partition)
+            thread.join(PATIENCE_S)
+            for partition in range(2):
+                of_it = [m for m in outcome[0] if m.partition == partition]
+                assert values(of_it) == numbered(10, 10 * round)
+            alone.kill(1 + round % 2)
+
+
+def test_reading_follows_partitions_that_move(alone, native):
+    topic = alone.topic(4)
+
+    def node(*words):
+        command = [sys.executable, "-m", "kafkalite", "node", *words, "--data", str(alone.data)]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+
+    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+        for round, order in enumerate((["drain", "1"], ["drain", "1", "--undo"], ["rebalance"])):
+            for partition in range(4):
+                produce(alone.bootstrap, topic, numbered(5, 5 * round), partition)
+            messages = take(consumer, 10)
+            node(*order)
+            messages += take(consumer, 10)
+            for partition in range(4):
+                of_it = [m for m in messages if m.partition == partition]
+                assert values(of_it) == numbered(5, 5 * round)
+
+
+def test_a_local_socket_that_ends_is_replaced_by_tcp_and_tried_again_later(served):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic]) as consumer:
+        take(consumer, 5)
+        lanes = consumer.intake.reading.lanes
+        (lane,) = lanes._lanes.values()
+        lane._local.socket.shutdown(2)
+        produce(served.bootstrap, topic, numbered(5, 5))
+        assert values(take(consumer, 5)) == numbered(5, 5)
+        assert set(lanes.ways.values()) == {"tcp"}
+        until(lambda: consumer.poll(0.05) or set(lanes.ways.values()) == {"direct"})
+        produce(served.bootstrap, topic, numbered(5, 10))
+        assert values(take(consumer, 5)) == numbered(5, 10)
+
+
+def test_a_topic_made_again_under_its_name_is_read_from_its_beginning(served, native, caplog):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, auto_offset_reset="latest"
+    ) as consumer:
+        consumer.seek_to_beginning()
+        assert values(take(consumer, 5)) == numbered(5)
+        delete(served.bootstrap, topic)
+        assert consumer.poll(0.1) is None
+        made_again(served, topic)
+        # more than there were before: an old offset would begin amid them
+        produce(served.bootstrap, topic, numbered(10, 100))
+        assert values(take(consumer, 10)) == numbered(10, 100)
+    assert "deleted and made again" in caplog.text
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_what_was_read_of_a_topic_says_nothing_of_one_made_again(served, native, reset):
+    topic = served.topic()
+    place = (topic, 0)
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(
+        served.bootstrap, topics=[topic], native=native, auto_offset_reset=reset
+    ) as consumer:
+        consumer.seek_to_beginning()
+        take(consumer, 5)
+        (position,) = consumer.intake.reading.assignment
+        old_id = position.topic_id
+        delete(served.bootstrap, topic)
+        made_again(served, topic)
+        until(lambda: consumer.poll(0.05) or position.topic_id != old_id)
+        assert consumer.poll(0.05) is None and consumer.position(place) == 0
+        consumer.pause(place)
+        consumer.resume(place)
+        produce(served.bootstrap, topic, numbered(10, 100))
+        assert values(take(consumer, 10)) == numbered(10, 100)
+
+
+def made_again(broker, topic):
+    """The topic, once its deletion is done with."""
+
+    def made():
+        try:
+            return broker.topic(name=topic)
+        except Exception:
+            return None
+
+    until(made, "the topic's making")
+
+
+def test_a_table_of_a_topic_that_is_gone_is_none(served, native):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        take(consumer, 5)
+        delete(served.bootstrap, topic)
+        made_again(served, topic)
+        with pytest.raises((UnknownTopicId, OffsetOutOfRange)):
+            consumer.seek((topic, 0), 3)
+            consumer.to_table(start=3, timeout=5)
+            raise OffsetOutOfRange  # the new one is empty: a table of nothing is true as well
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
+    topic = alone.topic(config={
+        "segment.bytes": str(SEGMENT_SIZE), "file.delete.delay.ms": "0",
+    })  # fmt: skip
+    row = os.urandom(1000)
+    count = 5 * SEGMENT_SIZE // 1000
+    produce(alone.bootstrap, topic, [row] * count, linger_ms=20)
+    place = (topic, 0)
+    with Consumer(
+        alone.bootstrap, topics=[topic], native=native, auto_offset_reset=reset
+    ) as consumer:
+        consumer.seek(place, 0)
+        offsets = [take(consumer, 1)[0].offset]
+        low = count - 1000
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": alone.bootstrap})
+        begin = confluent_kafka.TopicPartition(topic, 0, low)
+        list(admin.delete_records([begin]).values())[0].result(PATIENCE_S)
+        # deleted means cut: what a reader has open is empty then
+        until(lambda: not list(alone.data.rglob(f"{topic}-0/*.deleted")), "the deletion")
+        while offsets[-1] < low and reset == "earliest":
+            offsets.append(take(consumer, 1)[0].offset)
+        if reset == "earliest":
+            jumps = [b for a, b in zip(offsets, offsets[1:], strict=False) if b != a + 1]
+            assert offsets[0] == 0
+            assert len(jumps) == 1
+            assert jumps[0] == low
+            assert consumer.metrics()["offset_resets"] == 1
+            assert [m.offset for m in take(consumer, 999)] == list(range(low + 1, count))
+        else:
+            with pytest.raises(OffsetOutOfRange, match="there is no offset"):
+                while offsets[-1] < low:
+                    offsets.append(take(consumer, 1)[0].offset)
+            assert offsets == list(range(len(offsets)))
+            assert consumer.position(place) == len(offsets)
+
+
+def test_a_damaged_batch_is_told_again_and_again_until_it_is_passed_over(served, native):
+    topic = served.topic()
+    for first in range(0, 15, 5):
+        produce(served.bootstrap, topic, numbered(5, first), linger_ms=50)
+    (segment,) = served.data.rglob(f"{topic}-0/*.log")
+    content = bytearray(segment.read_bytes().rstrip(b"\0"))
+    second = 12 + int.from_bytes(content[8:12], "big")
+    assert int.from_bytes(content[second : second + 8], "big") == 5, "one batch each"
+    with segment.open("r+b") as file:
+        file.seek(second + 61 + 20)
+        file.write(b"\xff\xff")
+    with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
+        assert values(take(consumer, 5)) == numbered(5)
+        for _ in range(2):
+            with pytest.raises(CorruptMessage, match=f"{topic}-0: At offset 5"):
+                consumer.poll(PATIENCE_S)
+            assert consumer.position((topic, 0)) == 5
+        with pytest.raises(CorruptMessage):
+            consumer.to_table()
+        consumer.seek((topic, 0), 10)
+        assert values(take(consumer, 5)) == numbered(5, 10)
+
+
+def test_nobody_there_is_told_of_when_the_time_is_up():
+    with Consumer("127.0.0.1:1", topics=["t"], default_api_timeout_ms=300) as consumer:
+        began = time.monotonic()
+        with pytest.raises(NetworkException, match="refused"):
+            consumer.poll()
+        assert time.monotonic() - began < PATIENCE_S / 2
+        with pytest.raises((NetworkException, RequestTimedOut)):
+            consumer.to_table(timeout=0.2)
+
+
+def test_a_poll_keeps_its_time_while_nobody_is_there(alone, native):
+    topic = alone.topic()
+    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+        assert consumer.poll(0.2) is None
+        alone.stop()
+        for _ in range(3):
+            began = time.monotonic()
+            assert consumer.poll(0.3) is None
+            assert time.monotonic() - began < PATIENCE_S / 4
+        alone.start()
+        produce(alone.bootstrap, topic, numbered(3))
+        assert values(take(consumer, 3)) == numbered(3)
+
+
+def test_files_in_which_less_is_to_be_read_than_granted_are_left_for_tcp(served, monkeypatch):
+    monkeypatch.setattr(stretch, "pread_all", lambda *_: 0)
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic]) as consumer:
+        assert values(take(consumer, 5)) == numbered(5)
+        assert set(consumer.intake.reading.lanes.ways.values()) == {"tcp"}
+
+
+def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(served, monkeypatch):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic]) as consumer:
+        take(consumer, 5)
+        reading = consumer.intake.reading
+        (position,) = reading.assignment
+        leader = PartitionMeta(position.leader, position.leader_epoch)
+        former, now = position.topic_id, bytes(16)[:-1] + b"n"
+        reading._learn(topic, TopicMeta(topic, now, {0: leader}))
+        reading._wonder([topic])
+        reading._learn(topic, TopicMeta(topic, former, {0: leader}))
+        assert position.topic_id == now
+        assert topic in reading._unknown, "it is asked about again"
+        monkeypatch.setattr("kafkalite.client.reading.LAG_S_MAX", 0)
+        reading._learn(topic, TopicMeta(topic, former, {0: leader}))
+        assert position.topic_id == former, "by now no node can lag: it was the other one that did"

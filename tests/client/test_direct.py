@@ -1,0 +1,312 @@
+"""The lane through a local socket, at doors that lie: whatever they say, it is TCP's turn then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from kafkalite.client.direct import OUTSTANDING_MAX, DirectLane
+from kafkalite.client.local_socket import LocalSocket, open_local
+from kafkalite.client.positions import Position
+from kafkalite.client.settings import consumer_settings
+from kafkalite.client.stretch import Window
+from kafkalite.client.topology import TopicPartition
+from kafkalite.errors import (
+    ClusterAuthorizationFailed,
+    KafkaStorageError,
+    NetworkException,
+    NotLeaderOrFollower,
+    ThrottlingQuotaExceeded,
+)
+from kafkalite.protocol.schemas.local import GRANTED, WELCOME, read_packet, write_packet
+from kafkalite.protocol.schemas.offsets import EARLIEST
+
+CLUSTER = "kl-test-cluster"
+
+
+@pytest.fixture
+def place():
+    """A directory whose name is short enough for a socket."""
+    path = Path(tempfile.mkdtemp(prefix="kl-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+class Door:
+    """The node's end of one local socket."""
+
+    def __init__(self, place):
+        path = place / "local-0"
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.local = LocalSocket(str(path))
+        self.socket, _ = self.listener.accept()
+        self.socket.settimeout(10)
+        self.lane = DirectLane(0, self.local, Window(), consumer_settings(None, {}), 0)
+
+    def close(self):
+        self.lane.close()
+        self.socket.close()
+        self.listener.close()
+
+    def heard(self):
+        return read_packet(self.socket.recv(65536)).fields
+
+    def say(self, packet, *descriptors):
+        socket.send_fds(self.socket, [packet], descriptors)
+
+    def grant(self, *descriptors, **said):
+        self.say(write_packet(granted(**said)), *descriptors)
+
+
+def granted(**said):
+    return GRANTED(**{
+        "request_id": 0, "error_code": 0, "error_message": None, "high_watermark": 10,
+        "last_stable_offset": 10, "log_start_offset": 0, "file": -1, "fresh": False,
+        "position": 0, "size": 0, "end_offset": -1, "dropped": [], "aborted": [], **said,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def door(place):
+    door = Door(place)
+    yield door
+    door.close()
+
+
+@pytest.fixture
+def file(place):
+    (place / "segment").write_bytes(bytes(1000))
+    descriptor = os.open(place / "segment", os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def position(offset=0, partition=0):
+    made = Position(TopicPartition("t", partition), EARLIEST)
+    made.topic_id = bytes(range(16))
+    made.seek(offset)
+    made.leader = 0
+    return made
+
+
+READABLE = {"file": 0, "fresh": True, "size": 100, "end_offset": 5}
+
+
+def test_a_grant_is_a_stretch_up_to_its_end(door, file):
+    here = position(2)
+    door.lane.ask([here])
+    door.lane.ask([here])
+    asked = door.heard()
+    assert (asked["offset"], asked["partition"], asked["topic_id"]) == (2, 0, here.topic_id)
+    door.grant(file, **READABLE)
+    (outcome,) = door.lane.receive()
+    assert outcome.position is here
+    assert (outcome.stretch.first_offset, outcome.stretch.end_offset) == (2, 5)
+    assert door.lane.receive() == []
+
+
+def test_what_was_asked_before_a_seek_is_dropped_when_it_comes(door, file):
+    here = position(2)
+    door.lane.ask([here])
+    here.seek(7)
+    door.lane.ask([here])
+    assert [door.heard()["offset"] for _ in range(2)] == [2, 7]
+    door.grant(file, **READABLE)
+    assert door.lane.receive() == []
+    door.grant(request_id=1, file=0, size=10, end_offset=9)
+    (outcome,) = door.lane.receive()
+    assert outcome.stretch.first_offset == 7
+
+
+def test_a_refusal_of_the_partition_is_an_outcome_with_its_sentence(door):
+    door.lane.ask([position()])
+    door.grant(error_code=NotLeaderOrFollower.code, error_message="not here")
+    (outcome,) = door.lane.receive()
+    assert (outcome.error_code, outcome.message, outcome.stretch) == (6, "not here", None)
+
+
+@pytest.mark.parametrize(
+    "fault", [KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed]
+)
+def test_a_refusal_of_the_way_ends_the_lane(door, fault):
+    door.lane.ask([position()])
+    door.grant(error_code=fault.code, error_message="not like this")
+    with pytest.raises(NetworkException, match="not like this"):
+        door.lane.receive()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+LIES = {
+    "a descriptor that was not told of": ({**READABLE, "fresh": False}, 1),
+    "no descriptor though it was told of": (READABLE, 0),
+    "two descriptors": (READABLE, 2),
+    "a file that was never lent": ({"file": 3, "size": 10, "end_offset": 5}, 0),
+    "a request that nobody made": ({**READABLE, "request_id": 8}, 1),
+    "an empty stretch": ({**READABLE, "size": 0}, 1),
+    "a stretch that ends before it begins": ({**READABLE, "size": -5}, 1),
+    "a place before the file": ({**READABLE, "position": -1}, 1),
+    "an end before the offset": ({**READABLE, "end_offset": 2}, 1),
+    "a descriptor with an empty answer": ({"fresh": True}, 1),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, file, lie):
+    said, count = LIES[lie]
+    door.lane.ask([position(2)])
+    before = descriptors()
+    door.grant(*[file] * count, **said)
+    if lie == "a descriptor with an empty answer":
+        door.lane.receive()
+    else:
+        with pytest.raises(NetworkException):
+            door.lane.receive()
+    door.lane.close()
+    assert descriptors() == before - 1  # the lane's own socket
+
+
+def test_a_file_that_is_none_is_not_read(door):
+    ends = os.pipe()
+    door.lane.ask([position(2)])
+    door.grant(ends[0], **READABLE)
+    with pytest.raises(NetworkException, match="not a new file"):
+        door.lane.receive()
+    for end in ends:
+        os.close(end)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"\x06", b"\x06\x00garbage", bytes(300), b"\xff" * 70_000],
+    ids=["short", "garbage", "zeros", "huge"],
+)
+def test_a_packet_that_does_not_read_ends_the_lane(door, packet):
+    door.lane.ask([position()])
+    try:
+        door.say(packet)
+    except OSError:
+        door.say(packet[:60_000])
+    with pytest.raises(NetworkException):
+        door.lane.receive()
+
+
+def test_a_packet_of_another_kind_ends_the_lane(door):
+    welcome = WELCOME(
+        error_code=0, error_message=None, cluster_id="", node_id=0, port=1, generation=1, reads=True
+    )
+    door.lane.ask([position()])
+    door.say(write_packet(welcome))
+    with pytest.raises(NetworkException, match="where it should grant"):
+        door.lane.receive()
+
+
+def test_the_end_of_the_socket_ends_the_lane(door):
+    door.lane.ask([position()])
+    door.socket.close()
+    with pytest.raises(NetworkException):
+        door.lane.receive()
+        door.lane.receive()
+
+
+def test_a_file_that_is_dropped_is_closed_once_it_is_read(door, file):
+    here = position()
+    door.lane.ask([here])
+    before = descriptors()
+    door.grant(file, **READABLE)
+    (outcome,) = door.lane.receive()
+    assert descriptors() == before + 1
+    here.ahead = 5
+    door.lane.ask([here])
+    door.grant(request_id=1, dropped=[0, 77])
+    door.lane.receive()
+    assert descriptors() == before + 1
+    outcome.stretch.close()
+    assert descriptors() == before
+
+
+def test_more_partitions_than_may_be_asked_for_take_turns(door):
+    many = [position(partition=number) for number in range(OUTSTANDING_MAX + 50)]
+    heard = []
+
+    def listen():
+        while len(heard) < 3 * len(many):
+            asked = door.heard()
+            heard.append(asked["partition"])
+            door.grant(request_id=asked["request_id"])
+
+    listening = threading.Thread(target=listen, daemon=True)
+    listening.start()
+    while listening.is_alive():
+        door.lane.ask(many)
+        assert len(door.lane._outstanding) <= OUTSTANDING_MAX
+        door.lane.receive()
+        listening.join(0.001)
+    assert set(heard[: 2 * len(many)]) == set(range(len(many)))
+
+
+# Finding it.
+
+
+def welcome(**said):
+    return WELCOME(**{
+        "error_code": 0, "error_message": None, "cluster_id": CLUSTER, "node_id": 4, "port": 9092,
+        "generation": 1, "reads": True, **said,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (welcome(), True),
+        (welcome(cluster_id="another"), False),
+        (welcome(node_id=5), False),
+        (welcome(port=9093), False),
+        (welcome(error_code=58, error_message="go away"), False),
+        (granted(), False),
+        (b"garbage", False),
+        (b"", False),
+        (None, False),
+    ],
+    ids=["it", "cluster", "node", "port", "refused", "kind", "garbage", "hangs up", "silent"],
+)
+def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, answer, found):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    directory = place / "kafkalite" / f"{CLUSTER}-0123456789ab"
+    for level in (directory.parent, directory):
+        level.mkdir(mode=0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(directory / "local-4"))
+    listener.listen()
+    before = descriptors()
+
+    def serve():
+        met, _ = listener.accept()
+        with met:
+            said = read_packet(met.recv(65536)).fields
+            assert (said["cluster_id"], said["node_id"]) == (CLUSTER, 4)
+            if answer is None:
+                met.recv(1)
+            elif answer:
+                met.send(answer if isinstance(answer, bytes) else write_packet(answer))
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    lane = open_local(CLUSTER, 4, 9092, "me", timeout_s=0.3 if answer is None else 10)
+    assert (lane is not None) is found
+    if lane is not None:
+        lane.close()
+    serving.join(10)
+    assert descriptors() == before
+    listener.close()
+    assert open_local(CLUSTER, 4, 9092, "me") is None

@@ -1,0 +1,268 @@
+"""Fetches over TCP, from brokers that are old, err or lie: records come whole, once, or not yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.client.consumer import Consumer
+from kafkalite.errors import (
+    CorruptMessage,
+    InvalidTopicException,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
+    UnknownServerError,
+    UnknownTopicId,
+    UnsupportedForMessageFormat,
+)
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from kafkalite.records.batch import Record, build
+from tests.client.consuming import PATIENCE_S, until
+from tests.client.impostor import Hangup, Impostor, framed, metadata
+
+QUICK = {"retry_backoff_ms": 1, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 2}
+TOPIC = "t"
+COUNT = 5
+NO_BATCH = (CorruptMessage, UnsupportedForMessageFormat)
+
+
+def batch(first=0, count=COUNT):
+    return build([Record(value=b"%d" % (first + n)) for n in range(count)], base_offset=first)
+
+
+class Log:
+    """A broker of one partition, which answers as its `say` alters what is true."""
+
+    def __init__(
+        self, say=lambda answer, asked: answer, versions=(4, 17), topic_id=bytes([7]) * 16
+    ):
+        self.topic_id = topic_id
+        self.say = say
+        self.impostor = Impostor(
+            {METADATA: self.described, LIST_OFFSETS: self.listed, FETCH: self.fetched},
+            versions={FETCH: versions},
+        )
+        self.address = self.impostor.address
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.impostor.close()
+
+    def consumer(self, **keywords):
+        return Consumer(self.address, topics=[TOPIC], **QUICK | keywords)
+
+    def described(self, asked):
+        told = metadata({0: self.impostor.port}, {TOPIC: {0: (0, 3)}})
+        told["topics"][0]["topic_id"] = self.topic_id
+        return told
+
+    def listed(self, asked):
+        partition = {"partition_index": 0, "offset": 0, "timestamp": -1}
+        return {"topics": [{"name": TOPIC, "partitions": [partition]}]}
+
+    def fetched(self, asked):
+        (topic,) = asked.body.topics
+        (partition,) = topic.partitions
+        whole = partition.fetch_offset == 0
+        partition = {
+            "partition_index": 0, "error_code": 0, "high_watermark": COUNT,
+            "last_stable_offset": COUNT, "log_start_offset": 0, "aborted_transactions": [],
+            "records": batch() if whole else b"",
+        }  # fmt: skip
+        told = {"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [partition]}
+        return self.say({"responses": [told]}, asked)
+
+
+def read(consumer):
+    messages = []
+    until(lambda: (m := consumer.poll(0.2)) and (messages.append(m) or len(messages) == COUNT))
+    assert consumer.poll(0.05) is None
+    return [message.offset for message in messages]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_of_fetch_brings_the_records(version):
+    with Log(versions=(version, version)) as log, log.consumer() as consumer:
+        assert read(consumer) == list(range(COUNT))
+        asked = [each for each in log.impostor.asked if each.api is FETCH]
+        assert {each.version for each in asked} == {version}
+        assert {each.body.session_epoch for each in asked} == {-1}
+
+
+def test_a_topic_without_an_id_is_asked_for_by_name():
+    with Log(topic_id=NO_ID) as log, log.consumer() as consumer:
+        assert read(consumer) == list(range(COUNT))
+        assert {each.version for each in log.impostor.asked if each.api is FETCH} == {12}
+
+
+def entry(answer):
+    return answer["responses"][0]["partitions"][0]
+
+
+def once(alter):
+    """Alters the first answer, and none after it."""
+    altered = []
+
+    def say(answer, asked):
+        if altered:
+            return answer
+        altered.append(asked)
+        return alter(answer, asked)
+
+    return say
+
+
+def lies():
+    def another_partition(answer, asked):
+        entry(answer)["partition_index"] = 1
+        return answer
+
+    def twice(answer, asked):
+        answer["responses"].append(answer["responses"][0])
+        return answer
+
+    def another_topic(answer, asked):
+        answer["responses"][0] |= {"topic": "u", "topic_id": bytes(15) + b"u"}
+        return answer
+
+    def garbage(answer, asked):
+        return framed(asked.correlation_id.to_bytes(4, "big") + b"\0garbage")
+
+    def wrong_number(answer, asked):
+        return framed((asked.correlation_id + 1).to_bytes(4, "big") + bytes(40))
+
+    def huge(answer, asked):
+        return b"\x7f\xff\xff\xff"
+
+    def hangs_up(answer, asked):
+        raise Hangup
+
+    def nothing(answer, asked):
+        return {"responses": []}
+
+    def null(answer, asked):
+        entry(answer)["records"] = None
+        return answer
+
+    return [
+        another_partition, twice, another_topic, garbage, wrong_number, huge, hangs_up, nothing,
+        null,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", lies(), ids=lambda lie: lie.__name__)
+def test_an_answer_that_cannot_be_is_asked_for_again(lie):
+    with Log(once(lie)) as log, log.consumer() as consumer:
+        assert read(consumer) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("fault", [NotLeaderOrFollower, UnknownTopicId, KafkaStorageError])
+@pytest.mark.parametrize("whole", [False, True], ids=["partition", "answer"])
+def test_what_will_pass_is_waited_for_with_fresh_metadata(fault, whole):
+    def erring(answer, asked):
+        (answer if whole else entry(answer))["error_code"] = fault.code
+        return answer
+
+    with Log(once(erring)) as log, log.consumer() as consumer:
+        assert read(consumer) == list(range(COUNT))
+        assert log.impostor.count(METADATA) >= 2
+
+
+@pytest.mark.parametrize(
+    "fault", [TopicAuthorizationFailed, UnknownServerError, InvalidTopicException, CorruptMessage]
+)
+def test_what_will_not_pass_is_raised_each_time_and_moves_nothing(fault):
+    def erring(answer, asked):
+        entry(answer)["error_code"] = fault.code
+        return answer
+
+    with Log(erring) as log, log.consumer() as consumer:
+        for _ in range(2):
+            with pytest.raises(fault, match="t-0"):
+                consumer.poll(PATIENCE_S)
+        assert consumer.position((TOPIC, 0)) == 0
+        log.say = lambda answer, asked: answer
+        with_fault = until(lambda: attempt(consumer))
+        assert with_fault.offset == 0
+
+
+def attempt(consumer):
+    try:
+        return consumer.poll(0.2)
+    except Exception:
+        return None  # asked for before the fault had gone
+
+
+def test_an_offset_that_is_gone_is_told_or_reset():
+    def erring(answer, asked):
+        entry(answer)["error_code"] = OffsetOutOfRange.code
+        return answer
+
+    with Log(once(erring)) as log, log.consumer() as consumer:
+        assert read(consumer) == list(range(COUNT))
+        assert consumer.metrics()["offset_resets"] == 1
+    with Log(erring) as log, log.consumer(auto_offset_reset="none") as consumer:
+        consumer.seek((TOPIC, 0), 2)
+        with pytest.raises(OffsetOutOfRange, match="no offset 2"):
+            consumer.poll(PATIENCE_S)
+        assert consumer.position((TOPIC, 0)) == 2
+
+
+@pytest.mark.parametrize(
+    "records",
+    [batch()[:-1], batch()[:30], bytes(100), b"\xff" * 100, batch()[:-1] + b"\xff"],
+    ids=["cut off", "no header", "zeros", "ones", "a flipped byte"],
+)
+def test_records_that_do_not_check_are_told_and_not_passed_over(records):
+    def damaged(answer, asked):
+        entry(answer)["records"] = records
+        return answer
+
+    with Log(damaged) as log, log.consumer() as consumer:
+        for _ in range(2):
+            with pytest.raises(NO_BATCH, match="t-0: At offset 0"):
+                consumer.poll(PATIENCE_S)
+        assert consumer.position((TOPIC, 0)) == 0
+
+
+def test_a_broker_that_keeps_silent_is_asked_anew_over_another_connection():
+    def silent(answer, asked):
+        return None
+
+    with (
+        Log(once(silent)) as log,
+        log.consumer(request_timeout_ms=200, fetch_max_wait_ms=10) as consumer,
+    ):
+        assert read(consumer) == list(range(COUNT))
+
+
+def test_records_before_the_offset_are_not_given_again():
+    def from_the_beginning(answer, asked):
+        entry(answer)["records"] = batch()
+        return answer
+
+    with Log(from_the_beginning) as log, log.consumer() as consumer:
+        consumer.seek((TOPIC, 0), 3)
+        assert [consumer.poll(PATIENCE_S).offset for _ in range(2)] == [3, 4]
+
+
+def test_settings_say_how_much_is_asked_for():
+    settings = {
+        "fetch_min_bytes": 7, "fetch_max_wait_ms": 8, "fetch_max_bytes": 9,
+        "max_partition_fetch_bytes": 10, "isolation_level": "read_committed",
+    }  # fmt: skip
+    with Log() as log, log.consumer(**settings) as consumer:
+        read(consumer)
+        asked = next(each.body for each in log.impostor.asked if each.api is FETCH)
+        assert (asked.min_bytes, asked.max_wait_ms, asked.max_bytes) == (7, 8, 9)
+        (partition,) = asked.topics[0].partitions
+        assert (partition.partition_max_bytes, partition.current_leader_epoch) == (10, 3)
+        assert asked.isolation_level == 1
+        listed = next(each.body for each in log.impostor.asked if each.api is LIST_OFFSETS)
+        assert listed.isolation_level == 1

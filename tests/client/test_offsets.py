@@ -1,0 +1,235 @@
+"""Offsets by time, and those a group keeps: asked of whoever knows, as often as it takes."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Theirs
+
+from kafkalite.client.cluster import Cluster
+from kafkalite.client.offsets import commit, committed, list_offsets
+from kafkalite.client.settings import producer_settings
+from kafkalite.client.topology import TopicPartition
+from kafkalite.errors import (
+    CoordinatorLoadInProgress,
+    InvalidRequest,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    OffsetMetadataTooLarge,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST, LIST_OFFSETS, MAX_TIMESTAMP
+from kafkalite.testing import Broker
+from tests.client.impostor import Hangup, Impostor, metadata
+
+PATIENCE_S = 30
+QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 1}
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(workers=2) as started:
+        yield started
+
+
+@pytest.fixture
+def know():
+    made = []
+
+    def know(place):
+        made.append(Cluster(producer_settings(place, QUICK)))
+        return made[-1]
+
+    yield know
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def filled(broker):
+    """A topic of four partitions; partition p has 3 + p records, one a second from 1000 s on."""
+    topic = broker.topic(4)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(4):
+        for number in range(3 + partition):
+            time_ms = 1_000_000 + 1000 * number
+            producer.produce(topic, b"", partition=partition, timestamp=time_ms)
+    assert producer.flush(PATIENCE_S) == 0
+    return topic
+
+
+# By time.
+
+
+def test_ends_starts_and_times_are_found_in_every_partition_of_every_node(broker, filled, know):
+    cluster = know(broker.bootstrap)
+    leaders = {each.leader for each in cluster.topic(filled).partitions.values()}
+    assert len(leaders) == 2
+    places = [TopicPartition(filled, index) for index in range(4)]
+
+    def offsets(sought):
+        found = list_offsets(cluster, dict.fromkeys(places, sought))
+        assert list(found) == places
+        return [found[place].offset for place in places]
+
+    assert offsets(EARLIEST) == [0, 0, 0, 0]
+    assert offsets(LATEST) == [3, 4, 5, 6]
+    assert offsets(MAX_TIMESTAMP) == [2, 3, 4, 5]
+    assert offsets(1_001_500) == [2, 2, 2, 2]
+    assert offsets(1_004_000) == [-1, -1, 4, 4]
+    found = list_offsets(cluster, {places[1]: 1_001_500, (filled, 0): LATEST})
+    assert found == {places[1]: (2, 1_002_000), places[0]: (3, -1)}
+    assert list_offsets(cluster, {}) == {}
+
+
+def test_a_partition_that_is_not_there_is_said_when_time_is_up(broker, filled, know):
+    with pytest.raises(UnknownTopicOrPartition, match="partition 9 of topic"):
+        list_offsets(know(broker.bootstrap), {(filled, 9): LATEST}, timeout_s=0.3)
+
+
+def test_a_leader_that_has_moved_is_asked_for_anew(know):
+    epochs = iter([1, 2, 3])
+
+    def told(asked):
+        return metadata({0: there.port}, {"t": {0: (0, next(epochs))}})
+
+    def moved(asked):
+        (topic,) = asked.body.topics
+        (partition,) = topic.partitions
+        code = 0 if partition.current_leader_epoch == 3 else NotLeaderOrFollower.code
+        entry = {"partition_index": 0, "error_code": code, "offset": 7, "timestamp": 5}
+        return {"topics": [{"name": "t", "partitions": [entry]}]}
+
+    with Impostor({METADATA: told, LIST_OFFSETS: moved}) as there:
+        assert list_offsets(know(there.address), {("t", 0): LATEST}) == {("t", 0): (7, 5)}
+        assert there.count(LIST_OFFSETS) == 3
+
+
+def test_an_answer_that_leaves_a_partition_out_is_not_believed(know):
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1)}}),
+            LIST_OFFSETS: lambda asked: {"topics": []},
+        }
+    ) as there:
+        with pytest.raises(InvalidRequest, match="says nothing of partition 0 of topic 't'"):
+            list_offsets(know(there.address), {("t", 0): LATEST}, timeout_s=PATIENCE_S)
+
+
+def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1)}}),
+            LIST_OFFSETS: lambda asked: {},
+        },
+        {LIST_OFFSETS: (1, 6)},
+    ) as there:
+        with pytest.raises(UnsupportedVersion, match="too old to look for the greatest"):
+            list_offsets(know(there.address), {("t", 0): MAX_TIMESTAMP})
+        assert there.count(LIST_OFFSETS) == 0
+
+
+# Those a group keeps.
+
+
+def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker, filled, know):
+    cluster = know(broker.bootstrap)
+    places = [TopicPartition(filled, index) for index in range(4)]
+    assert committed(cluster, "readers", places) == dict.fromkeys(places)
+    commit(cluster, "readers", {places[0]: 0, (filled, 2): (5, "half way")})
+    assert committed(cluster, "readers", places) == {
+        places[0]: 0, places[1]: None, places[2]: 5, places[3]: None,
+    }  # fmt: skip
+    theirs = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+    try:
+        (found,) = theirs.committed([Theirs(filled, 2)], timeout=PATIENCE_S)
+        assert (found.offset, found.metadata) == (5, "half way")
+        theirs.commit(offsets=[Theirs(filled, 1, 3)], asynchronous=False)
+    finally:
+        theirs.close()
+    assert committed(cluster, "readers", [(filled, 1)]) == {places[1]: 3}
+    assert committed(cluster, "others", [(filled, 1)]) == {places[1]: None}
+    assert committed(cluster, "readers", []) == {}
+    commit(cluster, "readers", {})
+
+
+def test_a_text_that_is_too_long_beside_an_offset_is_refused(broker, filled, know):
+    with pytest.raises(OffsetMetadataTooLarge, match="partition 0 of topic"):
+        commit(know(broker.bootstrap), "readers", {(filled, 0): (1, "x" * 5000)})
+
+
+def test_an_offset_for_a_partition_that_is_not_there_is_refused_at_once(broker, know):
+    with pytest.raises(UnknownTopicOrPartition, match="partition 3 of topic 'nowhere'"):
+        commit(know(broker.bootstrap), "readers", {("nowhere", 3): 1}, timeout_s=10 * PATIENCE_S)
+
+
+def found(asked, port):
+    told = {"node_id": 0, "host": "127.0.0.1", "port": port}
+    return {"coordinators": [{"key": "readers", **told}], **told}
+
+
+def entries(code, **fields):
+    entry = {"partition_index": 0, "error_code": code, **fields}
+    return [{"name": "t", "partitions": [entry]}]
+
+
+@pytest.mark.parametrize("newest", [2, 7, 9])
+def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(know, newest):
+    codes = iter([NotCoordinator.code, CoordinatorLoadInProgress.code, 0])
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}),
+            FIND_COORDINATOR: lambda asked: found(asked, there.port),
+            OFFSET_COMMIT: lambda asked: {"topics": entries(next(codes))},
+        },
+        {OFFSET_COMMIT: (2, newest)},
+    ) as there:
+        commit(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
+        assert there.count(OFFSET_COMMIT) == 3
+        assert there.count(FIND_COORDINATOR) == 2
+
+
+@pytest.mark.parametrize("newest", [2, 7, 9])
+def test_an_old_coordinator_is_asked_in_words_it_knows(know, newest):
+    codes = iter([NotCoordinator.code, CoordinatorLoadInProgress.code, 0])
+
+    def told(asked):
+        code = next(codes)
+        topics = [] if code else entries(0, committed_offset=7)
+        group = {"error_code": code, "topics": topics}
+        return {"groups": [{"group_id": "readers", **group}]} if asked.version >= 8 else group
+
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}),
+            FIND_COORDINATOR: lambda asked: found(asked, there.port),
+            OFFSET_FETCH: told,
+        },
+        {OFFSET_FETCH: (1, newest)},
+    ) as there:
+        place = TopicPartition("t", 0)
+        assert committed(know(there.address), "readers", [place]) == {place: 7}
+        assert there.count(FIND_COORDINATOR) == 2
+
+
+def test_a_coordinator_that_hangs_up_is_looked_for_anew(know):
+    answers = iter([Hangup, {"topics": entries(0)}])
+
+    def answer(asked):
+        told = next(answers)
+        if told is Hangup:
+            raise Hangup
+        return told
+
+    with Impostor(
+        {
+            METADATA: lambda asked: metadata({0: there.port}),
+            FIND_COORDINATOR: lambda asked: found(asked, there.port),
+            OFFSET_COMMIT: answer,
+        }
+    ) as there:
+        commit(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
+        assert there.count(FIND_COORDINATOR) == 2

@@ -1,0 +1,169 @@
+"""Keys go where every Kafka client puts them: Java's known hashes, and other clients' choices."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.partitioner import default as kafka_python
+
+from kafkalite._ext import hashing
+from kafkalite.client.partitioner import RoundRobin, partitioner_of
+from kafkalite.client.settings import producer_settings
+from tests.twins import hashing as twin
+
+RUNS = settings(max_examples=300, deadline=None)
+
+# Of UtilsTest in Apache Kafka.
+JAVA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+KEYS = st.lists(st.none() | st.binary(max_size=20), max_size=30)
+
+
+@pytest.mark.parametrize(("key", "hashed"), JAVA.items())
+def test_a_hash_is_javas(key, hashed):
+    assert hashing.murmur2(key) == hashed
+    assert twin.murmur2(key) == hashed
+
+
+@RUNS
+@given(st.binary(max_size=70), st.integers(1, 1000))
+def test_a_key_goes_where_the_twin_and_kafka_python_put_it(key, count):
+    assert hashing.murmur2(key) == twin.murmur2(key)
+    assert hashing.partition_of(key, count) == twin.partition_of(key, count)
+    there = kafka_python.murmur2(key) & 0x7FFFFFFF
+    assert hashing.partition_of(memoryview(key), count) == there % count
+
+
+def test_a_key_goes_where_librdkafka_puts_it(kafka_broker):
+    topic = kafka_broker.topic(7)
+    there = {}
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "partitioner": "murmur2"})
+    for number in range(200):
+        key = b"%d-" % number + b"x" * (number % 9)
+        producer.produce(
+            topic,
+            b"",
+            key,
+            on_delivery=lambda _, told: there.update({told.key(): told.partition()}),
+        )
+    assert producer.flush(30) == 0
+    assert len(there) == 200
+    assert there == {key: hashing.partition_of(key, 7) for key in there}
+
+
+@pytest.mark.parametrize("count", [0, -1, 1 << 40])
+def test_a_topic_without_partitions_has_no_place_for_a_key(count):
+    with pytest.raises(ValueError, match="partitions"):
+        hashing.partition_of(b"key", count)
+    with pytest.raises(ValueError, match="partitions"):
+        hashing.group_rows(b"", count, bytearray())
+
+
+# Columns.
+
+
+def column(keys, wide, skipped=0):
+    """The keys as an Arrow column, behind some rows that are not part of it."""
+    cells = [b"skipped"] * skipped + list(keys)
+    ends, content = [0], b""
+    for cell in cells:
+        content += cell or b""
+        ends.append(len(content))
+    validity = bytearray((len(cells) + 7) // 8)
+    for place, cell in enumerate(cells):
+        validity[place >> 3] |= (cell is not None) << (place & 7)
+    return validity, struct.pack(f"={len(ends)}{'qi'[not wide]}", *ends), content, skipped, wide
+
+
+def numbers(values):
+    return bytearray(struct.pack(f"={len(values)}i", *values))
+
+
+def listed(buffer):
+    return list(struct.unpack(f"={len(buffer) // 4}i", buffer))
+
+
+@RUNS
+@given(KEYS, st.integers(1, 50), st.booleans(), st.integers(0, 9), st.randoms())
+def test_a_columns_keys_go_where_the_twin_puts_each(keys, count, wide, skipped, chance):
+    before = [chance.choice([-1, chance.randrange(count)]) for _ in keys]
+    partitions = numbers(before)
+    hashing.partitions_of(column(keys, wide, skipped), count, partitions)
+    assert listed(partitions) == twin.partitions_of(keys, count, before)
+
+
+def test_a_column_need_not_say_that_nothing_is_null():
+    partitions = numbers([-1, -1])
+    hashing.partitions_of((None, *column([b"a", b"b"], False)[1:]), 3, partitions)
+    assert listed(partitions) == [twin.partition_of(b"a", 3), twin.partition_of(b"b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ((None, struct.pack("=3i", 0, 2, 1), b"abc", 0, False), "row 1's key"),
+        ((None, struct.pack("=3i", 0, 2, 4), b"abc", 0, False), "row 1's key"),
+        ((None, struct.pack("=3q", -1, 2, 3), b"abc", 0, True), "row 0's key"),
+        ((None, struct.pack("=2i", 0, 2), b"abc", 0, False), "2 rows have partitions, and 1"),
+        ((b"", struct.pack("=3i", 0, 1, 2), b"abc", 0, False), "2 rows have partitions, and 0"),
+        ((None, struct.pack("=3i", 0, 2, 3), b"abc", 3, False), "begins at 3"),
+        ((None, struct.pack("=3i", 0, 2, 3), b"abc", -1, False), "begins at -1"),
+    ],
+)
+def test_offsets_that_lie_are_refused(keys, words):
+    with pytest.raises(ValueError, match=words):
+        hashing.partitions_of(keys, 3, numbers([-1, -1]))
+
+
+@RUNS
+@given(st.integers(1, 9).flatmap(
+    lambda count: st.tuples(st.just(count), st.lists(st.integers(0, count - 1), max_size=40))
+))  # fmt: skip
+def test_rows_are_grouped_by_partition_and_keep_their_order(drawn):
+    count, partitions = drawn
+    rows = bytearray(4 * len(partitions))
+    ends = hashing.group_rows(numbers(partitions), count, rows)
+    assert (listed(rows), ends) == twin.group_rows(partitions, count)
+
+
+@pytest.mark.parametrize("partition", [-1, 3, 1 << 30])
+def test_a_row_without_a_partition_cannot_be_grouped(partition):
+    with pytest.raises(ValueError, match="row 1 has none of the 3"):
+        hashing.group_rows(numbers([0, partition]), 3, bytearray(8))
+
+
+def test_rows_are_not_written_where_there_is_no_room():
+    with pytest.raises(ValueError, match="room for 1 of 2 rows"):
+        hashing.group_rows(numbers([0, 1]), 2, bytearray(7))
+
+
+# Who chooses.
+
+
+def test_round_robin_takes_each_partition_in_turn_whatever_the_key():
+    chosen = RoundRobin()
+    assert [chosen("a", b"key", 3) for _ in range(4)] == [0, 1, 2, 0]
+    assert chosen("b", None, 3) == 0
+    assert chosen("a", None, 2) == 1
+
+
+def test_the_usual_partitioner_is_the_compiled_one_and_a_function_is_taken_as_it_is():
+    def first(topic, key, count):
+        return 0
+
+    assert partitioner_of(producer_settings(None, {})) is None
+    assert partitioner_of(producer_settings(None, {"partitioner": first})) is first
+    assert isinstance(
+        partitioner_of(producer_settings(None, {"partitioner": "round_robin"})), RoundRobin
+    )

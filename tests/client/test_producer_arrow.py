@@ -1,0 +1,275 @@
+"""send_arrow against real brokers, over ring and TCP: each row once, in its order, as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from kafkalite._ext.hashing import partition_of
+from kafkalite.client.column_sender import ColumnSender
+from kafkalite.client.producer import Producer
+from kafkalite.errors import MessageTooLarge
+from kafkalite.testing import Broker
+from tests.client.reading_back import read_back
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two workers"])
+def broker(request):
+    with Broker(workers=request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
+def native(request):
+    return request.param
+
+
+def producer(broker, native, **keywords):
+    return Producer(broker.bootstrap, native=native, **keywords)
+
+
+def total(result) -> int:
+    return sum(count for _, _, count in result)
+
+
+def test_all_columns_arrive_as_they_were(broker, native):
+    topic = broker.topic()
+    rows = pa.table(
+        {
+            "value": pa.array([b"a", None, b"c"], pa.binary()),
+            "key": pa.array(["k1", "k2", None], pa.string()),
+            "timestamp": pa.array([1_700_000_000_001, 1_700_000_000_000, 1_700_000_000_002]),
+            "headers": pa.array(
+                [[("h", b"1"), ("h", None)], [], None], pa.map_(pa.string(), pa.binary())
+            ),
+        }
+    )
+    with producer(broker, native) as made:
+        assert made.send_arrow(topic, rows).result(WAIT_S) == [(0, 0, 3)]
+    found = read_back(broker, topic)
+    assert [(each.key(), each.value(), each.timestamp()[1], each.headers()) for each in found] == [
+        (b"k1", b"a", 1_700_000_000_001, [("h", b"1"), ("h", None)]),
+        (b"k2", None, 1_700_000_000_000, None),
+        (None, b"c", 1_700_000_000_002, None),
+    ]
+
+
+def test_a_large_table_goes_in_several_batches_and_in_its_order(broker, native):
+    topic = broker.topic()
+    values = [b"%09d" % number * 20 for number in range(30_000)]
+    rows = pa.table(
+        {"value": pa.chunked_array([values[:7_000], values[7_000:]], pa.large_binary())}
+    )
+    with producer(broker, native) as made:
+        sent = made.send_arrow(topic, rows)
+        places = sent.result(WAIT_S)
+        assert sent.done() and len(sent) == len(places) > 5
+    offset = 0
+    for partition, base_offset, count in places:
+        assert (partition, base_offset) == (0, offset)
+        offset += count
+    assert offset == 30_000
+    assert [each.value() for each in read_back(broker, topic)] == values
+
+
+def test_rows_and_columns_keep_the_order_they_were_sent_in(broker, native):
+    topic = broker.topic()
+    with producer(broker, native, linger_ms=1_000) as made:
+        for number in range(20):
+            made.send(topic, b"row %d" % number)
+            made.send_arrow(topic, pa.table({"value": [b"column %d" % number]}))
+        made.flush(WAIT_S)
+    wanted = [word % n for n in range(20) for word in (b"row %d", b"column %d")]
+    assert [each.value() for each in read_back(broker, topic)] == wanted
+
+
+def test_keys_go_where_keys_of_rows_go(broker, native):
+    topic = broker.topic(partitions=5)
+    keys = [b"key %d" % (number % 100) for number in range(5_000)]
+    values = [b"%d" % number for number in range(5_000)]
+    with producer(broker, native) as made:
+        assert (
+            total(made.send_arrow(topic, pa.table({"key": keys, "value": values})).result())
+            == 5_000
+        )
+        by_row = made.send(topic, b"row", key=keys[3]).result(WAIT_S)
+    assert by_row.partition == partition_of(keys[3], 5)
+    expected = [[] for _ in range(5)]
+    for key, value in zip(keys, values, strict=True):
+        expected[partition_of(key, 5)].append(value)
+    expected[by_row.partition].append(b"row")
+    found = [[] for _ in range(5)]
+    for each in read_back(broker, topic):
+        found[each.partition()].append(each.value())
+    assert found == expected
+
+
+def test_a_partition_column_is_obeyed_and_null_leaves_the_choice(broker, native):
+    topic = broker.topic(partitions=3)
+    rows = pa.table(
+        {
+            "value": [b"%d" % n for n in range(300)],
+            "key": [b"a key" if n % 3 == 0 else None for n in range(300)],
+            "partition": pa.array([None if n % 3 == 0 else n % 3 for n in range(300)], pa.int64()),
+        }
+    )
+    with producer(broker, native) as made:
+        assert total(made.send_arrow(topic, rows).result(WAIT_S)) == 300
+    for each in read_back(broker, topic):
+        number = int(each.value())
+        wanted = partition_of(b"a key", 3) if number % 3 == 0 else number % 3
+        assert each.partition() == wanted
+
+
+def test_many_rows_without_a_key_are_spread_in_contiguous_parts(broker, native):
+    topic = broker.topic(partitions=3)
+    values = [b"%06d" % number for number in range(60_000)]
+    with producer(broker, native) as made:
+        assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 60_000
+        made.send_arrow(topic, pa.table({"value": [b"few"] * 100})).result(WAIT_S)
+    found = [[] for _ in range(3)]
+    for each in read_back(broker, topic):
+        found[each.partition()].append(each.value())
+    few = [part for part in found if part[-100:] == [b"few"] * 100]
+    assert len(few) == 1, "a few rows stay together"
+    parts = sorted([value for value in part if value != b"few"] for part in found)
+    assert [value for part in parts for value in part] == values
+    assert all(len(part) == 20_000 for part in parts)
+
+
+def test_some_keys_missing_go_to_parts_of_their_own(broker, native):
+    topic = broker.topic(partitions=4)
+    keys = [None if n % 2 else b"%d" % n for n in range(1_000)]
+    rows = pa.table(
+        {"value": [b"%d" % n for n in range(1_000)], "key": pa.array(keys, pa.binary())}
+    )
+    with producer(broker, native) as made:
+        made.send_arrow(topic, rows).result(WAIT_S)
+    found = read_back(broker, topic)
+    assert sorted(int(each.value()) for each in found) == list(range(1_000))
+    for each in found:
+        if each.key() is not None:
+            assert each.partition() == partition_of(each.key(), 4)
+    assert len({each.partition() for each in found if each.key() is None}) == 1
+
+
+def test_a_partitioner_of_ones_own_is_asked_for_each_row(broker, native):
+    topic = broker.topic(partitions=2)
+    keys = ["a", None, "b", "ccc"]
+    with producer(
+        broker, native, partitioner=lambda topic, key, count: len(key or b"") % 2
+    ) as made:
+        rows = pa.table({"value": ["v"] * 4, "key": pa.array(keys, pa.large_string()).slice(0)})
+        made.send_arrow(topic, rows.slice(1)).result(WAIT_S)
+    by_partition = sorted(
+        (each.partition(), each.key() or b"") for each in read_back(broker, topic)
+    )
+    assert by_partition == [(0, b""), (1, b"b"), (1, b"ccc")]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_columns_are_compressed_like_rows(broker, native, codec):
+    topic = broker.topic()
+    values = [b"%d is a number " % number * 10 for number in range(8_000)]
+    with producer(broker, native, compression_type=codec) as made:
+        assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 8_000
+    assert [each.value() for each in read_back(broker, topic)] == values
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"value": [1, 2]}, "value is int64"),
+        ({"value": [b"x"], "colour": ["red"]}, "colour"),
+        ({"key": [b"x"]}, "no column value"),
+        ({"value": [b"x"], "key": [1.5]}, "key is double"),
+        ({"value": [b"x"], "timestamp": ["now"]}, "timestamp is string"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_by_name_and_type(broker, native, rows, words):
+    topic = broker.topic()
+    with producer(broker, native) as made:
+        with pytest.raises(TypeError, match=words):
+            made.send_arrow(topic, pa.table(rows))
+        with pytest.raises(TypeError, match="list"):
+            made.send_arrow(topic, [b"x"])
+        with pytest.raises(ValueError, match="partition"):
+            made.send_arrow(topic, pa.table({"value": [b"x"], "partition": [7]}))
+        made.send_arrow(topic, pa.table({"value": pa.array([], pa.binary())})).result(WAIT_S)
+        made.send_arrow(topic, pa.table({"value": [b"good"]})).result(WAIT_S)
+    assert [each.value() for each in read_back(broker, topic)] == [b"good"]
+
+
+def test_a_row_larger_than_a_request_is_told_with_its_number(broker, native):
+    topic = broker.topic()
+    with producer(broker, native) as made:
+        rows = pa.table({"value": [b"small", b"x" * (1 << 20), b"behind"]})
+        with pytest.raises(MessageTooLarge, match="Row 1 "):
+            made.send_arrow(topic, rows)
+        made.send_arrow(topic, pa.table({"value": [b"x" * 900_000]})).result(WAIT_S)
+
+
+def test_batches_too_large_for_the_topic_are_split(broker, native):
+    topic = broker.topic(config={"max.message.bytes": "30000"})
+    values = [b"%06d" % number * 10 for number in range(4_000)]
+    with producer(broker, native) as made:
+        sent = made.send_arrow(topic, pa.table({"value": values}))
+        assert total(sent.result(WAIT_S)) == 4_000
+        assert made.metrics()["buffer_memory_left"] == made.metrics()["buffer_memory"]
+    assert [each.value() for each in read_back(broker, topic)] == values
+
+
+def test_deliveries_tell_when_all_is_decided(broker, native):
+    topic = broker.topic()
+    told = threading.Event()
+    with producer(broker, native) as made:
+        sent = made.send_arrow(topic, pa.table({"value": [b"x" * 100] * 50_000}))
+        sent.add_done_callback(lambda deliveries: told.set())
+        assert told.wait(WAIT_S)
+        assert sent.done() and sent.exception(0) is None
+        again = threading.Event()
+        sent.add_done_callback(lambda deliveries: again.set())
+        assert again.is_set()
+
+
+def test_a_small_ring_and_little_memory_only_slow_it_down(native):
+    with Broker(config={"native.ring.bytes": "65536"}) as broker:
+        topic = broker.topic()
+        values = [b"%06d" % number * 20 for number in range(20_000)]
+        with producer(broker, native, buffer_memory=300_000) as made:
+            sent = made.send_arrow(topic, pa.table({"value": values}))
+            for number in range(2_000):
+                made.send(topic, b"row %d" % number)
+            assert total(sent.result(WAIT_S)) == 20_000
+            made.flush(WAIT_S)
+            if native == "auto":
+                assert made.metrics()["ring_batches"] > 100
+        rows = [b"row %d" % number for number in range(2_000)]
+        assert [each.value() for each in read_back(broker, topic)] == values + rows
+
+
+def test_columns_that_are_resent_are_the_same_bytes(broker):
+    # What a batch of columns keeps is where its rows are, not what they were encoded to.
+    topic = broker.topic()
+    values = [b"%06d" % number * 15 for number in range(30_000)]
+    with producer(broker, "auto") as made:
+        made.send_arrow(topic, pa.table({"value": [b"first"]})).result(WAIT_S)
+        sender = made._sender
+        whole = ColumnSender.send
+
+        def lose_half_way(self, run, now_ms, block_s):
+            middle = (run.first + run.end) // 2
+            batches = whole(self, run._replace(end=middle), now_ms, block_s)
+            for node in list(sender.nodes.values()):
+                sender.turn(sender.lose_ring, node, MessageTooLarge("on purpose"))
+            return batches + whole(self, run._replace(first=middle), now_ms, block_s)
+
+        made._sender.columns.send = lose_half_way.__get__(made._sender.columns)
+        assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 30_000
+        counted = made.metrics()
+    assert counted["rings_lost"] == 1 and counted["tcp_batches"] > 0
+    assert [each.value() for each in read_back(broker, topic)] == [b"first", *values]

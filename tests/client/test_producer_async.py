@@ -1,0 +1,183 @@
+"""AsyncProducer against a real broker, over ring and TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pyarrow as pa
+import pytest
+
+from kafkalite.client.aio_producer import AsyncProducer
+from kafkalite.client.batch import RecordMetadata
+from kafkalite.errors import MessageTooLarge, UnknownTopicOrPartition
+from kafkalite.testing import Broker
+from tests.client.reading_back import read_back
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(workers=1, config={"auto.create.topics.enable": "false"}) as made:
+        yield made
+
+
+@pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
+def native(request):
+    return request.param
+
+
+def play(made) -> None:
+    asyncio.run(asyncio.wait_for(made, WAIT_S))
+
+
+def test_a_record_that_is_awaited_tells_its_place(broker, native):
+    topic = broker.topic()
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, native=native) as producer:
+            delivery = await producer.send(topic, "späť", key="k", timestamp=1_700_000_000_000)
+            assert await delivery == RecordMetadata(topic, 0, 0, 1_700_000_000_000)
+            assert delivery.done() and await delivery == await delivery
+
+    play(main())
+    (found,) = read_back(broker, topic)
+    assert (found.key(), found.value()) == (b"k", "späť".encode())
+
+
+def test_tasks_that_wait_in_the_same_turn_share_a_batch(broker, native):
+    topic = broker.topic()
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, native=native, linger_ms=20_000) as producer:
+            await (await producer.send(topic, b"first"))
+
+            async def one(number):
+                return await (await producer.send(topic, b"%d" % number))
+
+            places = await asyncio.gather(*(one(number) for number in range(1_000)))
+            assert [place.offset for place in places] == list(range(1, 1_001))
+            assert producer.metrics()["batches"] < 100
+
+    play(main())
+    values = [each.value() for each in read_back(broker, topic)]
+    assert values == [b"first", *(b"%d" % number for number in range(1_000))]
+
+
+def test_the_loop_runs_on_while_a_topic_is_asked_for_in_vain(broker, native):
+    async def main():
+        turns = 0
+
+        async def count():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        async with AsyncProducer(broker.bootstrap, native=native, max_block_ms=300) as producer:
+            counting = asyncio.create_task(count())
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.send("nowhere", b"x")
+            counting.cancel()
+            assert turns > 5
+
+    play(main())
+
+
+def test_the_loop_runs_on_while_there_is_no_memory(native):
+    with Broker() as broker:
+        topic = broker.topic()
+
+        async def main():
+            async with AsyncProducer(
+                broker.bootstrap, native=native, buffer_memory=50_000, batch_size=10_000
+            ) as producer:
+                await (await producer.send(topic, b"first"))
+                os.killpg(broker.pid, signal.SIGSTOP)
+                sending = asyncio.create_task(send_all(producer))
+                begun = time.monotonic()
+                while producer.metrics()["buffer_memory_left"] >= 10_000:
+                    assert time.monotonic() - begun < WAIT_S
+                    await asyncio.sleep(0.001)
+                for _ in range(20):
+                    await asyncio.sleep(0.001)
+                assert not sending.done()
+                os.killpg(broker.pid, signal.SIGCONT)
+                await sending
+
+        async def send_all(producer):
+            for number in range(200):
+                await producer.send(topic, b"%d " % number * 300)
+
+        try:
+            play(main())
+        finally:
+            os.killpg(broker.pid, signal.SIGCONT)
+        assert len(read_back(broker, topic)) == 201
+
+
+def test_a_record_that_fails_raises_where_it_is_awaited(broker, native):
+    topic = broker.topic(config={"max.message.bytes": "2000"})
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, native=native) as producer:
+            with pytest.raises(MessageTooLarge):
+                await (await producer.send(topic, b"x" * 3_000))
+            assert (await (await producer.send(topic, b"y"))).offset == 0
+
+    play(main())
+
+
+def test_a_task_that_is_cancelled_harms_no_other(broker, native):
+    topic = broker.topic()
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, native=native) as producer:
+            await (await producer.send(topic, b"first"))
+            sent = [await producer.send(topic, b"%d" % number) for number in range(2)]
+            waiting = [asyncio.ensure_future(awaited(each)) for each in sent]
+            waiting[0].cancel()
+            assert (await waiting[1]).offset == 2
+            with pytest.raises(asyncio.CancelledError):
+                await waiting[0]
+
+    async def awaited(delivery):
+        return await delivery
+
+    play(main())
+    assert len(read_back(broker, topic)) == 3
+
+
+def test_columns_are_awaited_too(broker, native):
+    topic = broker.topic(partitions=2)
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, native=native) as producer:
+            assert await producer.partitions_for(topic) == 2
+            rows = pa.table({"value": [b"%d" % number for number in range(1_000)]})
+            sent = await producer.send_arrow(topic, rows)
+            assert sum(count for _, _, count in await sent) == 1_000
+            assert sent.done()
+
+    play(main())
+    assert sorted(int(each.value()) for each in read_back(broker, topic)) == list(range(1_000))
+
+
+def test_flush_and_close_leave_nothing_behind(broker, native):
+    topic = broker.topic()
+
+    async def main():
+        producer = AsyncProducer(broker.bootstrap, native=native, linger_ms=20_000)
+        sent = [await producer.send(topic, b"x") for _ in range(10)]
+        await producer.flush(WAIT_S)
+        assert all(each.done() for each in sent)
+        last = await producer.send(topic, b"y")
+        await producer.close()
+        assert last.done() and (await last).offset == 10
+        with pytest.raises(RuntimeError, match="closed"):
+            await producer.send(topic, b"z")
+
+    play(main())

@@ -1,0 +1,276 @@
+"""What goes wrong under load, over ring and TCP: each record once, in its order, and none lost."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from kafkalite.client.producer import Producer
+from kafkalite.errors import RequestTimedOut
+from kafkalite.testing import Broker
+from tests.client.reading_back import read_back
+
+WAIT_S = 60
+LOAD_S_MAX = 60
+
+
+@pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
+def native(request):
+    return request.param
+
+
+class Load:
+    """Records sent by a thread of its own, numbered for each partition, until it is told to end."""
+
+    def __init__(self, producer: Producer, topic: str, partitions: int) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.partitions = partitions
+        self.sent = []
+        self.fault: BaseException | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        numbers = [0] * self.partitions
+        end_s = time.monotonic() + LOAD_S_MAX
+        try:
+            while not self._over.is_set() and time.monotonic() < end_s:
+                for index in range(self.partitions):
+                    value = b"%d" % numbers[index]
+                    self.sent.append(self.producer.send(self.topic, value, partition=index))
+                    numbers[index] += 1
+                if len(self.sent) % 100 == 0:
+                    time.sleep(0.001)
+        except BaseException as fault:
+            self.fault = fault
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        self.await_more()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._over.set()
+        self._thread.join(LOAD_S_MAX)
+
+    def await_more(self) -> None:
+        """Until something that is sent from now on has been delivered."""
+        sent = self.producer.send(self.topic, b"more", partition=0)
+        sent.result(WAIT_S)
+
+    def check(self, broker: Broker) -> None:
+        """All is delivered, and there once and in order."""
+        assert self.fault is None
+        self.producer.flush(WAIT_S)
+        places = [each.result(0) for each in self.sent]
+        found = defaultdict(list)
+        for each in read_back(broker, self.topic):
+            if each.value() != b"more":
+                found[each.partition()].append((int(each.value()), each.offset()))
+        for index in range(self.partitions):
+            told = [place.offset for place in places if place.partition == index]
+            assert [number for number, _ in found[index]] == list(range(len(told)))
+            assert [offset for _, offset in found[index]] == told
+
+
+def until(holds, what: str) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end_s, f"it never came to this: {what}"
+        time.sleep(0.02)
+
+
+def test_a_broker_killed_and_started_again_costs_no_record_and_doubles_none(native):
+    with Broker() as broker:
+        topic = broker.topic(partitions=2)
+        with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
+            with Load(made, topic, 2) as load:
+                for _ in range(3):
+                    broker.kill()
+                    broker.start()
+                    load.await_more()
+                    if native == "auto":
+                        until(lambda: made.metrics()["rings"], "a ring again")
+            load.check(broker)
+            if native == "auto":
+                assert made.metrics()["rings_lost"] == 3
+
+
+def test_a_worker_killed_while_its_ring_is_written_to_costs_no_record(native):
+    with Broker(workers=2) as broker:
+        topic = broker.topic(partitions=4)
+        with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
+            with Load(made, topic, 4) as load:
+                for node_id in (1, 2, 1):
+                    broker.kill(node_id)
+                    load.await_more()
+            load.check(broker)
+            if native == "auto":
+                assert made.metrics()["rings_lost"] >= 1
+
+
+def test_the_supervisor_killed_stops_no_producer(native):
+    with Broker(workers=2) as broker:
+        topic = broker.topic(partitions=2)
+        with Producer(broker.bootstrap, native=native, batch_size=1_000) as made:
+            with Load(made, topic, 2) as load:
+                broker.kill(0)
+                load.await_more()
+            load.check(broker)
+
+
+def test_partitions_that_move_are_followed(native):
+    with Broker(workers=2) as broker:
+        topic = broker.topic(partitions=4)
+        with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
+            with Load(made, topic, 4) as load:
+                for node_id, other in ((1, 2), (2, 1)):
+                    ordered(broker, "drain", str(node_id))
+                    until(lambda n=other: led_by(made, topic) == {n}, f"all at node {other}")
+                    load.await_more()
+                    ordered(broker, "drain", str(node_id), "--undo")
+            load.check(broker)
+
+
+def ordered(broker: Broker, *words: str) -> None:
+    kafkalite("node", *words, "--data", str(broker.data))
+
+
+def kafkalite(*words: str) -> None:
+    command = [sys.executable, "-m", "kafkalite", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert ended.returncode == 0, ended.stderr
+
+
+def led_by(producer: Producer, topic: str) -> set[int]:
+    """Where the producer believes the leaders to be; it learns of it by being refused."""
+    return {line.leader for line in producer.topics[topic].lines}
+
+
+def test_a_lost_ring_is_replaced_and_used_again():
+    with Broker(workers=1) as broker:
+        topic = broker.topic()
+        with Producer(broker.bootstrap) as made:
+            made.send(topic, b"0").result(WAIT_S)
+            broker.kill(1)
+            numbers = 1
+            made.send(topic, b"1").result(WAIT_S)
+
+            def comes_back() -> bool:
+                nonlocal numbers
+                numbers += 1
+                before = made.metrics()["ring_batches"]
+                made.send(topic, b"%d" % numbers).result(WAIT_S)
+                return made.metrics()["ring_batches"] > before
+
+            until(comes_back, "a batch through the new ring")
+            counted = made.metrics()
+        assert counted["rings_lost"] == 1
+        assert counted["tcp_batches"] >= 1, "meanwhile it went by TCP"
+        values = [each.value() for each in read_back(broker, topic)]
+        assert values == [b"%d" % number for number in range(numbers + 1)]
+
+
+def test_an_idle_producer_outlives_a_broker_that_was_away(native):
+    with Broker() as broker:
+        topic = broker.topic()
+        with Producer(broker.bootstrap, native=native) as made:
+            made.send(topic, b"before").result(WAIT_S)
+            broker.kill()
+            broker.start()
+            assert made.send(topic, b"after").result(WAIT_S).offset == 1
+
+
+def test_a_ring_smaller_than_what_is_under_way_only_slows_it_down():
+    with Broker(workers=1, config={"native.ring.bytes": "65536"}) as broker:
+        topic = broker.topic(partitions=3)
+        with Producer(broker.bootstrap, linger_ms=1, batch_size=12_000) as made:
+            with Load(made, topic, 3) as load:
+                for _ in range(20):
+                    load.await_more()
+            load.check(broker)
+            # One larger than a frame of this ring goes by TCP, and in its turn.
+            large = made.send(topic, b"9" * 100_000, partition=0)
+            behind = made.send(topic, b"8", partition=0)
+            assert behind.result(WAIT_S).offset == large.result(WAIT_S).offset + 1
+            assert made.metrics()["tcp_batches"] == 1
+
+
+def test_a_topic_made_anew_under_the_same_name_is_found(native):
+    with Broker() as broker:
+        topic = broker.topic()
+        words = {"metadata.max.age.ms": 300_000, "delivery.timeout.ms": 60_000}
+        with Producer(broker.bootstrap, native=native, **words) as made:
+            made.send(topic, b"old").result(WAIT_S)
+            kafkalite("topic", "delete", topic, "-b", broker.bootstrap)
+            broker.topic(name=topic)
+            assert made.send(topic, b"new").result(WAIT_S).offset == 0
+        assert [each.value() for each in read_back(broker, topic)] == [b"new"]
+
+
+def test_without_acks_a_topic_made_anew_is_found_too(native):
+    with Broker() as broker:
+        topic = broker.topic()
+        words = {"metadata.max.age.ms": 300_000, "acks": "0"}
+        with Producer(broker.bootstrap, native=native, **words) as made:
+            made.send(topic, b"old").result(WAIT_S)
+            kafkalite("topic", "delete", topic, "-b", broker.bootstrap)
+            broker.topic(name=topic)
+            deadline = time.monotonic() + WAIT_S
+            while not read_back(broker, topic):
+                assert time.monotonic() < deadline
+                made.send(topic, b"new")
+                made.flush(WAIT_S)
+
+
+def test_partitions_that_are_added_are_used(native):
+    with Broker() as broker:
+        topic = broker.topic()
+        with Producer(broker.bootstrap, native=native, metadata_max_age_ms=100) as made:
+            made.send(topic, b"x").result(WAIT_S)
+            kafkalite("topic", "alter", topic, "--partitions", "3", "-b", broker.bootstrap)
+            assert made.partitions_for(topic) == 3
+            seen = set()
+
+            def all_of_them() -> bool:
+                seen.add(made.send(topic, b"y").result(WAIT_S).partition)
+                return seen == {0, 1, 2}
+
+            until(all_of_them, "records in each partition")
+
+
+def test_a_broker_that_never_comes_back_ends_each_record_by_its_class():
+    with Broker() as broker:
+        topic = broker.topic()
+        words = {"delivery_timeout_ms": 1_500, "request_timeout_ms": 1_000}
+        with Producer(broker.bootstrap, linger_ms=0, **words) as made:
+            made.send(topic, b"x").result(WAIT_S)
+            broker.kill()
+            sent = [made.send(topic, b"lost") for _ in range(100)]
+            for each in sent:
+                assert isinstance(each.exception(WAIT_S), RequestTimedOut)
+            counted = made.metrics()
+            assert counted["buffer_memory_left"] == counted["buffer_memory"]
+            assert counted["failed_records"] == 100
+
+
+def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
+    with Broker() as broker:
+        topic = broker.topic()
+        made = Producer(broker.bootstrap, native=native)
+        made.send(topic, b"x").result(WAIT_S)
+        broker.kill()
+        sent = made.send(topic, b"lost")
+        begun = time.monotonic()
+        made.close(0.5)
+        assert time.monotonic() - begun < 20
+        with contextlib.suppress(Exception):
+            sent.result(0)
+        assert sent.done() and sent.exception(0) is not None

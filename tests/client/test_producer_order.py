@@ -1,0 +1,395 @@
+"""Whatever happens to batches on their way, each record is written once and in its order."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite.client.arrow_in import columns_of
+from kafkalite.client.arrow_sending import Run
+from kafkalite.client.batch import NO_SEQUENCE
+from kafkalite.client.line import SEQUENCES, after, later
+from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.errors import (
+    InvalidRecord,
+    MessageTooLarge,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OutOfOrderSequenceNumber,
+    RequestTimedOut,
+    UnknownProducerId,
+    UnknownTopicId,
+)
+from kafkalite.ids import NO_ID
+from tests.client.sending import NODE, Harness, ListLane, ModelBroker
+
+PASSING = (NotLeaderOrFollower.code, RequestTimedOut.code, NotEnoughReplicasAfterAppend.code)
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path)
+    made.begin()
+    yield made
+    made.close()
+
+
+def gather(harness: Harness, count: int, start: int = 0) -> list[bytes]:
+    values = [b"%06d" % number for number in range(start, start + count)]
+    for value in values:
+        harness.gather(value)
+    return values
+
+
+def test_batches_go_in_order_and_no_more_of_them_than_may(harness):
+    gather(harness, 100)
+    harness.push()
+    assert len(harness.lane.frames) == harness.line.in_flight_max == 5
+    harness.serve()
+    harness.hear()
+    assert len(harness.lane.frames) == 5
+    harness.finish()
+    assert harness.log == [b"%06d" % number for number in range(100)]
+
+
+def test_a_lane_lost_with_written_and_unwritten_batches_costs_no_record_and_doubles_none(harness):
+    values = gather(harness, 100)
+    harness.push()
+    harness.serve()
+    harness.serve(answered=False)
+    harness.lose()
+    harness.finish()
+    assert harness.log == values
+
+
+def test_numbers_are_kept_while_the_broker_may_have_written_them(harness):
+    gather(harness, 30)
+    harness.push()
+    before = [(batch.sequence, batch.identity) for batch in harness.line.batches[:5]]
+    harness.lose()
+    assert [(b.sequence, b.identity) for b in harness.line.batches[:5]] == before
+
+
+def test_one_that_was_refused_gives_its_number_to_the_next(harness):
+    values = gather(harness, 60)
+    harness.push()
+    identity = harness.sender.identity
+    first = harness.line.batches[0]
+    harness.serve(InvalidRecord.code, written=False)
+    harness.hear()
+    assert isinstance(first.fault, InvalidRecord)
+    harness.finish()
+    assert harness.log == values[first.count :]
+    assert harness.sender.identity == identity, "no other identity was needed"
+
+
+def test_behind_one_that_moved_all_go_again_in_their_order(harness):
+    values = gather(harness, 60)
+    harness.push()
+    harness.serve(NotLeaderOrFollower.code, written=False)
+    for _ in range(4):
+        harness.serve()
+    harness.hear()
+    assert harness.line.under_way == 5
+    harness.finish()
+    assert harness.log == values
+
+
+def test_a_broker_that_has_forgotten_the_numbers_is_met_by_a_new_identity(harness):
+    values = gather(harness, 30)
+    harness.finish()
+    identity = harness.sender.identity
+    # What it remembers is older than what it said it wrote.
+    harness.broker.producers.clear()
+    harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, identity.epoch, 7_000)
+    values += gather(harness, 30, start=30)
+    harness.finish()
+    assert harness.log == values
+    assert harness.sender.identity != identity
+
+
+def test_an_identity_that_is_not_known_is_given_up(harness):
+    values = gather(harness, 30)
+    harness.push()
+    identity = harness.sender.identity
+    harness.serve(UnknownProducerId.code, written=False)
+    harness.hear()
+    harness.finish()
+    assert harness.log == values
+    assert harness.sender.identity != identity
+
+
+def test_a_batch_too_large_for_the_topic_goes_in_parts(harness):
+    values = gather(harness, 40)
+    harness.push()
+    first = harness.line.batches[0]
+    assert first.count > 2
+    harness.serve(MessageTooLarge.code, written=False)
+    harness.hear()
+    harness.finish()
+    assert harness.log == values
+    assert first.done and first.fault is None
+    places = [first.part_of(place) for place in range(first.count)]
+    offsets = [part.base_offset + place - begin for place, (begin, part) in enumerate(places)]
+    assert offsets == list(range(1, first.count + 1))
+
+
+def test_parts_that_are_too_large_go_in_smaller_ones(harness):
+    values = gather(harness, 8)
+    harness.push()
+    for _ in range(3):
+        while harness.serve(MessageTooLarge.code, written=False):
+            pass
+        harness.hear()
+    harness.finish()
+    assert harness.log == values
+
+
+def test_a_single_record_that_is_too_large_fails(harness):
+    harness.gather(b"one")
+    harness.push()
+    harness.serve(MessageTooLarge.code, written=False)
+    harness.hear()
+    assert isinstance(harness.batches[0].fault, MessageTooLarge)
+
+
+def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(harness):
+    gather(harness, 60)
+    harness.push()
+    identity = harness.sender.identity
+    first = harness.line.batches[0]
+    fail = harness.sender.fail
+    harness.sender.turn(lambda: fail(first, RequestTimedOut("late"), unwritten=False))
+    harness.finish()
+    assert harness.sender.identity != identity
+    assert len(set(harness.log)) == len(harness.log)
+    written = [value for value, batch in harness.sent if batch.fault is None]
+    assert [value for value in harness.log if value in written] == written
+
+
+def test_what_a_full_lane_has_no_room_for_goes_when_there_is(harness):
+    harness.lane.frames_max = 2
+    values = gather(harness, 60)
+    harness.push()
+    assert len(harness.lane.frames) == 2 and harness.lane.full
+    harness.finish()
+    assert harness.log == values
+
+
+def test_an_interrupted_turn_loses_nothing(harness):
+    values = gather(harness, 60)
+    harness.push()
+    harness.serve(answered=False)
+
+    def interrupted() -> None:
+        harness.line.under_way = 3
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        harness.sender.turn(interrupted)
+    harness.sender.turn(lambda: None)
+    assert harness.line.under_way == 0
+    assert harness.accumulator.memory_left == harness.accumulator.memory_size - sum(
+        batch.memory_size for batch in harness.line.batches
+    )
+    harness.node.ring = harness.lane = ListLane()
+    harness.finish()
+    assert harness.log == values
+
+
+@pytest.mark.parametrize("change", ["longer", "lying", "too large for the topic"])
+def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(harness, change):
+    offsets = np.array([0, 2, 4, 6], np.int32)
+    value = pa.Array.from_buffers(
+        pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdefgh")]
+    )
+    (columns,) = columns_of(pa.table({"value": value}))
+    (batch,) = harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0)
+    offsets[3] = -5 if change == "lying" else 8
+    if change == "too large for the topic":
+        harness.serve(MessageTooLarge.code, written=False)
+    else:
+        harness.lose()
+    values = gather(harness, 20)
+    harness.finish()
+    assert isinstance(batch.fault, InvalidRecord) and "columns" in str(batch.fault)
+    assert harness.log == values
+    assert harness.accumulator.memory_left == harness.accumulator.memory_size
+
+
+def test_memory_is_given_back_to_the_last_byte(harness):
+    gather(harness, 500)
+    assert harness.accumulator.memory_left < harness.accumulator.memory_size
+    harness.finish()
+    assert harness.accumulator.memory_left == harness.accumulator.memory_size
+
+
+def test_numbers_begin_anew_behind_the_last_there_is(harness):
+    line = harness.line
+    last = SEQUENCES - 10
+    line.settled = line.next_sequence = last
+    identity = harness.sender.identity
+    harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, 0, last - 1)
+    values = gather(harness, 60)
+    harness.push()
+    harness.serve(answered=False)
+    harness.lose()
+    harness.finish()
+    assert harness.log == values
+    assert harness.sender.identity == identity
+    assert later(after(last, 20), last) == after(last, 20) == 10
+
+
+Step = tuple[str, int]
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("gather"), st.integers(1, 30)),
+        st.tuples(st.just("push"), st.just(0)),
+        st.tuples(st.just("serve"), st.just(0)),
+        st.tuples(st.just("deaf"), st.just(0)),
+        st.tuples(st.just("hear"), st.just(0)),
+        st.tuples(st.just("lose"), st.just(0)),
+        st.tuples(st.just("unwritten"), st.just(NotLeaderOrFollower.code)),
+        st.tuples(st.just("written"), st.sampled_from(PASSING[1:])),
+        st.tuples(st.just("unwritten"), st.just(InvalidRecord.code)),
+        st.tuples(st.just("unwritten"), st.just(MessageTooLarge.code)),
+        st.tuples(st.just("expire"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def play(harness: Harness, steps: list[Step]) -> None:
+    count = 0
+    for what, number in steps:
+        if what == "gather":
+            gather(harness, number, start=count)
+            count += number
+        elif what == "push":
+            harness.push()
+        elif what == "serve":
+            harness.serve()
+        elif what == "deaf":
+            harness.serve(answered=False)
+            harness.lose()
+        elif what == "hear":
+            harness.hear()
+        elif what == "lose":
+            harness.lose()
+        elif what == "expire" and harness.line.batches:
+            first = harness.line.batches[0]
+            fault = RequestTimedOut("late")
+            harness.sender.turn(lambda b=first, f=fault: harness.sender.fail(b, f, unwritten=False))
+        elif what in ("written", "unwritten"):
+            harness.serve(number, written=what == "written")
+    harness.finish()
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=STEPS)
+def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
+    directory = Path(tempfile.mkdtemp(prefix="kafkalite-sending-"))
+    harness = Harness(directory)
+    try:
+        play(harness, steps)
+        log = harness.log
+        assert len(log) == len(set(log)), "a record is there twice"
+        kept = [
+            value
+            for value, batch in harness.sent
+            if all(leaf.fault is None for leaf in batch.leaves())
+        ]
+        missing = set(kept) - set(log)
+        assert not missing, "a record that was acknowledged is not there"
+        assert [value for value in log if value in set(kept)] == kept, "the order is another"
+        assert harness.accumulator.memory_left == harness.accumulator.memory_size
+        assert not harness.sender.busy
+    finally:
+        harness.close()
+        shutil.rmtree(directory)
+
+
+def test_the_model_refuses_what_does_not_follow(harness):
+    gather(harness, 40)
+    harness.push()
+    harness.lane.frames.popleft()  # a frame that nobody ever saw
+    harness.broker.producers.replay(0, 0, 0, 1, harness.sender.identity.producer_id, 0, 0)
+    harness.serve()
+    assert harness.lane.came[0].error_code == OutOfOrderSequenceNumber.code
+    assert harness.line.batches[1].sequence != NO_SEQUENCE
+
+
+def test_a_line_begins_with_one_batch_alone(tmp_path):
+    harness = Harness(tmp_path)
+    values = gather(harness, 60)
+    harness.push()
+    # A broker takes whatever number comes first: behind a first one that was refused, the second.
+    assert len(harness.lane.frames) == 1
+    harness.serve(NotLeaderOrFollower.code, written=False)
+    harness.hear()
+    assert len(harness.lane.frames) == 1
+    harness.finish()
+    assert harness.log == values
+    harness.close()
+
+
+def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp_path):
+    harness.broker = ModelBroker(tmp_path)
+    anew = TopicMeta("t", b"j" * 16, {0: PartitionMeta(NODE, 0)})
+    harness.sender.turn(harness.sender.learn, harness.line.topic, anew)
+    values = gather(harness, 60)
+    harness.push()
+    assert len(harness.lane.frames) == 1
+    # Its worker has not heard of it yet; of a second batch it would have by then.
+    harness.serve(UnknownTopicId.code, written=False)
+    harness.serve()
+    harness.hear()
+    harness.finish()
+    assert harness.log == values
+
+
+def test_a_line_that_nothing_is_left_on_is_not_stalled(harness):
+    gather(harness, 1)
+    harness.push()
+    harness.serve(InvalidRecord.code, written=False)
+    harness.sender.turn(harness.sender.settle_all, harness.lane.answers(), 0.0)
+    assert not harness.line.batches
+    assert harness.line.is_free
+
+
+def test_what_comes_after_the_end_is_refused_and_not_forgotten(harness):
+    harness.sender.turn(harness.sender.abandon, RequestTimedOut("closed"))
+    for way in (harness.sender.open_line, harness.sender.add):
+        with pytest.raises(RequestTimedOut, match="closed"):
+            harness.sender.turn(way, harness.line, None, 200)
+    assert not harness.line.batches
+
+
+def test_a_topic_without_an_id_goes_by_no_ring(harness):
+    # Brokers before Metadata 10 tell none, and a frame names its topic by nothing else.
+    harness.line.topic.topic_id = NO_ID
+    gather(harness, 1)
+    harness.push()
+    assert not harness.lane.frames
+    assert harness.node.lane_for(harness.line.batches[0]) is harness.node.tcp
+
+
+def test_one_given_up_after_all_was_said_of_it_leaves_its_number_to_nobody(harness):
+    # Who led the partition no longer may have written it all the same, and another has it by now.
+    gather(harness, 10)
+    harness.sender.turn(harness.sender.end_batch, harness.line)
+    harness.serve(NotLeaderOrFollower.code, written=True)
+    harness.sender.turn(harness.sender.settle_all, harness.lane.answers(), 0.0)
+    harness.sender.turn(harness.sender.expire, float("inf"))
+    values = gather(harness, 10, start=100)
+    harness.finish()
+    assert harness.log[-10:] == values

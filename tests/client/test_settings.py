@@ -1,0 +1,152 @@
+"""What a client is told: under Kafka's names, in any form, and never half understood."""
+
+import pytest
+
+from kafkalite.client.settings import consumer_settings, producer_settings, required_acks
+from kafkalite.client.topology import address
+from kafkalite.config import client
+from kafkalite.errors import InvalidConfig
+
+
+def test_without_a_word_every_key_has_its_default():
+    for settings in (producer_settings(None, {}), consumer_settings(None, {})):
+        for key in settings.scope.values():
+            assert settings[key] == key.default
+            assert not settings.given(key)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"linger_ms": 7}, {"linger.ms": 7}, {"linger.ms": "7"}, {"linger_ms": " 7 "}],
+)
+def test_a_name_has_dots_or_underscores_and_a_value_is_text_or_typed(keywords):
+    settings = producer_settings(None, keywords)
+    assert settings[client.LINGER_MS] == 7
+    assert settings.given(client.LINGER_MS)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "key", "value"),
+    [
+        ({"enable_idempotence": False}, client.ENABLE_IDEMPOTENCE, False),
+        ({"enable.idempotence": "false"}, client.ENABLE_IDEMPOTENCE, False),
+        ({"acks": 1}, client.ACKS, "1"),
+        ({"acks": "-1"}, client.ACKS, "all"),
+        ({"acks": -1}, client.ACKS, "all"),
+        ({"bootstrap_servers": "a:1, b:2"}, client.BOOTSTRAP_SERVERS, ("a:1", "b:2")),
+        ({"bootstrap_servers": ["a:1", "b:2"]}, client.BOOTSTRAP_SERVERS, ("a:1", "b:2")),
+        ({"compression_type": None}, client.COMPRESSION_TYPE, "none"),
+        ({"transactional_id": None}, client.TRANSACTIONAL_ID, None),
+        ({"security_protocol": "plaintext"}, client.SECURITY_PROTOCOL, "PLAINTEXT"),
+    ],
+)
+def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
+    assert producer_settings(None, keywords)[key] == value
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        (
+            {"linger_mss": 1},
+            "linger.mss is not a configuration key of a producer; did you mean lin",
+        ),
+        ({"fetch_min_bytes": 1}, "is not a configuration key of a producer"),
+        ({"linger_ms": 1, "linger.ms": 1}, "linger.ms is said twice"),
+        ({"linger_ms": -1}, "linger.ms must be at least 0, not '-1'"),
+        ({"linger_ms": 1.5}, "linger.ms must be a whole number, not '1.5'"),
+        ({"linger_ms": True}, "linger.ms must be a whole number, not 'true'"),
+        ({"linger_ms": b"1"}, "linger.ms cannot be a bytes"),
+        ({"linger_ms": [1]}, "linger.ms cannot be a list"),
+        ({"acks": 2}, "acks must be one of all, 0, 1, not '2'"),
+        ({"acks": len}, "acks cannot be a builtin_function_or_method"),
+        ({"transactional_id": "t"}, "transactions come with a later version"),
+        ({"security_protocol": "SASL_SSL"}, "TLS and logins come with a later version"),
+        ({"sasl.mechanism": "PLAIN"}, "TLS and logins come with a later version"),
+        ({"partitioner_class": "x"}, "partitioner takes a name or a function"),
+        ({"delivery_timeout_ms": 30_000}, "delivery.timeout.ms must be at least linger.ms"),
+        ({"enable_idempotence": True, "acks": 1}, "enable.idempotence needs acks to be all"),
+        ({"enable_idempotence": True, "retries": 0}, "needs retries to be above 0"),
+        (
+            {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6},
+            "needs max.in.flight.requests.per.connection to be at most 5",
+        ),
+        ({"bootstrap_servers": ""}, "bootstrap.servers must be a list of HOST:PORT"),
+        ({"bootstrap_servers": []}, "bootstrap.servers must be a list of HOST:PORT"),
+        ({"bootstrap_servers": "kafka:99999"}, "'kafka:99999' is no HOST:PORT"),
+        ({"client_id": "x" * 250}, "client.id must be at most 249 bytes"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(keywords, words):
+    with pytest.raises(InvalidConfig) as refused:
+        producer_settings(None, keywords)
+    assert words in str(refused.value)
+
+
+def test_the_bootstrap_is_said_once():
+    assert producer_settings("a:1", {}).addresses == [("a", 1)]
+    assert producer_settings(["a:1", "b"], {}).addresses == [("a", 1), ("b", 9092)]
+    for name in ("bootstrap_servers", "bootstrap.servers"):
+        with pytest.raises(InvalidConfig, match=r"bootstrap.servers is said twice"):
+            producer_settings("a:1", {name: "b:2"})
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"acks": 0}, {"acks": "1"}, {"retries": 0}, {"max_in_flight_requests_per_connection": 6}],
+)
+def test_what_idempotence_cannot_go_with_turns_it_off_unless_it_was_asked_for(keywords):
+    assert not producer_settings(None, keywords)[client.ENABLE_IDEMPOTENCE]
+
+
+def test_a_longer_request_timeout_makes_the_delivery_timeout_longer():
+    settings = producer_settings(None, {"request_timeout_ms": 200_000, "linger_ms": 10})
+    assert settings[client.DELIVERY_TIMEOUT_MS] == 200_010
+
+
+@pytest.mark.parametrize(("acks", "number"), [("all", -1), (1, 1), ("0", 0)])
+def test_acks_have_a_number_on_the_wire(acks, number):
+    assert required_acks(producer_settings(None, {"acks": acks})) == number
+
+
+def test_a_call_without_a_timeout_has_the_producers_or_the_consumers():
+    assert producer_settings(None, {"max_block_ms": 1500}).call_timeout_s == 1.5
+    assert consumer_settings(None, {"default_api_timeout_ms": 2500}).call_timeout_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"enable_auto_commit": True}, r"commit\(\) says which records are done with"),
+        ({"group_id": ""}, "a name of 1 to 32767 bytes"),
+        ({"session_timeout_ms": 1}, "joins no group yet"),
+        ({"max_poll_records": 1}, "records come one at a time"),
+    ],
+)
+def test_a_consumer_says_what_it_does_not_do(keywords, words):
+    with pytest.raises(InvalidConfig, match=words):
+        consumer_settings(None, keywords)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("kafka:1", ("kafka", 1)),
+        ("kafka", ("kafka", 9092)),
+        ("PLAINTEXT://kafka:1", ("kafka", 1)),
+        ("[::1]:1", ("::1", 1)),
+        ("[::1]", ("::1", 9092)),
+        (" kafka:65535 ", ("kafka", 65535)),
+    ],
+)
+def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
+    assert address(words) == parts
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", ":1", "kafka:", "kafka:0", "kafka:65536", "a b:1", "a:b", "::1:1", "a\0:1", "[]:1"],
+)
+def test_what_is_no_address_is_refused(words):
+    with pytest.raises(InvalidConfig, match=r"is no HOST:PORT"):
+        address(words)

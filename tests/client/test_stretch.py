@@ -1,0 +1,199 @@
+"""Stretches: windows over a segment's file, and what is decoded of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kafkalite._ext.message_reader import RowBuilder
+from kafkalite.client.decoding import decode
+from kafkalite.client.positions import Position
+from kafkalite.client.stretch import Answer, Grant, SegmentFile, ShortRead, Window, whole_batches
+from kafkalite.client.topology import TopicPartition
+from kafkalite.errors import CorruptMessage, InvalidRecord
+from kafkalite.records.batch import Record, build
+from kafkalite.records.compression import Codec
+
+WITHOUT_BOUND = 1 << 30
+
+
+def batch(first, count, size=10, **keywords):
+    records = [Record(value=b"%d" % (first + n) * size) for n in range(count)]
+    return build(records, base_offset=first, **keywords)
+
+
+def position():
+    return Position(TopicPartition("t", 0), -2)
+
+
+def answer(data, first=0, end=0, aborted=()):
+    return Answer(position(), 0, (first, end), aborted, memoryview(data))
+
+
+def granted(path, spans, memory, aborted=()):
+    file = SegmentFile(os.open(path, os.O_RDONLY))
+    return [Grant(position(), 0, (0, 0), aborted, file, span, memory) for span in spans]
+
+
+def offsets(stretch, size_max=WITHOUT_BOUND):
+    builder = RowBuilder("t", 0)
+    while decode(stretch, builder, size_max):
+        pass
+    return [message.offset for message in builder.take()]
+
+
+@pytest.mark.parametrize("size", [100, 333, 1000, 100_000])
+def test_a_grant_is_read_whole_through_a_window_of_any_size(tmp_path, size):
+    data = b"".join(batch(first, 7) for first in range(0, 70, 7))
+    path = tmp_path / "segment"
+    path.write_bytes(b"before" + data + b"behind")
+    (grant,) = granted(path, [(6, 6 + len(data))], Window(size))
+    assert offsets(grant) == list(range(70))
+    assert grant.first_offset == 70
+
+
+def test_grants_that_share_a_window_do_not_read_each_others_records(tmp_path):
+    pieces = [b"".join(batch(first, 3) for first in range(base, base + 30, 3)) for base in (0, 500)]
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join(pieces))
+    middle = len(pieces[0])
+    one, other = granted(path, [(0, middle), (middle, middle + len(pieces[1]))], Window(300))
+    builders = RowBuilder("t", 0), RowBuilder("t", 0)
+    going = True
+    while going:
+        going = decode(one, builders[0], builders[0].size + 1)
+        going = decode(other, builders[1], builders[1].size + 1) or going
+    assert [m.offset for m in builders[0].take()] == list(range(30))
+    assert [m.offset for m in builders[1].take()] == list(range(500, 530))
+
+
+def test_a_segment_that_was_cut_is_a_short_read_behind_what_was_there(tmp_path):
+    data = [batch(first, 5) for first in range(10, 60, 5)]
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join(data))
+    (grant,) = granted(path, [(0, path.stat().st_size)], Window(len(data[0]) * 3))
+    builder = RowBuilder("t", 0)
+    assert decode(grant, builder, 1)
+    os.truncate(path, 0)
+    with pytest.raises(ShortRead):
+        while decode(grant, builder, builder.size + 1):
+            builder.take()
+    assert grant.first_offset == 25
+
+
+def test_a_batch_beyond_the_grant_is_not_read_though_the_file_has_it(tmp_path):
+    data = batch(0, 5) + batch(5, 5)
+    path = tmp_path / "segment"
+    path.write_bytes(data)
+    (grant,) = granted(path, [(0, len(data) - 1)], Window())
+    builder = RowBuilder("t", 0)
+    assert decode(grant, builder, 1)
+    assert [message.offset for message in builder.take()] == list(range(5))
+    with pytest.raises(CorruptMessage, match="t-0: At offset 5: .*beyond what the node granted"):
+        decode(grant, builder, 1)
+
+
+def test_a_descriptor_is_closed_when_nobody_reads_from_it(tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(batch(0, 5))
+    (grant,) = granted(path, [(0, path.stat().st_size)], Window())
+    descriptor = grant._file.descriptor
+    grant.window()
+    os.fstat(descriptor)
+    grant.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_whole_batches_stop_before_one_that_is_cut_off_or_cannot_be():
+    first, second = batch(0, 3), batch(3, 4)
+    whole = memoryview(first + second)
+    assert whole_batches(whole) == (len(whole), 7)
+    assert whole_batches(whole[:-1]) == (len(first), 3)
+    assert whole_batches(whole[:60]) == (0, -1)
+    spoilt = first[:8] + b"\xff\xff\xff\xff" + first[12:]
+    assert whole_batches(memoryview(second + spoilt)) == (len(second), 7)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_damage_is_told_with_its_place_behind_what_stands_before_it(codec):
+    damaged = bytearray(batch(5, 5, codec=codec))
+    damaged[-1] ^= 1
+    stretch = answer(batch(0, 5) + damaged)
+    builder = RowBuilder("t", 0)
+    assert decode(stretch, builder, WITHOUT_BOUND)
+    assert [message.offset for message in builder.take()] == list(range(5))
+    for _ in range(2):
+        with pytest.raises(CorruptMessage, match="t-0: At offset 5"):
+            decode(stretch, builder, WITHOUT_BOUND)
+
+
+def test_an_answer_that_holds_no_whole_batch_is_told_of():
+    with pytest.raises(CorruptMessage, match="no whole batch"):
+        offsets(answer(batch(0, 5)[:-1]))
+
+
+# Transactions.
+
+
+def marker(first, producer_id, commit):
+    key = b"\0\0" + (b"\0\1" if commit else b"\0\0")
+    return build(
+        [Record(key=key, value=b"\0\0\0\0\0\0")],
+        base_offset=first, producer_id=producer_id, producer_epoch=0,
+        transactional=True, control=True,
+    )  # fmt: skip
+
+
+def sent(first, count, producer_id, **keywords):
+    return batch(
+        first, count, producer_id=producer_id, producer_epoch=0, base_sequence=0,
+        transactional=True, **keywords,
+    )  # fmt: skip
+
+
+LOG = (
+    sent(0, 2, 7), sent(2, 2, 8), marker(4, 7, False), sent(5, 2, 7), marker(7, 8, True),
+    batch(8, 2), marker(10, 7, True), sent(11, 1, 7), marker(12, 7, False), batch(13, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size_max", [1, WITHOUT_BOUND])
+def test_records_of_aborted_transactions_are_passed_over(size_max):
+    stretch = answer(b"".join(LOG), aborted=((7, 11), (7, 0)))
+    builder = RowBuilder("t", 0)
+    found = []
+    while decode(stretch, builder, size_max):
+        found += [message.offset for message in builder.take()]
+    found += [message.offset for message in builder.take()]
+    assert found == [2, 3, 5, 6, 8, 9, 13]
+    assert stretch.first_offset == 14
+
+
+def test_without_aborted_transactions_all_but_markers_is_given():
+    assert offsets(answer(b"".join(LOG))) == [0, 1, 2, 3, 5, 6, 8, 9, 11, 13]
+
+
+def test_a_compressed_batch_of_an_aborted_transaction_is_not_even_opened():
+    garbage = sent(0, 3, 7, codec=Codec.ZSTD)
+    stretch = answer(garbage + marker(3, 7, False) + batch(4, 1), aborted=((7, 0),))
+    assert offsets(stretch) == [4]
+
+
+def test_a_marker_that_is_none_is_told_of():
+    lying = build(
+        [Record(key=b"", value=b"")], base_offset=2, producer_id=7, producer_epoch=0,
+        transactional=True, control=True,
+    )  # fmt: skip
+    stretch = answer(sent(0, 2, 7) + lying, aborted=((7, 0),))
+    with pytest.raises((CorruptMessage, InvalidRecord), match="t-0"):
+        offsets(stretch)
+
+
+def test_a_batch_that_damage_makes_look_aborted_is_told_of():
+    other = bytearray(sent(0, 2, 8))
+    other[50] = 7  # the producer's id
+    stretch = answer(bytes(other) + marker(2, 7, False), aborted=((7, 0),))
+    with pytest.raises(CorruptMessage, match="t-0: At offset 0"):
+        offsets(stretch)

@@ -1,0 +1,285 @@
+"""F24: producers on rings die, stop, scribble, hoard and stay too long; workers die as they read.
+
+What is looked at: nothing acknowledged is lost, nothing is there twice or that nobody sent, the
+other producers notice nothing, no worker ends or stands still, and nothing is left: no descriptor,
+no memory, no file.  A ring's victims (ring_victims.py) and those that outlive it
+(ring_survivor.py) are programs of their own, and tell what they do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.transport.run_directory import local_path
+from tests.faults.asking import Line
+from tests.faults.history import ACKED, REFUSED, UNKNOWN, Send
+from tests.faults.prober import guarded
+from tests.faults.processes import SUPERVISOR, children_of, until
+from tests.faults.ring_client import Ledger, Place, batch_of, value_of
+from tests.faults.stage import GIVE_UP_S, SERVE_S_MAX, Stage, patience
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(__file__).with_name("ring_saboteur.c")
+CONFIG = {
+    # small, so that a lap is short
+    "native.ring.bytes": str(128 << 10),
+    # who is silent so long does not only want for a processor
+    "broker.session.timeout.ms": "10000",
+}
+SCRIBBLES_PER_KILL = 100
+KILLS_PER_TURN = 20
+STALE_COUNT = 3
+TEMPLATES = 20
+GONE_S_MAX = 10.0
+TURN_S_MAX = 120.0
+
+
+def sabotage(stage: Stage, count: int) -> None:
+    """So many producers killed, and a hundred times as many frames scribbled."""
+    with tempfile.TemporaryDirectory() as directory:
+        play = Sabotage(stage, Path(directory))
+        try:
+            play.begin()
+            while stage.faults_done < count and stage.goes_on:
+                play.turn(min(KILLS_PER_TURN, count - stage.faults_done))
+        finally:
+            play.end()
+        play.nothing_is_left()
+
+
+class Program:
+    """One of the programs, and the thread that listens to it."""
+
+    def __init__(self, play: Sabotage, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.done: dict[str, int] = defaultdict(int)
+        """How often each act was over."""
+        self.thread = threading.Thread(
+            target=guarded, args=(lambda: self.listen(play), play.stage.faults)
+        )
+        self.thread.start()
+
+    def listen(self, play: Sabotage) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word, *said = line.split()
+            if word == "done":
+                play.counts[said[0]] += int(said[1])
+                self.done[said[0]] += 1
+            else:
+                play.stage.faults.append(f"{word} {' '.join(said)}".removeprefix("fault "))
+
+    def end(self, faults: list[str]) -> None:
+        """Let it finish; it does when nobody says anything more."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(TURN_S_MAX)
+        except subprocess.TimeoutExpired:
+            faults.append(f"I14: {self.process.args} does not end")
+            self.process.kill()
+            self.process.wait()
+        self.thread.join()
+        self.process.stdout.close()
+        if self.process.returncode:
+            faults.append(f"{self.process.args} ended with {self.process.returncode}")
+
+
+class Sabotage:
+    """One run."""
+
+    def __init__(self, stage: Stage, directory: Path) -> None:
+        self.stage = stage
+        self.directory = directory
+        self.ledger = directory / "ledger"
+        self.counts = stage.acts
+        self.programs: list[Program] = []
+
+    # The beginning.
+
+    def begin(self) -> None:
+        """Compile the saboteur, write its templates, and let the programs begin."""
+        saboteur = self.compiled()
+        stage = self.stage
+        for index in stage.partitions:
+            until(
+                lambda index=index: stage.directory.leader_of(index) is not None,
+                GIVE_UP_S,
+                f"nobody leads partition {index}",
+            )
+        led = {node: stage.directory.led_by(node) for node in stage.processes.workers}
+        self.places = self.found(led)
+        templates = [f"{node}={self.templates(node, indexes)}" for node, indexes in led.items()]
+        words = (str(self.ledger), str(saboteur), *templates)
+        self.victims = Program(self, "tests.faults.ring_victims", *words)
+        self.programs.append(self.victims)
+        host, port = stage.processes.addresses()[0]
+        for node in led:
+            place = next(place for place in self.places if place.node == node)
+            name = f"survivor-{node}"
+            words = (str(self.ledger), name, host, str(port), *map(str, place))
+            self.programs.append(Program(self, "tests.faults.ring_survivor", *words))
+
+    def compiled(self) -> Path:
+        compiler = shutil.which("cc")
+        assert compiler is not None, "F24 wants a C compiler called cc"
+        made = self.directory / "saboteur"
+        words = ["-std=gnu11", "-O2", f"-I{ROOT / 'ext'}", str(SOURCE), "-o", str(made)]
+        subprocess.run([compiler, *words], check=True)
+        return made
+
+    def found(self, led: dict[int, list[int]]) -> list[Place]:
+        """Every partition, with the node that leads it and the socket it is met at."""
+        ready = self.stage.processes.broker.ready
+        run_directory = self.stage.watched()[-1]
+        for node in led:
+            assert local_path(run_directory, node).is_socket(), f"node {node} has no local socket"
+        with Line(self.stage.processes.addresses()[0], GIVE_UP_S) as line:
+            topics = [{"topic_id": bytes(16), "name": self.stage.topic}]
+            answer = line.ask(METADATA, 12, {"topics": topics})
+        topic_id = bytes(answer.topics[0].topic_id).hex()
+        return [
+            Place(str(run_directory), ready["cluster_id"], node, topic_id, partition)
+            for node, partitions in led.items()
+            for partition in partitions
+        ]
+
+    def templates(self, node: int, partitions: list[int]) -> Path:
+        """Good batches of a saboteur's, which may be in the log any number of times."""
+        name = f"scribbler-{node}"
+        self.stage.history.unordered |= {name}
+        file = self.directory / name
+        with file.open("wb") as out:
+            for number in range(TEMPLATES):
+                partition = partitions[number % len(partitions)]
+                batch = batch_of(name, number)
+                out.write(struct.pack("<ii", partition, len(batch)) + batch)
+                send = Send(name, partition, value_of(name, number))
+                self.stage.history.sends.append(send)
+        return file
+
+    # The acts.
+
+    def ask(self, act: str, count: int, places: list[Place]) -> None:
+        assert self.victims.process.stdin is not None
+        said = {
+            "act": act, "count": count, "places": places,
+            "seed": self.stage.dice.randrange(1 << 60),
+        }  # fmt: skip
+        self.victims.process.stdin.write(json.dumps(said) + "\n")
+        self.victims.process.stdin.flush()
+
+    def await_done(self, act: str, times: int, seconds_max: float = TURN_S_MAX) -> None:
+        until(
+            lambda: self.victims.done[act] >= times or not self.stage.goes_on,
+            seconds_max,
+            f"{act} is not over",
+        )
+
+    def played(self, act: str, count: int) -> None:
+        times = self.victims.done[act] + 1
+        self.ask(act, count, self.places)
+        self.await_done(act, times)
+
+    def turn(self, kills: int) -> None:
+        """Some of everything, with the workers as they are; then one of them is killed."""
+        stage, dice = self.stage, self.stage.dice
+        begin, before = time.monotonic(), stage.processes.pids()
+        self.played("kill", kills)
+        self.played("scribble", kills * SCRIBBLES_PER_KILL)
+        for act in ("hoard", "share"):
+            if dice.random() < 0.3:
+                self.played(act, 1)
+        stage.faults_done += kills
+        stage.work()
+        self.unharmed(begin, before)
+        if dice.random() < 0.3:
+            self.kill_reading()
+
+    def unharmed(self, begin: float, before: dict[int, int]) -> None:
+        """No process has ended, and no partition has paused."""
+        stage, end = self.stage, time.monotonic()
+        if stage.processes.pids() != before:
+            stage.faults.append(f"F24: {before} were the processes, {stage.processes.pids()} are")
+        for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
+            stage.recoveries["gap beside bad producers"].append(gap)
+            if stage.timed and gap > SERVE_S_MAX * patience():
+                stage.faults.append(f"I14: partition {prober.partition} paused for {gap:.3f} s")
+
+    def kill_reading(self) -> None:
+        """Kill a worker while it reads from rings."""
+        stage = self.stage
+        node = stage.dice.choice([node for node in stage.processes.workers if node != SUPERVISOR])
+        before, times = stage.processes.pids(), self.victims.done["stale"] + 1
+        ready = self.victims.done["ready"] + 1
+        self.ask("stale", STALE_COUNT, [place for place in self.places if place.node == node])
+        self.await_done("ready", ready)
+        at = stage.processes.signal(before[node], signal.SIGKILL)
+        self.counts["killed"] += 1
+        stage.served("worker killed as it read", at, stage.directory.led_by(node), SERVE_S_MAX)
+        stage.all_up(set(before), {node: before[node]})
+        self.await_done("stale", times)
+
+    # The end.
+
+    def end(self) -> None:
+        """Let the programs finish, and write down what is expected of whom."""
+        stage = self.stage
+        for program in self.programs:
+            program.end(stage.faults)
+        if self.counts["left"] > self.counts["killed"] and not stage.faults:
+            stage.faults.append(f"F24: producers that had done nothing lost rings: {self.counts}")
+        names = self.written_down()
+        once = {name for name in names if not name.startswith("sharer")}
+        stage.history.idempotent |= once
+        stage.history.unordered |= names - once
+        stage.diary.append(f"{time.time():.3f} done: {dict(self.counts)}")
+
+    def written_down(self) -> set[str]:
+        """Take what stands in the ledger into the history; who wrote there."""
+        sends: dict[tuple[str, int], Send] = {}
+        for word, name, number, where in Ledger.read(self.ledger) if self.ledger.exists() else ():
+            if word == "acked":
+                sends[name, number].outcome, sends[name, number].offset = ACKED, where
+            else:
+                outcome = REFUSED if word == "late" else UNKNOWN
+                sends[name, number] = Send(name, where, value_of(name, number), outcome)
+        self.stage.history.sends += sends.values()
+        return {name for name, _ in sends}
+
+    def nothing_is_left(self) -> None:
+        """No ring is held by any process of the broker's, nor has a name anywhere."""
+        launcher = self.stage.processes.broker.pid
+        family = [launcher, *children_of(launcher)]
+        try:
+            until(lambda: not any(map(holds_a_ring, family)), GONE_S_MAX, "a ring is still held")
+        except TimeoutError as fault:
+            self.stage.faults.append(f"I13: {fault}")
+        named = [path.name for path in Path("/dev/shm").glob("*kafkalite*")]
+        if named:
+            self.stage.faults.append(f"I13: left in /dev/shm: {named}")
+
+
+def holds_a_ring(pid: int) -> bool:
+    """Whether a process has one mapped."""
+    try:
+        return "memfd:kafkalite-ring" in Path(f"/proc/{pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,26 @@
+"""Gateways in this process, and peers of theirs."""
+
+import pytest
+
+from tests.gateway.serving import Peers, Served
+
+
+@pytest.fixture
+def peers():
+    made = Peers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def served():
+    """Makes gateways; each ends with the test."""
+    made = []
+
+    def make(*args, **keys):
+        made.append(Served(*args, **keys))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -1,0 +1,188 @@
+"""F27: peers of a gateway that lie, stall, flood and talk nonsense, frame by frame.
+
+    python -m tests.gateway.hostile --frames 1e5 [--seed N]
+
+Each peer speaks ZMTP 3.0 over a socket of its own: rightly up to some point, and then not.  Beside
+them a good DEALER asks for something after every few; it must be answered each time.  At the end
+the gateway has not ended, has cut nobody off for memory, and holds no more than before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import socket
+import struct
+import sys
+import time
+
+import zmq
+
+from tests.gateway.frames import headers, keyed_pack, pack
+from tests.gateway.serving import Peers, Served
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\3\0" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
+MORE, LARGE, COMMAND = 1, 2, 4
+FRAMES_EACH = 10
+GROWTH_MAX = 64 << 20
+
+
+def address_of(endpoint):
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
+def connected(endpoint):
+    peer = socket.create_connection(address_of(endpoint), timeout=10)
+    peer.settimeout(10)
+    return peer
+
+
+def frame(content, flags=0):
+    if len(content) > 255:
+        return bytes([flags | LARGE]) + struct.pack(">Q", len(content)) + content
+    return bytes([flags, len(content)]) + content
+
+
+def message(*frames):
+    return b"".join(
+        frame(content, MORE if left else 0)
+        for left, content in zip(range(len(frames) - 1, -1, -1), frames, strict=True)
+    )
+
+
+def ready(kind=b"PUSH"):
+    def named(name, value):
+        return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+
+    return frame(b"\5READY" + named(b"Socket-Type", kind) + named(b"Identity", b""), COMMAND)
+
+
+def let_in(endpoint, kind=b"PUSH"):
+    """A peer that has introduced itself; ConnectionError when it is turned away."""
+    peer = connected(endpoint)
+    peer.sendall(GREETING + ready(kind))
+    await_ready(peer)
+    return peer
+
+
+def await_ready(peer):
+    """Wait until the other end has introduced itself, before which libzmq takes no message."""
+    came = b""
+    while b"\5READY" not in came:
+        more = peer.recv(1 << 16)
+        if not more:
+            peer.close()
+            raise ConnectionError("it was not let in")
+        came += more
+
+
+def is_closed(peer):
+    """Whether the other end has closed, within the socket's time."""
+    with contextlib.suppress(ConnectionError):
+        while peer.recv(1 << 16):
+            pass
+    return True
+
+
+def body(chance):
+    """A message's frames, sometimes good."""
+    value = chance.randbytes(chance.choice([0, 1, 10, 300]))
+    shapes = [
+        [b"sensors", b"", value],
+        [b"sensors", b"k", value, headers((b"a", value)), b"%d" % chance.getrandbits(40), b"0"],
+        [b"sensors", pack(value, value)],
+        [b"sensors", keyed_pack((b"k", value))],
+        [chance.randbytes(chance.randrange(300)) for _ in range(chance.randrange(1, 12))],
+        [b"sensors", b"KLV1" + chance.randbytes(20)],
+        [b"sensors", b"", value, chance.randbytes(12), chance.randbytes(3), chance.randbytes(2)],
+    ]
+    return chance.choice(shapes)
+
+
+def spoilt(chance, content):
+    """The same with something wrong somewhere."""
+    content = bytearray(content)
+    for _ in range(chance.randrange(1, 4)):
+        place = chance.randrange(len(content))
+        content[place] = chance.getrandbits(8)
+    if chance.random() < 0.3:
+        del content[chance.randrange(len(content)) :]
+    return bytes(content)
+
+
+def claim(chance):
+    """A frame that says it is far larger than it is."""
+    size = chance.choice([1 << 21, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 63) - 1, (1 << 64) - 1])
+    flags = LARGE | chance.choice([0, MORE, COMMAND])
+    return bytes([flags]) + struct.pack(">Q", size) + chance.randbytes(100)
+
+
+def misbehave(chance, endpoint, kind):
+    """One peer, and how many frames it sent or broke."""
+    stage = chance.randrange(8)
+    enter = connected if stage < 4 else lambda endpoint: let_in(endpoint, kind)
+    with contextlib.suppress(OSError), enter(endpoint) as peer:
+        if stage == 0:
+            peer.sendall(chance.randbytes(chance.randrange(1, 200)))
+        elif stage == 1:
+            peer.sendall(spoilt(chance, GREETING + ready(kind)))
+        elif stage == 2:
+            peer.sendall(GREETING + spoilt(chance, ready(kind)) + message(b"sensors", b"", b"v"))
+        elif stage == 3:  # without waiting for the answer
+            peer.sendall(GREETING + ready(kind) + message(*body(chance)))
+        else:
+            for _ in range(FRAMES_EACH):
+                content = message(*body(chance))
+                if stage == 7 and chance.random() < 0.3:
+                    content = claim(chance) if chance.random() < 0.3 else spoilt(chance, content)
+                peer.sendall(content)
+        if chance.random() < 0.5:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return FRAMES_EACH
+
+
+def abuse(gateway, peers, frames, seed):
+    """So many frames; raises when the good peer is not answered."""
+    chance = random.Random(seed)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+    sent = asked = 0
+    while sent < frames:
+        endpoint, kind = chance.choice([
+            *[(gateway.push, b"PUSH"), (gateway.dealer, b"DEALER"), (gateway.dealer, b"REQ")] * 3,
+            (gateway.push, b"DEALER"), (gateway.dealer, b"PUSH"), (gateway.push, b"SUB"),
+        ])  # fmt: skip
+        sent += misbehave(chance, endpoint, kind)
+        if chance.random() < 0.1:
+            asked += 1
+            dealer.send_multipart([b"%d" % asked, b"good", b"", b"%d" % asked])
+            assert dealer.recv_multipart()[:2] == [b"%d" % asked, b"0"]
+    dealer.send_multipart([b"last", b"good", b"", b"last"])
+    assert dealer.recv_multipart()[:2] == [b"last", b"0"]
+    assert gateway.sender.values("good") == [*(b"%d" % n for n in range(1, asked + 1)), b"last"]
+    assert gateway.thread.is_alive() and gateway.counts.cut == 0
+    assert gateway.counts.refused.total() and gateway.counts.turned_away.total()
+    return sent
+
+
+def main():
+    parser = argparse.ArgumentParser(description="peers of a gateway that lie")
+    parser.add_argument("--frames", type=float, default=1e5)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    gateway, peers = Served(), Peers()
+    began_s = time.monotonic()
+    sent = abuse(gateway, peers, int(asked.frames), asked.seed)
+    refused = gateway.counts.refused.total()
+    print(f"{sent} frames, {refused} messages refused, {gateway.counts.turned_away.total()} peers"
+          f" turned away, {gateway.counts.connected.total()} let in,"
+          f" {time.monotonic() - began_s:.0f} s")  # fmt: skip
+    peers.close()
+    gateway.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

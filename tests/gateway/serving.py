@@ -1,0 +1,176 @@
+"""A gateway in this process, in a thread, over a sender that keeps what it is given in memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import defaultdict
+from typing import NamedTuple
+
+import zmq
+
+from kafkalite._ext import records
+from kafkalite.clock import SystemClock
+from kafkalite.config.settings import Settings
+from kafkalite.errors import RequestTimedOut, UnknownTopicOrPartition
+from kafkalite.gateway.forwarding import HEADER_SIZE
+from kafkalite.gateway.serving import Gateway, Listening
+from kafkalite.transport.reactor import Reactor
+
+WAIT_S_MAX = 30
+
+
+class Placed(NamedTuple):
+    """Where a batch stands."""
+
+    offset: int
+
+
+class Row(NamedTuple):
+    """A record that was written."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: tuple
+
+
+class MemorySender:
+    """Takes whole batches, as a Producer does, and writes them at once unless it is stopped."""
+
+    def __init__(self, partitions=1, memory=32 << 20):
+        self.partitions = defaultdict(lambda: partitions)
+        self.refusals = {}
+        """By topic: what asking for it raises."""
+        self.judge = lambda topic, rows: None
+        """What a batch earns."""
+        self.logs = defaultdict(list)
+        self.memory = memory
+        self.stopped = threading.Event()
+        self.kept = []
+        self.asked = []
+        self.closed = False
+
+    def partitions_for(self, topic, timeout):
+        self.asked.append(topic)
+        if topic in self.refusals:
+            raise self.refusals[topic]
+        return self.partitions[topic]
+
+    def send_batch(
+        self, topic, partition, batch, payload_size, count, base_timestamp, max_timestamp,
+        on_delivery=None,
+    ):  # fmt: skip
+        if not 0 <= partition < self.partitions[topic]:
+            raise UnknownTopicOrPartition("It has no such partition.")
+        rows = self.decoded(batch, payload_size, count, base_timestamp)
+        assert max_timestamp == max(row.timestamp for row in rows)
+        size = sum(len(each[1]) for each in self.kept) + len(rows)
+        if size > self.memory:
+            raise RequestTimedOut("no room")
+        self.kept.append(((topic, partition), rows, on_delivery))
+        if not self.stopped.is_set():
+            self.write()
+
+    def decoded(self, batch, size, count, base_timestamp):
+        found = records.decode(bytes(batch[HEADER_SIZE : HEADER_SIZE + size]), count)
+        assert isinstance(found, list) and [row[0] for row in found] == list(range(count))
+        return [Row(base_timestamp + delta, *rest) for _, delta, *rest in found]
+
+    def write(self):
+        """Write what is kept, and say so."""
+        while self.kept:
+            place, rows, tell = self.kept.pop(0)
+            fault = self.judge(place[0], rows)
+            if fault is not None:
+                tell(fault, None)
+                continue
+            offset = len(self.logs[place])
+            self.logs[place] += rows
+            tell(None, Placed(offset))
+
+    def close(self, timeout=None):
+        self.closed = True
+
+    def values(self, topic):
+        return [row.value for (of, _), log in self.logs.items() if of == topic for row in log]
+
+
+class Served:
+    """The gateway, its endpoints, and its loop in a thread."""
+
+    def __init__(self, sender=None, run_directory=None, bound=None, **keys):
+        self.sender = sender or MemorySender()
+        self.keys = {name.replace("_", "."): str(value) for name, value in keys.items()}
+        bound = bound or [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        for each in bound:
+            each.setblocking(False)
+        listening = [
+            Listening(each, "tcp://{}:{}".format(*each.getsockname()[:2])) for each in bound
+        ]
+        self.push, self.dealer = (each.endpoint for each in listening)
+        self.bound = bound
+        self.reactor = Reactor(SystemClock())
+        settings = Settings.broker({"gateway.linger.ms": "1", **self.keys})
+        self.gateway = Gateway(self.reactor, settings, listening, self.sender, run_directory)
+        self.counts = self.gateway.counts
+        self.failed = None
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        try:
+            self.reactor.run()
+            self.gateway.close()
+            self.reactor.close()
+        except BaseException as fault:
+            self.failed = fault
+            raise
+
+    def call(self, call):
+        """Have the loop's thread do something, and wait for it."""
+        done = threading.Event()
+
+        def run():
+            call()
+            done.set()
+
+        self.gateway._post.leave(run)
+        assert done.wait(WAIT_S_MAX)
+
+    @property
+    def received(self):
+        return {door.name: door.received[0] for door in self.gateway._doors}
+
+    def close(self):
+        if self.thread.is_alive():
+            self.gateway._post.leave(self.gateway.end)
+            self.thread.join(WAIT_S_MAX)
+        assert not self.thread.is_alive()
+        for each in self.bound:
+            each.close()
+        assert self.failed is None
+
+
+class Peers:
+    """ZeroMQ sockets of a test, all closed at its end."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.sockets = []
+
+    def __call__(self, kind, endpoint, **options):
+        peer = self.context.socket(kind)
+        self.sockets.append(peer)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.RCVTIMEO, WAIT_S_MAX * 1_000)
+        peer.setsockopt(zmq.SNDTIMEO, WAIT_S_MAX * 1_000)
+        for name, value in options.items():
+            peer.setsockopt(getattr(zmq, name), value)
+        peer.connect(endpoint)
+        return peer
+
+    def close(self):
+        for peer in self.sockets:
+            peer.close(0)
+        self.context.term()

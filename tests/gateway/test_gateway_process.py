@@ -1,0 +1,232 @@
+"""The gateway beside a real broker: where it is, that it lives as long, and ends in order."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.metrics.conftest import Scraped
+from tests.process.conftest import start  # noqa: F401
+from tests.process.waiting import is_gone, until
+
+SHAPES = [pytest.param(0, id="one process"), pytest.param(2, id="two workers")]
+
+
+class Gated:
+    """A broker of its own processes, and its gateway."""
+
+    def __init__(self, begin, *flags, endpoint="tcp://127.0.0.1:0", workers=0):
+        self.broker = begin("--gateway", endpoint, *flags, workers=workers)
+        self.push = self.broker.ready["gateway"]["push"]
+        self.dealer = self.broker.ready["gateway"]["dealer"]
+
+    @property
+    def pid(self):
+        """The gateway's process, a child of the broker's; 0 while there is none."""
+        broker = self.broker.process.pid
+        for child in Path(f"/proc/{broker}/task/{broker}/children").read_text().split():
+            with suppress(OSError):  # it has gone
+                if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    return int(child)
+        return 0
+
+    def values(self, topic):
+        """What a Kafka consumer finds."""
+        consumer = Consumer({"bootstrap.servers": self.broker.ready["bootstrap"], "group.id": "g"})
+        place = TopicPartition(topic, 0, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        consumer.assign([place])
+        found = []
+        while len(found) < end:
+            found += [message.value() for message in consumer.consume(end - len(found), 30)]
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def gated(start):  # noqa: F811
+    """Starts brokers with a gateway."""
+    return lambda *flags, **options: Gated(start, *flags, **options)
+
+
+def asked(dealer, number):
+    """One message's answer, but for the sentence."""
+    dealer.send_multipart([b"%d" % number, b"sensors", b"attic", b"%d" % number])
+    while True:
+        which, *answer = dealer.recv_multipart()
+        if which == b"%d" % number:
+            return answer[:3]
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_what_is_sent_is_produced_and_what_has_come_is_written_before_the_end(
+    gated, peers, workers
+):
+    gate = gated(workers=workers)
+    dealer, push = peers(zmq.DEALER, gate.dealer), peers(zmq.PUSH, gate.push)
+    assert asked(dealer, 1) == [b"0", b"0", b"0"]
+    for number in range(500):
+        push.send_multipart([b"sensors", b"", b"pushed %d" % number])
+    # This one's answer may come before what was pushed is there; but a second's comes after it was
+    # received, since the gateway looks at both doors in each tick.
+    until(lambda: len(gate.values("sensors")) >= 501)
+    assert gate.broker.end(signal.SIGTERM)[1] == 0
+    said = (gate.broker.data / "kafkalite.log").read_text()
+    assert "ERROR" not in said and "WARNING" not in said
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_one_that_dies_is_started_again_at_the_same_place(gated, peers, workers):
+    gate = gated(workers=workers)
+    dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
+    assert asked(dealer, 1)[0] == b"0"
+    first = gate.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: gate.pid not in (0, first))
+    assert asked(dealer, 2)[0] == b"0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+@pytest.mark.parametrize("workers", SHAPES)
+def test_it_ends_with_its_broker(gated, workers, number):
+    gate = gated(workers=workers)
+    until(lambda: gate.pid)
+    pid = gate.pid
+    os.kill(gate.broker.process.pid, number)
+    until(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("workers", SHAPES)
+def test_a_restart_on_new_code_keeps_its_senders(gated, peers, workers):
+    gate = gated(workers=workers)
+    dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
+    assert asked(dealer, 1)[0] == b"0"
+    first = gate.pid
+    command = [sys.executable, "-m", "kafkalite", "restart", "--data", str(gate.broker.data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    until(lambda: gate.pid not in (0, first))
+    assert asked(dealer, 2)[0] == b"0"
+    assert gate.values("sensors") == [b"1", b"2"]
+
+
+def test_a_unix_socket_serves_its_user_and_is_gone_with_the_broker(gated, peers, tmp_path):
+    path = tmp_path / "gate.sock"
+    gate = gated(endpoint=f"ipc://{path}")
+    assert (gate.push, gate.dealer) == (f"ipc://{path}", f"ipc://{path}-dealer")
+    assert path.stat().st_mode & 0o077 == 0
+    assert asked(peers(zmq.DEALER, gate.dealer), 1)[0] == b"0"
+    gate.broker.end(signal.SIGTERM)
+    assert not path.exists() and not Path(f"{path}-dealer").exists()
+
+
+def test_a_socket_that_a_killed_broker_left_is_no_hindrance(gated, tmp_path):
+    path = tmp_path / "gate.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert gated(endpoint=f"ipc://{path}").push == f"ipc://{path}"
+
+
+def test_status_and_banner_say_where_it_is(gated):
+    gate = gated()
+    command = [sys.executable, "-m", "kafkalite", "status", "--data", str(gate.broker.data)]
+    status = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert f"gateway     {gate.push} (PUSH), {gate.dealer} (DEALER)" in status
+    banner, _ = gate.broker.end(signal.SIGTERM)
+    assert f"gateway     {gate.push} (PUSH), {gate.dealer} (DEALER)" in banner
+
+
+def test_the_exporter_tells_of_it(gated, peers):
+    gate = gated("--metrics", "127.0.0.1:0")
+    dealer = peers(zmq.DEALER, gate.dealer)
+    assert asked(dealer, 1)[0] == b"0"
+    dealer.send_multipart([b"2", b"a/b", b"", b""])
+    assert dealer.recv_multipart()[1] == b"17"
+    scraped = Scraped.__new__(Scraped)
+    scraped.where = gate.broker.ready["metrics"]
+    name = "kafkalite_gateway_{}_total"
+    until(lambda: scraped.samples.get((name.format("records"),)) == 1)
+    of = (("error", "INVALID_TOPIC_EXCEPTION"), ("socket", "dealer"))
+    assert scraped.samples[(name.format("refused_messages"), *of)] == 1
+    assert scraped.samples[(name.format("received_messages"), ("socket", "dealer"))] == 2
+
+
+def refused(tmp_path, *flags):
+    command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
+    command += ["--data", str(tmp_path / "d"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://0.0.0.0:0", "add --insecure"),
+        ("tcp://*:0", "every address can be reached"),
+        ("127.0.0.1:5555", "tcp://HOST:PORT or ipc://PATH"),
+        ("tcp://127.0.0.1", "tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:99999", "tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:65535", "There is no port after 65535"),
+        ("tcp://::1:5555", "stands in brackets"),
+        ("udp://127.0.0.1:5555", "tcp://HOST:PORT or ipc://PATH"),
+        ("ipc://@abstract", "path of a file"),
+        ("ipc://" + "/long" * 30, "ends at 107 bytes"),
+        ("ipc:///there/is/no/such/directory", "cannot listen"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_in_one_sentence(tmp_path, endpoint, words):
+    assert words in refused(tmp_path, "--gateway", endpoint)
+
+
+def test_a_place_that_is_taken_is_refused_in_one_sentence(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        said = refused(tmp_path, "--gateway", endpoint)
+        assert f"cannot listen on {endpoint}: address already in use" in said
+        said = refused(
+            tmp_path, "--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.dealer.listener={endpoint}"
+        )
+        assert "gateway.dealer.listener=" in said
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(tmp_path / "sock"))
+        taken.listen()
+        assert "already in use" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/sock")
+    (tmp_path / "file").touch()
+    assert "no socket" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
+
+
+def test_half_of_what_keys_need_is_refused(tmp_path):
+    flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
+    assert "CURVE needs both" in refused(tmp_path, *flags)
+
+
+def test_keys_are_made_once_and_the_secret_ones_are_for_their_user(tmp_path):
+    command = [sys.executable, "-m", "kafkalite", "gateway", "keys", "server", "--directory"]
+    for code in (0, 1):
+        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code
+    assert "is there already" in done.stderr
+    assert (tmp_path / "server.key_secret").stat().st_mode & 0o077 == 0
+
+
+def test_it_runs_alone_beside_a_broker_that_has_none(start, peers):  # noqa: F811
+    broker = start()
+    command = [sys.executable, "-m", "kafkalite", "gateway", "serve", "--data", str(broker.data)]
+    command += ["--listen", "tcp://127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as alone:
+        try:
+            words = alone.stderr.readline().split()
+            assert words[:2] == ["gateway", "at"]
+            assert asked(peers(zmq.DEALER, words[4]), 1)[0] == b"0"
+            alone.terminate()
+            assert alone.wait(30) == 0
+        finally:
+            alone.kill()

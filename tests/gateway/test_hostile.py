@@ -1,0 +1,273 @@
+"""F27: nothing that a peer does ends the gateway, or keeps others from it."""
+
+import gc
+import os
+import random
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+
+from kafkalite.gateway import serving
+from kafkalite.gateway.curve import make_keys, own_keys
+from tests.gateway import hostile
+from tests.gateway.hostile import (
+    GREETING,
+    MORE,
+    await_ready,
+    connected,
+    frame,
+    is_closed,
+    let_in,
+    message,
+    ready,
+)
+from tests.process.waiting import until
+
+SEED = random.randrange(1 << 32)
+
+
+def turned_away(gateway):
+    return sum(gateway.counts.turned_away.values())
+
+
+def resident_size():
+    return serving.resident_size()
+
+
+def test_a_thousand_frames_of_nonsense_end_nothing(served, peers):
+    print("seed", SEED)
+    gateway = served()
+    hostile.abuse(gateway, peers, 1_000, SEED)
+
+
+@pytest.mark.fuzz
+def test_a_hundred_thousand_frames_of_nonsense_end_nothing_and_leave_no_memory(served, peers):
+    print("seed", SEED)
+    gateway = served()
+    hostile.abuse(gateway, peers, 10_000, SEED)
+    gateway.call(gc.collect)
+    before = resident_size()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    gateway.sender.logs.clear()
+    hostile.abuse(gateway, peers, 90_000, SEED + 1)
+    gateway.sender.logs.clear()
+    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 20)
+    assert resident_size() - before < hostile.GROWTH_MAX
+
+
+@pytest.mark.parametrize(
+    "size", [(1 << 20) + 1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]
+)
+@pytest.mark.parametrize("flags", [2, 3, 6], ids=["last", "more", "command"])
+def test_a_frame_announced_too_large_ends_its_connection_before_it_comes(served, size, flags):
+    gateway = served()
+    before = resident_size()
+    with let_in(gateway.push) as peer:
+        peer.sendall(bytes([flags]) + struct.pack(">Q", size))
+        assert is_closed(peer)
+    assert resident_size() - before < 16 << 20
+    with let_in(gateway.push) as peer:
+        peer.sendall(message(b"sensors", b"", b"after"))
+        until(lambda: gateway.sender.values("sensors") == [b"after"])
+
+
+def test_half_a_message_is_nothing_when_its_sender_leaves(served):
+    gateway = served()
+    with let_in(gateway.push) as peer:
+        peer.sendall(
+            message(b"sensors", b"", b"whole") + frame(b"sensors", MORE) + frame(b"", MORE)
+        )
+        until(lambda: gateway.sender.values("sensors") == [b"whole"])
+    with let_in(gateway.push) as peer:
+        peer.sendall(message(b"sensors", b"", b"next"))
+        until(lambda: gateway.sender.values("sensors") == [b"whole", b"next"])
+    assert gateway.received["push"] == 2
+
+
+def test_a_message_that_never_ends_is_cut_off_and_others_come_again(
+    served, peers, monkeypatch, caplog
+):
+    gateway = served()
+    good = peers(zmq.PUSH, gateway.push, RECONNECT_IVL=10)
+    good.send_multipart([b"sensors", b"", b"before"])
+    until(lambda: gateway.sender.values("sensors") == [b"before"])
+    most = resident_size() + (100 << 20)
+    monkeypatch.setattr(
+        gateway.gateway.settings, "_values",
+        {**gateway.gateway.settings._values, serving.GATEWAY_MEMORY_MAX_BYTES: most},
+    )  # fmt: skip
+    part = frame(bytes(1 << 16), MORE)
+    with let_in(gateway.push) as endless:
+
+        def send():
+            with pytest.raises(OSError):
+                while True:
+                    endless.sendall(part)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        sender.join(60)
+        assert not sender.is_alive()
+    assert gateway.counts.cut == 1
+
+    def heard_again():
+        """A PUSH that has not noticed yet that it was disconnected sends into nothing."""
+        good.send_multipart([b"sensors", b"", b"after"])
+        return gateway.sender.values("sensors")[-1] == b"after"
+
+    until(heard_again)
+    assert "ZeroMQ held too much" in caplog.text
+
+
+def test_a_message_may_come_byte_by_byte(served):
+    gateway = served()
+    with connected(gateway.push) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in GREETING + ready():
+            peer.sendall(bytes([byte]))
+        await_ready(peer)
+        for byte in message(b"sensors", b"", b"slow"):
+            peer.sendall(bytes([byte]))
+        until(lambda: gateway.sender.values("sensors") == [b"slow"])
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff", GREETING[:40], GREETING], ids=len)
+def test_a_peer_that_does_not_introduce_itself_is_disconnected(served, said):
+    gateway = served(gateway_handshake_timeout_ms=50)
+    with connected(gateway.push) as peer:
+        peer.sendall(said)
+        assert is_closed(peer)
+    until(lambda: turned_away(gateway))
+
+
+@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.SUB, zmq.PULL, zmq.PAIR, zmq.PUB])
+def test_a_socket_of_another_type_is_turned_away_at_the_push_endpoint(served, peers, kind, caplog):
+    gateway = served()
+    peers(kind, gateway.push)
+    until(lambda: gateway.counts.turned_away["push", "handshake"])
+    assert "PUSHes and DEALERs have an endpoint each" in caplog.text
+    assert gateway.counts.connected["push"] == 0
+
+
+def test_a_push_is_turned_away_at_the_dealers_endpoint(served, peers):
+    gateway = served()
+    peers(zmq.PUSH, gateway.dealer)
+    until(lambda: gateway.counts.turned_away["dealer", "handshake"])
+
+
+def test_a_flood_of_senders_is_all_written(served, peers):
+    gateway = served()
+    count, each = 100, 50
+    for sender in range(count):
+        with let_in(gateway.push) as peer:
+            peer.sendall(b"".join(
+                message(b"sensors", b"", b"%d-%d" % (sender, number)) for number in range(each)
+            ))  # fmt: skip
+            peer.shutdown(socket.SHUT_WR)
+    until(lambda: len(gateway.sender.values("sensors")) == count * each)
+    assert len(set(gateway.sender.values("sensors"))) == count * each
+
+
+def test_a_dealer_that_takes_the_identity_of_one_that_is_cut_off_is_heard(served, peers):
+    gateway = served()
+    first = peers(zmq.DEALER, gateway.dealer, ROUTING_ID=b"sensor-7")
+    first.send_multipart([b"1", b"sensors", b"", b"v"])
+    assert first.recv_multipart()[1] == b"0"
+    second = peers(zmq.DEALER, gateway.dealer, ROUTING_ID=b"sensor-7")
+    second.send_multipart([b"2", b"sensors", b"", b"v"])
+    assert second.recv_multipart()[:2] == [b"2", b"0"]
+
+
+# With keys.
+
+
+@pytest.fixture
+def locked(served, tmp_path):
+    """A gateway that lets in only whose key it has, and where keys are made."""
+    make_keys(tmp_path, "server")
+    make_keys(tmp_path / "clients", "attic")
+    gateway = served(
+        gateway_curve_key_file=tmp_path / "server.key_secret",
+        gateway_curve_clients=tmp_path / "clients",
+    )
+    gateway.keys_directory = tmp_path
+    return gateway
+
+
+def curve(directory, name, server=None):
+    """Socket options of a client with this key."""
+    public, secret = own_keys(Path(directory) / f"{name}.key_secret")
+    server = server or own_keys(Path(directory).parent / "server.key_secret")[0]
+    return {"CURVE_PUBLICKEY": public, "CURVE_SECRETKEY": secret, "CURVE_SERVERKEY": server}
+
+
+def test_whose_key_is_known_is_let_in(locked, peers):
+    options = curve(locked.keys_directory / "clients", "attic")
+    push = peers(zmq.PUSH, locked.push, **options)
+    push.send_multipart([b"sensors", b"", b"21.5"])
+    dealer = peers(zmq.DEALER, locked.dealer, **options)
+    dealer.send_multipart([b"1", b"sensors", b"", b"22"])
+    assert dealer.recv_multipart()[:2] == [b"1", b"0"]
+    until(lambda: sorted(locked.sender.values("sensors")) == [b"21.5", b"22"])
+
+
+def test_a_peer_without_a_key_reaches_nothing(locked, peers):
+    push = peers(zmq.PUSH, locked.push)
+    push.send_multipart([b"sensors", b"", b"21.5"])
+    until(lambda: turned_away(locked))
+    with connected(locked.push) as peer:
+        peer.sendall(GREETING + ready() + message(b"sensors", b"", b"21.5"))
+        assert is_closed(peer)
+    assert locked.received["push"] == 0 and not locked.counts.connected
+
+
+def test_a_key_that_nobody_knows_reaches_nothing_until_it_is_put_there(locked, peers, caplog):
+    strangers = locked.keys_directory / "strangers"
+    make_keys(strangers, "spy")
+    push = peers(zmq.PUSH, locked.push, **curve(strangers, "spy"), RECONNECT_IVL=20)
+    push.send_multipart([b"sensors", b"", b"21.5"])
+    until(lambda: locked.counts.turned_away["push", "key"])
+    assert locked.received["push"] == 0
+    until(lambda: "was not let in" in caplog.text)
+    clients = locked.keys_directory / "clients"
+    (strangers / "spy.key").rename(clients / "spy.key")
+    # libzmq does not try again by itself where it was refused for its key.
+    again = peers(zmq.PUSH, locked.push, **curve(strangers, "spy"))
+    again.send_multipart([b"sensors", b"", b"22"])
+    until(lambda: b"22" in locked.sender.values("sensors"))
+    (clients / "spy.key").unlink()
+    refused = locked.counts.turned_away["push", "key"]
+    peers(zmq.PUSH, locked.push, **curve(strangers, "spy"))
+    until(lambda: locked.counts.turned_away["push", "key"] > refused)
+
+
+def test_who_has_the_wrong_key_of_the_gateway_reaches_nothing(locked, peers):
+    wrong, _ = zmq.curve_keypair()
+    options = curve(locked.keys_directory / "clients", "attic", server=wrong)
+    peers(zmq.PUSH, locked.push, **options).send_multipart([b"sensors", b"", b"21.5"])
+    until(lambda: turned_away(locked))
+    assert locked.received["push"] == 0
+
+
+def test_a_file_that_is_no_key_lets_nobody_in_and_keeps_nobody_out(locked, peers, caplog):
+    clients = locked.keys_directory / "clients"
+    (clients / "note.key").write_text("to do: make keys\n")
+    push = peers(zmq.PUSH, locked.push, **curve(clients, "attic"))
+    push.send_multipart([b"sensors", b"", b"21.5"])
+    until(lambda: locked.sender.values("sensors") == [b"21.5"])
+    until(lambda: "note.key is no certificate" in caplog.text)
+
+
+def test_who_connects_says_who_it_is_and_leaves_is_not_counted_as_turned_away(served, peers):
+    gateway = served()
+    for number in range(20):
+        push = peers(zmq.PUSH, gateway.push)
+        push.send_multipart([b"sensors", b"", b"%d" % number])
+        until(lambda: gateway.received["push"] == number + 1)  # noqa: B023
+        push.close(0)
+    until(lambda: gateway.counts.connected["push"] == 20)
+    assert not turned_away(gateway)

@@ -1,0 +1,132 @@
+"""The compiled intake gathers what its twin in plain Python reads, whatever the frames."""
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext import records
+from kafkalite._ext.gateway_intake import Gathering, Intake, Topic
+from kafkalite.gateway.door import LIBRARY
+from tests.gateway.frames import headers, keyed_pack, pack
+from tests.twins import gateway_intake as twin
+
+RECORD_SIZE_MAX = 300
+NOW_MS = 1_000_000
+
+SMALL = st.binary(max_size=40)
+TEXT = st.sampled_from([b"", b"0", b"1", b"2", b"9", b"12", b"-1", b"x", b"1" * 18, b"1" * 19])
+PAIRS = st.lists(st.tuples(SMALL, st.none() | SMALL), max_size=3)
+PLAIN = st.tuples(
+    st.binary(max_size=320), st.binary(max_size=320),
+    PAIRS.map(lambda pairs: headers(*pairs)), TEXT, TEXT,
+)  # fmt: skip
+ONE = st.integers(2, 5).flatmap(lambda count: PLAIN.map(lambda frames: list(frames[:count])))
+PACKED = st.lists(SMALL | st.binary(min_size=250, max_size=300), max_size=8).map(
+    lambda values: [pack(*values)]
+) | st.lists(st.tuples(SMALL, SMALL), max_size=8).map(lambda entries: [keyed_pack(*entries)])
+
+
+@st.composite
+def spoilt(draw):
+    """A good message, one of whose frames has a byte changed, or is cut short, or longer."""
+    frames = list(draw(ONE | PACKED))
+    place = draw(st.integers(0, len(frames) - 1))
+    frame = bytearray(frames[place])
+    if frame and draw(st.booleans()):
+        frame[draw(st.integers(0, len(frame) - 1))] ^= draw(st.integers(1, 255))
+    elif frame and draw(st.booleans()):
+        del frame[draw(st.integers(0, len(frame) - 1)) :]
+    else:
+        frame += draw(st.binary(min_size=1, max_size=5))
+    frames[place] = bytes(frame)
+    return frames
+
+
+WILD = st.lists(SMALL, max_size=9)
+MESSAGES = st.lists(ONE | PACKED | spoilt() | WILD, min_size=1, max_size=20)
+
+
+class Wired:
+    """An intake, and the socket of whoever sends to it."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.pull = self.context.socket(zmq.PULL)
+        self.pull.bind("inproc://intake")
+        self.push = self.context.socket(zmq.PUSH)
+        self.push.connect("inproc://intake")
+        self.refused = []
+
+    def gather(self, messages, partitions, batch_size):
+        """What became of them: a code, or None, for each, and the batches."""
+        codes = []
+        gathering = Gathering(
+            batch_size, RECORD_SIZE_MAX, self.ask, lambda *told: self.refused.append(told)
+        )
+        topic = Topic("t")
+        gathering.topics[b"t"] = topic
+        gathering.know(topic, partitions, 0, NOW_MS)
+        intake = Intake(gathering, self.pull.underlying, LIBRARY, False)
+        for frames in messages:
+            self.push.send_multipart([b"t", *frames])
+            assert intake.take(1, 1 << 20, NOW_MS) is False
+            codes.append(self.refused.pop()[2] if self.refused else None)
+            assert not self.refused
+        assert intake.take(1, 1 << 20, NOW_MS) is True
+        assert intake.message_count == len(messages)
+        assert gathering.ripen(NOW_MS) == -1 and gathering.filling_size == 0
+        return codes, gathering.full
+
+    def ask(self, name):
+        raise AssertionError("the topic is known")
+
+    def close(self):
+        self.push.close(0)
+        self.pull.close(0)
+        self.context.term()
+
+
+@pytest.fixture(scope="module")
+def wired():
+    made = Wired()
+    yield made
+    made.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages=MESSAGES, partitions=st.integers(1, 4), batch_size=st.sampled_from([1, 200, 4096]))
+def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, batch_size):
+    codes, batches = wired.gather(messages, partitions, batch_size)
+    placed = {partition: [] for partition in range(partitions)}
+    keyless = []
+    for frames, code in zip(messages, codes, strict=True):
+        read = twin.read(frames, partitions, RECORD_SIZE_MAX)
+        if isinstance(read, int):
+            assert code == read
+            continue
+        assert code is None
+        for partition, key, value, named, timestamp in read:
+            record = (key, value, named, NOW_MS if timestamp is None else timestamp)
+            (keyless if partition is None else placed[partition]).append(record)
+    found = {partition: [] for partition in range(partitions)}
+    for batch in batches:
+        found[batch.partition] += decoded(batch, batch_size)
+    for partition in range(partitions):
+        known = set(map(repr, placed[partition]))
+        others = [record for record in found[partition] if repr(record) not in known]
+        assert [record for record in found[partition] if record not in others] == placed[partition]
+        assert all(record in keyless for record in others)
+    assert sum(map(len, found.values())) == len(keyless) + sum(map(len, placed.values()))
+
+
+def decoded(batch, batch_size):
+    """A batch's records, which it tells of truly."""
+    rows = records.decode(bytes(batch.content[61 : 61 + batch.size]), batch.count)
+    assert isinstance(rows, list), "it is no batch"
+    assert [row[0] for row in rows] == list(range(batch.count))
+    assert batch.size <= batch_size or batch.count == 1
+    times = [batch.base_timestamp + row[1] for row in rows]
+    assert times[0] == batch.base_timestamp and max(times) == batch.max_timestamp
+    return [(key, value, named, at) for (_, _, key, value, named), at in
+            zip(rows, times, strict=True)]  # fmt: skip

@@ -1,0 +1,281 @@
+"""A broker that is slow, that refuses, that must first be asked: nothing is lost without a word."""
+
+import select
+import threading
+
+import pytest
+import zmq
+
+from kafkalite.errors import (
+    InvalidTimestamp,
+    MessageTooLarge,
+    NetworkException,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from kafkalite.gateway import door, topics
+from tests.gateway.frames import keyed_pack, pack
+from tests.gateway.serving import MemorySender
+from tests.process.waiting import until
+
+HWM = {"SNDHWM": 10, "SNDBUF": 4096}
+
+
+def fill(push, frames, count=10**6):
+    """Send until ZeroMQ takes no more; how many it took."""
+    for number in range(count):
+        try:
+            push.send_multipart(frames(number), zmq.NOBLOCK)
+        except zmq.Again:
+            if not push.poll(300, zmq.POLLOUT):
+                return number
+            push.send_multipart(frames(number))
+    raise AssertionError("it took everything")
+
+
+def test_a_slow_broker_fills_its_senders_queue_and_nothing_is_lost(served, peers, caplog):
+    sender = MemorySender(memory=50)
+    sender.stopped.set()
+    gateway = served(sender, gateway_receive_hwm=10, gateway_batch_size=4096)
+    push = peers(zmq.PUSH, gateway.push, **HWM)
+    taken = fill(push, lambda number: [b"sensors", b"", b"%08d" % number + b"v" * 1000])
+    assert gateway.received["push"] < taken
+    until(lambda: gateway.gateway._forwarding.behind)
+    sender.stopped.clear()
+    gateway.call(sender.write)
+    until(lambda: len(sender.values("sensors")) == taken)
+    assert [int(value[:8]) for value in sender.values("sensors")] == list(range(taken))
+    assert gateway.counts.held_back_ms > 0
+    assert "nothing is received for a while" in caplog.text
+    push.send_multipart([b"sensors", b"", b"after"])
+    until(lambda: sender.values("sensors")[-1] == b"after")
+
+
+def test_what_is_sent_while_a_topic_is_asked_for_waits_and_keeps_its_order(served, peers):
+    gate = threading.Event()
+    sender = MemorySender(partitions=2)
+    ask = sender.partitions_for
+    sender.partitions_for = lambda topic, wait_s: (gate.wait(30), ask(topic, wait_s))[1]
+    gateway = served(sender)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+    sent = [b"%d" % number for number in range(20)]
+    for value in sent:
+        dealer.send_multipart([value, b"sensors", b"", value, b"", b"", b"1"])
+    dealer.send_multipart([b"pack", b"sensors", pack(b"20", b"21")])
+    dealer.send_multipart([b"wrong", b"sensors", b"", b"v", b"x"])
+    until(lambda: gateway.received["dealer"] == 22)
+    assert not dealer.poll(0)
+    gate.set()
+    answers = dict(dealer.recv_multipart()[:2] for _ in range(22))
+    assert answers.pop(b"wrong") == b"42" and set(answers.values()) == {b"0"}
+    assert [row.value for row in sender.logs["sensors", 1]][:20] == sent
+
+
+def test_while_much_waits_for_a_topic_nothing_is_received(served, peers, monkeypatch):
+    gate = threading.Event()
+    sender = MemorySender()
+    ask = sender.partitions_for
+    sender.partitions_for = lambda topic, wait_s: (gate.wait(30), ask(topic, wait_s))[1]
+    gateway = served(sender, gateway_receive_hwm=10)
+    push = peers(zmq.PUSH, gateway.push, **HWM)
+    taken = fill(push, lambda number: [b"sensors", b"", b"%08d" % number + b"v" * 100_000])
+    assert gateway.gateway._gathering.parked_size < 16 << 20
+    gate.set()
+    until(lambda: len(sender.values("sensors")) == taken)
+    assert [int(value[:8]) for value in sender.values("sensors")] == list(range(taken))
+    assert gateway.gateway._gathering.parked_size == 0
+
+
+def test_a_topic_that_was_refused_is_asked_for_again_after_a_while(served, peers, monkeypatch):
+    monkeypatch.setattr(topics, "REFUSED_MS", 1)
+    sender = MemorySender()
+    sender.refusals["sensors"] = UnknownTopicOrPartition("not yet")
+    gateway = served(sender)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+
+    def code():
+        dealer.send_multipart([b"", b"sensors", b"", b"21.5"])
+        return dealer.recv_multipart()[1]
+
+    assert code() == b"3"
+    del sender.refusals["sensors"]
+    until(lambda: code() == b"0")
+
+
+def test_a_topic_that_cannot_be_asked_for_now_waits_and_the_others_do_not(served, peers):
+    sender = MemorySender()
+    sender.refusals["away"] = NetworkException()
+    gateway = served(sender)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+    dealer.send_multipart([b"1", b"away", b"", b"v"])
+    until(lambda: sender.asked.count("away") > 2)
+    dealer.send_multipart([b"2", b"sensors", b"", b"v"])
+    assert dealer.recv_multipart()[:2] == [b"2", b"0"]
+    del sender.refusals["away"]
+    assert dealer.recv_multipart()[:2] == [b"1", b"0"]
+
+
+def test_no_more_refused_topics_are_remembered_than_there_is_room_for(served, peers, monkeypatch):
+    monkeypatch.setattr(topics, "REFUSED_MAX", 5)
+    sender = MemorySender()
+    gateway = served(sender)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+    for number in range(40):
+        sender.refusals[f"t{number}"] = UnknownTopicOrPartition()
+        dealer.send_multipart([b"", b"t%d" % number, b"", b"v"])
+        assert dealer.recv_multipart()[1] == b"3"
+    assert len(gateway.gateway._gathering.topics) <= 5
+
+
+def test_a_topic_that_grew_is_written_to_in_all_its_partitions(served, peers, monkeypatch):
+    monkeypatch.setattr(topics, "AGAIN_MS", 5)
+    gateway = served()
+    dealer = peers(zmq.DEALER, gateway.dealer)
+
+    def code():
+        dealer.send_multipart([b"", b"sensors", b"", b"v", b"", b"", b"2"])
+        return dealer.recv_multipart()[1]
+
+    assert code() == b"3"
+    gateway.sender.partitions["sensors"] = 3
+    until(lambda: code() == b"0")
+    # One of the same name with fewer partitions took its place.
+    gateway.sender.partitions["sensors"] = 1
+    until(lambda: code() == b"3")
+
+
+@pytest.mark.parametrize("fault", [InvalidTimestamp, MessageTooLarge])
+def test_nobody_pays_for_a_record_that_the_broker_refuses(served, peers, fault):
+    sender = MemorySender()
+    sender.judge = lambda topic, rows: fault("no") if any(
+        row.value.startswith(b"bad") for row in rows
+    ) else None  # fmt: skip
+    gateway = served(sender, gateway_linger_ms=200)
+    dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
+    values = [b"bad" if number in (3, 40, 41, 99) else b"%d" % number for number in range(100)]
+    for number, value in enumerate(values):
+        push.send_multipart([b"sensors", b"", b"pushed %d" % number])
+        dealer.send_multipart([b"%d" % number, b"sensors", b"", value])
+    dealer.send_multipart([b"100", b"sensors", pack(b"a", b"b", b"c", b"d")])
+    dealer.send_multipart(
+        [b"101", b"sensors", keyed_pack((b"k", b"bad pack"), (b"k", b"its rest"))]
+    )
+    answers = {}
+    for _ in range(102):
+        number, code, _, offset, _ = dealer.recv_multipart()
+        answers[int(number)] = (int(code), int(offset))
+    refused = {number for number, (code, _) in answers.items() if code}
+    assert refused == {3, 40, 41, 99, 101}
+    assert {code for code, _ in answers.values() if code} == {fault.code}
+    until(lambda: len(sender.values("sensors")) == 100 + 96 + 4 + 1)
+    log = [row.value for row in sender.logs["sensors", 0]]
+    for number, (code, offset) in answers.items():
+        if not code:
+            assert log[offset] == (values[number] if number < 100 else b"a")
+    assert gateway.counts.failed.total() == 5
+
+
+def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
+    served, peers, caplog
+):
+    sender = MemorySender()
+    sender.judge = lambda topic, rows: NotLeaderOrFollower("It is led elsewhere.")
+    gateway = served(sender)
+    dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
+    dealer.send_multipart([b"1", b"sensors", b"", b"v"])
+    assert dealer.recv_multipart() == [b"1", b"6", b"-1", b"-1", b"It is led elsewhere."]
+    push.send_multipart([b"sensors", b"", b"v"])
+    until(lambda: gateway.counts.failed == {"NOT_LEADER_OR_FOLLOWER": 2})
+    assert "messages for topic sensors were not written: NOT_LEADER" in caplog.text
+
+
+def test_answers_nobody_reads_are_dropped_and_counted(served, peers):
+    gateway = served(gateway_receive_hwm=5)
+    dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
+    count = 0
+    while not gateway.counts.unanswered:
+        dealer.send_multipart([bytes(10_000), b"sensors", b"", b"v"])
+        count += 1
+        assert count < 100_000
+    until(lambda: len(gateway.sender.values("sensors")) == count)
+    assert "does not read" in next(iter(gateway.counts.unanswered))
+
+
+def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):
+    sender = MemorySender()
+    sender.stopped.set()
+    gateway = served(sender)
+    dealer = peers(zmq.DEALER, gateway.dealer)
+    dealer.send_multipart([b"1", b"sensors", b"", b"v"])
+    until(lambda: sender.kept)
+    dealer.close(0)
+
+    def unanswered():
+        """Whether the loop has noticed by now that it is gone; another is left so until it has."""
+        gateway.call(sender.write)
+        if not gateway.counts.unanswered:
+            other = peers(zmq.DEALER, gateway.dealer)
+            other.send_multipart([b"1", b"sensors", b"", b"v"])
+            until(lambda: sender.kept)
+            other.close(0)
+        return gateway.counts.unanswered
+
+    until(unanswered)
+    assert list(gateway.counts.unanswered) == ["the peer is gone"]
+
+
+def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
+    gateway = served(gateway_linger_ms=10_000)
+    dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
+    for number in range(100):
+        push.send_multipart([b"sensors", b"", b"%d" % number])
+    dealer.send_multipart([b"1", b"sensors", b"", b"last"])
+    until(lambda: gateway.received == {"push": 100, "dealer": 1})
+    assert gateway.sender.values("sensors") == []
+    gateway.close()
+    assert len(gateway.sender.values("sensors")) == 101 and gateway.sender.closed
+    assert dealer.recv_multipart()[:2] == [b"1", b"0"]
+
+
+def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
+    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # which has the doors looked at as well
+    sender = MemorySender(memory=1)
+    sender.stopped.set()
+    gateway = served(sender)
+    push = peers(zmq.PUSH, gateway.push)
+    push.send_multipart([b"sensors", b"", b"0"])
+    until(lambda: sender.kept)
+    push.send_multipart([b"sensors", b"", b"1"])
+    until(lambda: gateway.gateway._forwarding.behind)
+    push.send_multipart([b"sensors", b"", b"2"])
+    until(lambda: gateway.gateway._held_back_from_ms)
+    descriptor = gateway.gateway._doors[0]._socket.fileno()
+    until(lambda: not select.select([descriptor], [], [], 0)[0])
+    sender.stopped.clear()
+    gateway.call(sender.write)
+    until(lambda: sender.values("sensors") == [b"0", b"1", b"2"])
+
+
+def test_senders_go_on_when_it_is_a_new_batch_that_finds_room(served, peers, monkeypatch):
+    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
+    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # which has the doors looked at as well
+    sender = MemorySender(memory=1)
+    sender.stopped.set()
+    gateway = served(sender, gateway_linger_ms=0)
+    push = peers(zmq.PUSH, gateway.push)
+    push.send_multipart([b"sensors", b"", b"first"])  # the topic is known then
+    until(lambda: sender.kept)
+    for number in range(10):
+        push.send_multipart([b"sensors", b"", b"%d" % number])
+    until(lambda: gateway.gateway._held_back_from_ms)
+
+    def take():
+        # The producer has room already, and what it says of that is still on its way.
+        sender.memory = 100
+        gateway.gateway._forwarding.take([])
+
+    gateway.call(take)
+    until(lambda: len(sender.kept) == 11)
+    sender.stopped.clear()
+    gateway.call(sender.write)
+    assert sender.values("sensors")[1:] == [b"%d" % number for number in range(10)]

@@ -1,0 +1,34 @@
+"""A program that writes through a ring as fast as it can until it is ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.broker.visiting import Guest, batch_of
+from tests.process.waiting import until
+
+
+def run(path: str, cluster_id: str, node_id: int, topic_id: str) -> None:
+    guest = Guest(Path(path), until, cluster_id, node_id)
+    assert guest.hello().fields["error_code"] == 0
+    writer = guest.attach().writer
+    batch = batch_of(b"x" * 1_000)
+    said = False
+    while True:
+        room = writer.reserve(len(batch))
+        if room is None:
+            guest.take_acks()
+            continue
+        room[:] = batch
+        if writer.commit(bytes.fromhex(topic_id), 0, 1, 1, 30_000, len(batch)):
+            guest.ring.wake_worker()
+        guest.take_acks()
+        if not said and guest.acks:
+            said = True
+            print("writing", flush=True)
+
+
+if __name__ == "__main__":
+    run(*json.loads(sys.argv[1]))

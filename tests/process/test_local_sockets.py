@@ -1,0 +1,250 @@
+"""The local sockets of whole brokers: each node's in each shape, and what becomes of those who use
+them when processes are killed, renewed, and end, and when partitions move."""
+
+import json
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kafkalite.client.cluster import Cluster
+from kafkalite.client.settings import producer_settings
+from kafkalite.errors import NotLeaderOrFollower
+from kafkalite.records.batch import batches
+from kafkalite.testing import Broker
+from kafkalite.transport.ring import RingFault
+from kafkalite.transport.run_directory import local_sockets
+from tests.broker.visiting import Guest, batch_of
+from tests.process.waiting import WAIT_S_MAX, until
+
+OK = 0
+
+
+class Brokers:
+    """A broker, and the programs of this test that use it."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.cluster = Cluster(producer_settings(broker.bootstrap, {}))
+        self.guests = []
+        self.topic = broker.topic(partitions=1)
+        self.topic_id = self.cluster.topic(self.topic).topic_id
+
+    @property
+    def leader(self):
+        self.cluster.refresh(self.topic)
+        return self.cluster.topic(self.topic).partitions[0].leader
+
+    def visit(self, node_id):
+        """A program that has been welcomed by a node, which may be about to start."""
+        until(lambda: self._met(node_id))
+        return self.guests[-1]
+
+    def _met(self, node_id):
+        for path in local_sockets(self.cluster.cluster_id, node_id):
+            try:
+                guest = Guest(path, until, self.cluster.cluster_id, node_id)
+            except ConnectionRefusedError:
+                return False  # of a process that was killed a moment ago
+            self.guests.append(guest)
+            try:
+                guest.welcome = guest.hello().fields
+            except ConnectionError:
+                return False  # it was killed before it heard us
+            except AssertionError:
+                if not guest.ended:
+                    raise
+                return False
+            assert guest.welcome["error_code"] == OK
+            return True
+        return False
+
+    def kafkalite(self, *words):
+        command = [sys.executable, "-m", "kafkalite", *words, "--data", str(self.broker.data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def close(self):
+        for guest in self.guests:
+            guest.close()
+        self.cluster.close()
+
+
+@pytest.fixture(params=[0, 2], ids=["one process", "workers"])
+def brokers(request):
+    with Broker(workers=request.param) as broker:
+        made = Brokers(broker)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def among_workers():
+    with Broker(workers=2) as broker:
+        made = Brokers(broker)
+        yield made
+        made.close()
+
+
+def read_all(guest, topic_id):
+    grant = guest.read(topic_id)
+    assert grant["error_code"] == OK
+    return [row.value for batch in batches(guest.content(grant)) for row in batch]
+
+
+def put_and_read(guest, topic_id, value):
+    guest.attach()
+    guest.put(batch_of(value), topic_id, acks=-1)
+    assert guest.acked()[0][1] == OK
+    return read_all(guest, topic_id)
+
+
+def test_every_node_is_met_as_soon_as_the_broker_is_ready(brokers):
+    for node in brokers.broker.nodes:
+        (path,) = local_sockets(brokers.cluster.cluster_id, node["id"])
+        guest = Guest(path, until, brokers.cluster.cluster_id, node["id"])
+        brokers.guests.append(guest)
+        welcome = guest.hello().fields
+        assert (welcome["node_id"], welcome["port"]) == (node["id"], node["port"])
+
+
+def test_what_is_written_through_a_ring_is_read_from_the_file(brokers):
+    guest = brokers.visit(brokers.leader)
+    assert put_and_read(guest, brokers.topic_id, b"v") == [b"v"]
+
+
+def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(brokers):
+    leader = brokers.leader
+    guest = brokers.visit(leader)
+    guest.attach()
+    once = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
+    guest.put(once, brokers.topic_id)
+    assert guest.acked()[0][1] == OK
+    waiting = brokers.visit(leader)
+    waiting.ask(brokers.topic_id, offset=1, wait_ms=60_000)
+    if leader:
+        brokers.broker.kill(leader)
+    else:
+        brokers.broker.kill()
+        brokers.broker.start()
+        brokers.cluster.close()
+        brokers.cluster = Cluster(producer_settings(brokers.broker.bootstrap, {}))
+        brokers.cluster.topic(brokers.topic)
+    for each in (guest, waiting):
+        assert each.is_left()
+    with pytest.raises(RingFault):
+        while True:
+            select.select([guest.ring], [], [], WAIT_S_MAX)
+            guest.ring.clear()
+    again = brokers.visit(leader)
+    assert again.welcome["generation"] != guest.welcome["generation"]
+    again.attach()
+    again.put(once, brokers.topic_id)
+    assert again.acked()[0][1:3] == (OK, 0)
+    assert read_all(again, brokers.topic_id) == [b"once"]
+
+
+def test_after_a_restart_every_node_is_met_again(brokers):
+    before = {node["id"]: brokers.visit(node["id"]) for node in brokers.broker.nodes}
+    guest = before[brokers.leader]
+    guest.attach()
+    guest.put(batch_of(b"kept"), brokers.topic_id)
+    assert guest.acked()[0][1] == OK
+    brokers.kafkalite("restart")
+    for node_id, guest in before.items():
+        assert guest.is_left()
+        assert brokers.visit(node_id).welcome["generation"] != guest.welcome["generation"]
+    assert read_all(brokers.visit(brokers.leader), brokers.topic_id) == [b"kept"]
+
+
+def test_a_partition_that_moves_is_written_and_read_at_its_new_leader(among_workers):
+    brokers = among_workers
+    old = brokers.leader
+    guest = brokers.visit(old)
+    assert put_and_read(guest, brokers.topic_id, b"a") == [b"a"]
+    guest.ask(brokers.topic_id, offset=1, wait_ms=60_000)
+    brokers.kafkalite("node", "drain", str(old))
+    told = guest.granted()
+    assert (told["error_code"], told["dropped"]) == (NotLeaderOrFollower.code, [0])
+    guest.put(batch_of(b"b"), brokers.topic_id)
+    assert guest.acked(2)[-1][1] == NotLeaderOrFollower.code
+    until(lambda: brokers.leader != old)
+    there = brokers.visit(brokers.leader)
+    until(lambda: there.read(brokers.topic_id)["error_code"] == OK)
+    assert put_and_read(there, brokers.topic_id, b"b") == [b"a", b"b"]
+
+
+def test_a_node_that_is_removed_takes_its_socket_along(among_workers):
+    brokers = among_workers
+    guest = brokers.visit(2)
+    brokers.kafkalite("node", "remove", "2")
+    assert guest.is_left()
+    until(lambda: not local_sockets(brokers.cluster.cluster_id, 2))
+
+
+def test_nothing_is_left_when_the_broker_has_ended(brokers):
+    guest = brokers.visit(brokers.leader)
+    guest.attach()
+    (path,) = local_sockets(brokers.cluster.cluster_id, brokers.leader)
+    brokers.broker.stop()
+    assert guest.is_left()
+    assert not path.parent.exists()
+
+
+def test_who_only_has_a_ring_costs_a_node_next_to_nothing(brokers):
+    """It looks up now and then; that is a small part of the time."""
+    leader = brokers.leader
+    guest = brokers.visit(leader)
+    guest.attach()
+    pid = next(node["pid"] for node in brokers.broker.status["nodes"] if node["id"] == leader)
+    before = slept(pid)
+    until(lambda: slept(pid) >= before + 10)
+    used = ran_s(pid)
+    count = slept(pid)
+    until(lambda: slept(pid) >= count + 10)
+    assert ran_s(pid) - used < 0.05, "ten looks"
+
+
+def slept(pid):
+    """How often a process has gone to sleep by itself."""
+    with open(f"/proc/{pid}/status") as status:
+        (line,) = [line for line in status if line.startswith("voluntary_ctxt_switches")]
+    return int(line.split()[1])
+
+
+def ran_s(pid):
+    """How long its main thread has run."""
+    with open(f"/proc/{pid}/schedstat") as schedule:
+        return int(schedule.read().split()[0]) / 1e9
+
+
+def test_without_the_key_no_node_is_met_and_clients_are_served(tmp_path):
+    with Broker(workers=0, config={"native.enable": "false"}) as broker:
+        cluster = Cluster(producer_settings(broker.bootstrap, {}))
+        assert cluster.topic(broker.topic()).led
+        assert local_sockets(cluster.cluster_id, 0) == []
+        cluster.close()
+
+
+def test_a_hand_that_stops_a_program_stops_no_node(brokers):
+    """Its ring stands still, full as it is; others go on."""
+    leader = brokers.leader
+    (path,) = local_sockets(brokers.cluster.cluster_id, leader)
+    words = json.dumps([str(path), brokers.cluster.cluster_id, leader, brokers.topic_id.hex()])
+    program = subprocess.Popen(
+        [sys.executable, "-m", "tests.process.local_writer", words],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert program.stdout.readline() == "writing\n"
+        program.send_signal(signal.SIGSTOP)
+        guest = brokers.visit(leader)
+        guest.attach()
+        guest.put(batch_of(b"other"), brokers.topic_id)
+        assert guest.acked()[0][1] == OK
+    finally:
+        program.kill()
+        program.communicate()

@@ -1,0 +1,538 @@
+"""Batches become the columns and rows that the twin makes of them, whoever built or spoilt them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import random
+import struct
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+
+import crc32c as packaged
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite._ext import record_batch, record_reader
+from kafkalite._ext.message_reader import Message, RowBuilder
+from kafkalite._ext.record_reader import AT_END, COMPRESSED, FULL, ColumnBuilder
+from kafkalite.client.record_sets import decode_set
+from kafkalite.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge
+from kafkalite.records.batch import Record, RecordBatch, TimestampType, build
+from kafkalite.records.compression import Codec
+from tests.records.test_outside_readers import EACH, RECORDS, theirs
+from tests.twins import record_batch as batch_twin
+from tests.twins import record_reader as twin
+from tests.twins import records as records_twin
+
+RUNS = settings(max_examples=100, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    """The twin's CRC takes longer than all else together; test_twins.py has held it to this."""
+    monkeypatch.setattr(batch_twin, "crc", packaged.crc32c)
+
+
+NOW = 1_700_000_000_000
+ALL = 63
+WANTED = st.just(ALL) | st.integers(0, ALL)
+TICKS = st.sampled_from([1, 1_000, 1_000_000])
+PLENTY = 1 << 40
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+# Lengths at which a length takes another byte, or a copy another step or another way.
+LENGTHS = st.sampled_from([0, 1, 31, 32, 33, 63, 64, 65, 100, 512, 513])
+FIELD = st.none() | st.binary(max_size=40) | LENGTHS.map(lambda size: b"x" * size)
+NAME = st.binary(max_size=12).map(lambda name: name.decode("utf-8", "surrogateescape"))
+HEADERS = st.lists(st.tuples(NAME, FIELD), max_size=3).map(tuple)
+TIME = st.integers(NOW, NOW + 100_000) | st.sampled_from([-1, 0, 1 << 62])
+GAP = st.sampled_from([0, 0, 0, 1, 7, 200])
+ROW = st.tuples(GAP, TIME, FIELD, FIELD, HEADERS)
+ROWS = st.lists(ROW, min_size=1, max_size=12)
+
+
+def built(rows, base_offset, **words):
+    """One batch whose offsets have these gaps in them."""
+    records, offset = [], base_offset
+    for gap, *fields in rows:
+        offset += gap
+        records.append(Record(offset, *fields))
+        offset += 1
+    return build(records, base_offset=base_offset, **words)
+
+
+def emptied(base_offset):
+    """What compaction leaves of a batch whose records are all gone."""
+    return bytes(batch_twin.build(b"", base_offset=base_offset, last_offset_delta=3, count=0))
+
+
+OPEN = st.builds(
+    lambda rows, appended: lambda base: built(rows, base, timestamp_type=TimestampType(appended)),
+    ROWS,
+    st.booleans(),
+)
+CONTROL = st.builds(lambda rows: lambda base: built(rows, base, control=True), ROWS)
+PACKED = st.builds(
+    lambda rows, codec: lambda base: built(rows, base, codec=codec), ROWS, st.sampled_from(Codec)
+)
+UNPACKED = OPEN | OPEN | CONTROL | st.just(emptied)
+
+
+@st.composite
+def record_sets(draw, kinds=UNPACKED, size_max=5):
+    """Batches one after another, with offsets that leave some out between them."""
+    record_set, offset = b"", draw(st.integers(0, 1 << 40))
+    for kind in draw(st.lists(kinds, max_size=size_max)):
+        record_set += kind(offset)
+        offset = last_offset(record_set) + 1 + draw(GAP)
+    return record_set
+
+
+def last_offset(record_set):
+    place, last = 0, -1
+    while place < len(record_set):
+        base, length = struct.unpack_from(">qi", record_set, place)
+        last = base + struct.unpack_from(">i", record_set, place + 23)[0]
+        place += length + 12
+    return last
+
+
+def exact(data):
+    """In memory that ends where it ends, so that a sanitizer sees one read too many."""
+    return memoryview(array("B", data))
+
+
+def plain(columns):
+    return {
+        name: bytes(value) if isinstance(value, record_reader.Memory) else value
+        for name, value in columns.items()
+    }
+
+
+def plain_rows(messages):
+    return [
+        (m.topic, m.partition, m.offset, m.timestamp, m.timestamp_type, m.key, m.value,
+         tuple(m.headers))
+        for m in messages
+    ]  # fmt: skip
+
+
+def both(*words, rows=False):
+    """A builder of ours and the twin's."""
+    if rows:
+        return RowBuilder("a topic", 3, *words), twin.RowBuilder("a topic", 3, *words)
+    return ColumnBuilder(*words), twin.ColumnBuilder(*words)
+
+
+def agree(ours, twins):
+    """They hold the same; then neither holds anything."""
+    assert (ours.count, ours.size) == (twins.count, twins.size)
+    made = ours.take()
+    assert (plain(made) if isinstance(made, dict) else plain_rows(made)) == twins.take()
+    assert ours.count == ours.size == 0
+
+
+def read_both(data, first_offset, size_max=PLENTY, *, wanted=ALL, ticks=1, check_crcs=True):
+    """Read from the beginning, step by step; the codes on the way are the twin's."""
+    for ours, twins in (both(wanted, check_crcs, ticks), both(check_crcs, rows=True)):
+        position, offset, code = 0, first_offset, 0
+        while code == 0 and position <= len(data):
+            found = ours.add_set(exact(data), position, offset, size_max)
+            assert found == twins.add_set(data, position, offset, size_max)
+            agree(ours, twins)
+            code, position, offset = found
+            if not size_max:
+                break
+
+
+# What stands there whole.
+
+
+@RUNS
+@given(record_sets(), st.integers(-3, 12), WANTED, TICKS, st.booleans())
+def test_a_set_is_read_as_the_twin_reads_it(data, skipped, wanted, ticks, check_crcs):
+    base = int.from_bytes(data[:8], "big")
+    read_both(data, base + skipped, wanted=wanted, ticks=ticks, check_crcs=check_crcs)
+
+
+@RUNS
+@given(record_sets(size_max=8), st.sampled_from([0, 1, 50, 300, 3_000]), WANTED)
+def test_a_set_is_read_in_the_twins_steps(data, size_max, wanted):
+    read_both(data, 0, size_max, wanted=wanted)
+
+
+@RUNS
+@given(record_sets(OPEN | PACKED), st.integers(0, 4_000))
+def test_a_set_that_is_cut_short_gives_what_stands_whole(data, end):
+    read_both(data[: end % (len(data) + 1)], 0)
+
+
+@RUNS
+@given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=90), st.integers(0, 90))
+def test_nulls_are_told_at_any_place_of_a_byte(fields, first_offset):
+    rows = [(0, NOW, key, value, (("h", key),)) for key, value in fields]
+    read_both(built(rows, 0), first_offset)
+
+
+@RUNS
+@given(st.lists(st.integers(1, 90), min_size=2, max_size=6), st.sampled_from([1, 30, 1 << 30]))
+def test_columns_grow_over_many_batches(counts, size_max):
+    data, base = b"", 0
+    for count in counts:
+        row = (0, NOW + count, b"k" * count, None if count % 3 else b"v" * count, (("n", b"h"),))
+        data += built([row] * count, base)
+        base += count
+    ours, twins = both(ALL)
+    position = offset = code = 0
+    while code == 0:
+        found = ours.add_set(data, position, offset, ours.size + size_max)
+        assert found == twins.add_set(data, position, offset, twins.size + size_max)
+        code, position, offset = found
+    assert code == AT_END and position == len(data)
+    agree(ours, twins)
+
+
+def test_a_large_set_is_read_as_the_twin_reads_it():
+    # Over the size from which on the GIL is let go, and over several times a column's first room.
+    rows = [(at % 3, NOW + at, b"%d" % at, b"v" * (at % 700), ()) for at in range(300)]
+    data = b"".join(built(rows, base) for base in (0, 10_000, 20_000))
+    read_both(data, 123)
+    read_both(data, 123, 70_000)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(st.binary(max_size=40))
+def test_a_name_that_is_not_text_is_replaced_as_python_replaces_it(name):
+    body = b"\0\0\0\1\1" + records_twin.varint(1) + records_twin.field(name) + b"\1"
+    payload = records_twin.varint(len(body)) + body
+    builder = ColumnBuilder(record_reader.HEADERS)
+    assert builder.add(exact(batch_twin.build(payload)), None, 0) == 0
+    assert bytes(builder.take()["header_key_data"]) == name.decode("utf-8", "replace").encode()
+
+
+@pytest.mark.parametrize("ticks", [1_000, 1_000_000])
+def test_a_time_too_far_off_for_the_unit_becomes_the_last_there_is(ticks):
+    times = [-(1 << 63), -1, 0, NOW, (1 << 63) - 1]
+    rows = [(0, time, None, None, ()) for time in times[2:]]
+    builder = ColumnBuilder(record_reader.TIMESTAMP, True, ticks)
+    assert builder.add(built(rows, 0), None, 0) == 0
+    early = batch_twin.build(records_twin.encode([(0, 0, None, None, ())]), base_timestamp=times[0])
+    assert builder.add(early, None, 0) == 0
+    found = struct.unpack("<4q", builder.take()["timestamp"])
+    assert found == (0, NOW * ticks, (1 << 63) - 1, -(1 << 63))
+
+
+# What does not.
+
+
+def resealed(batch):
+    """With the CRC made to hold."""
+    batch = bytearray(batch)
+    struct.pack_into(">I", batch, 17, record_batch.crc32c(batch[21:]))
+    return bytes(batch)
+
+
+@RUNS
+@given(ROWS, ROWS, st.integers(0, 1_000), st.integers(1, 255), st.booleans(), WANTED)
+def test_a_batch_with_one_changed_byte_is_read_as_the_twin_reads_it(
+    rows, others, at, flip, seal, wanted
+):
+    spoiled = bytearray(built(rows, 500))
+    spoiled[at % len(spoiled)] ^= flip
+    if seal:
+        spoiled = resealed(spoiled)
+    good = built(others, 0)
+    data = good + bytes(spoiled) + built(others, 100_000)
+    for check_crcs in (True, False):
+        read_both(data, 0, wanted=wanted, check_crcs=check_crcs)
+
+
+@RUNS
+@given(ROWS, ROWS, st.integers(1, 60))
+def test_a_batch_that_is_refused_leaves_no_trace(rows, spoiled, less):
+    """Its last record is cut short, so that all others had been read when it was found out."""
+    payload = bytes(RecordBatch(built(spoiled, 0)).payload())
+    bad = batch_twin.build(
+        payload[: -min(less, len(payload))], count=len(spoiled), last_offset_delta=10_000
+    )
+    for ours, twins in (both(ALL), both(rows=True)):
+        for data in (built(rows, 0), bad, built(rows, 0), built(spoiled, 0), bad):
+            assert ours.add(exact(data), None, 0) == twins.add(bytes(data), None, 0)
+        agree(ours, twins)
+
+
+@RUNS
+@given(
+    rows=ROWS,
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "base_offset": st.sampled_from([-1, 0, (1 << 63) - 2, (1 << 63) - 1]) | I64,
+            "batch_length": st.integers(-1, 200) | st.integers(-(1 << 31), (1 << 31) - 1),
+            "magic": st.integers(-128, 127),
+            "attributes": st.sampled_from([0, 8, 16, 32, 64]) | st.integers(-(1 << 15), 32_767),
+            "last_offset_delta": st.integers(-2, 12) | st.integers(-(1 << 31), (1 << 31) - 1),
+            "base_timestamp": I64,
+            "max_timestamp": I64,
+            "count": st.integers(-1, 14) | st.integers(-(1 << 31), (1 << 31) - 1),
+        },
+    ),
+    more=st.binary(max_size=80),
+)
+def test_fields_under_a_right_crc_are_read_as_the_twin_reads_them(rows, fields, more):
+    given_fields = {"count": len(rows), "last_offset_delta": 10_000} | fields
+    data = batch_twin.build(RecordBatch(built(rows, 0)).payload(), **given_fields)
+    for end in (b"", more):
+        for check_crcs in (True, False):
+            read_both(bytes(data) + end, 0, check_crcs=check_crcs)
+
+
+@RUNS
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
+def test_bytes_that_look_like_lengths_are_read_as_the_twin_reads_them(digits):
+    for count in range(4):
+        read_both(bytes(batch_twin.build(bytes(digits), count=count, last_offset_delta=9)), 0)
+
+
+@RUNS
+@given(record_sets(), st.integers(0, 10))
+def test_offsets_that_go_back_give_no_record_twice(data, skipped):
+    read_both(data + data, skipped)
+    builder = RowBuilder("t", 0)
+    assert builder.add_set(data + data, 0, skipped, PLENTY)[0] == AT_END
+    seen = [message.offset for message in builder.take()]
+    assert len(seen) == len(set(seen))
+
+
+def test_a_batch_alone_must_be_one_batch_and_no_more():
+    good = built([(0, NOW, b"k", b"v", ())], 7)
+    for builder in (ColumnBuilder(ALL), RowBuilder("t", 0)):
+        for bad in (b"", good[:-1], good + b"\0", good + good, good[:60]):
+            assert builder.add(bad, None, 0) == CorruptMessage.code
+        assert builder.count == 0
+        assert builder.add(good, None, 8) == 0 == builder.count
+        assert builder.add(good, None, 7) == 0
+        assert builder.count == 1
+
+
+@RUNS
+@given(record_sets(UNPACKED | PACKED), st.integers(0, 4_000), st.integers(1, 255), st.booleans())
+def test_whole_batches_end_where_the_twin_finds_their_end(data, at, flip, spoil):
+    data = bytearray(data)
+    if spoil and data:
+        data[at % len(data)] ^= flip
+    cut = data[: at % (len(data) + 1)]
+    for each in (data, cut):
+        assert record_reader.whole_batches(exact(each)) == twin.whole_batches(bytes(each))
+
+
+# How much a builder takes.
+
+
+@pytest.mark.parametrize("wanted", [0, record_reader.OFFSET, ALL])
+def test_a_builder_takes_no_more_than_its_room_and_says_so(wanted):
+    batch = built([(0, NOW, b"k", b"v" * 50, ())], 0)
+    payload_size = len(batch) - 61
+    for times in (1, 2, 3):
+        room = times * payload_size + 3
+        ours, twins = both(wanted, True, 1, room)
+        data = b"".join(built([(0, NOW, b"k", b"v" * 50, ())], base) for base in range(5))
+        found = ours.add_set(data, 0, 0, PLENTY)
+        assert found == twins.add_set(data, 0, 0, PLENTY) == (0, times * len(batch), times)
+        assert ours.add(batch, None, 0) == twins.add(batch, None, 0) == FULL
+        agree(ours, twins)
+        assert ours.add(batch, None, 0) == 0
+
+
+def test_a_batch_that_alone_is_more_than_the_room_is_too_large():
+    batch = built([(0, NOW, b"k", b"v" * 50, ())], 0)
+    builder = ColumnBuilder(ALL, True, 1, 20)
+    assert builder.add(batch, None, 0) == MessageTooLarge.code
+    assert builder.add_set(batch, 0, 0, PLENTY) == (MessageTooLarge.code, 0, 0)
+    with pytest.raises(MessageTooLarge):
+        decode_set(builder, batch, 0, 0, PLENTY)
+
+
+def test_the_rooms_bound_keeps_every_offset_in_32_bits():
+    with pytest.raises(AssertionError):
+        ColumnBuilder(ALL, True, 1, 1 << 31)
+    # Names may become three times as long: a third of the room is theirs.
+    name = "\udcff" * 9
+    row = (0, NOW, None, None, ((name, None),))
+    builder = ColumnBuilder(record_reader.HEADERS)
+    assert builder.add(built([row], 0), None, 0) == 0
+    assert builder.size == 4 + 8 + 3 * len(name)
+
+
+def test_what_was_taken_stays_when_the_builder_is_gone():
+    builder = ColumnBuilder(ALL)
+    assert builder.add(built([(0, NOW, b"k", b"v" * 500, ())], 0), None, 0) == 0
+    columns = builder.take()
+    assert builder.add(built([(0, NOW, b"k", b"w" * 500, ())], 0), None, 0) == 0
+    del builder
+    value = memoryview(columns["value_data"])
+    del columns
+    assert bytes(value) == b"v" * 500
+    assert value.readonly
+
+
+def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it():
+    """Columns large enough that their memory is kept, made and let go in turn by many threads."""
+
+    def decode(seed):
+        dice, builder, held = random.Random(seed), ColumnBuilder(ALL), []
+        for turn in range(60):
+            value = bytes([dice.randrange(256)]) * dice.choice([300, 3_000])
+            rows = [(0, NOW, b"%d" % turn, value, ())] * dice.choice([100, 400])
+            assert builder.add(built(rows, 0), None, 0) == 0
+            held.append((builder.take(), value, len(rows)))
+            if dice.random() < 0.6:
+                columns, value, count = held.pop(dice.randrange(len(held)))
+                assert bytes(columns["value_data"]) == value * count
+                offsets = struct.unpack(f"<{count + 1}i", columns["value_offsets"])
+                assert offsets == tuple(range(0, count * len(value) + 1, len(value)))
+        return all(bytes(columns["value_data"]) == value * n for columns, value, n in held)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(decode, range(4)))
+
+
+# What others packed.
+
+
+@EACH
+def test_what_others_build_is_read_whole_and_from_amid_a_batch(package, codec):
+    data = theirs(package, codec)
+    for first in (0, 3, len(RECORDS)):
+        wanted = [r for r in RECORDS if r.offset >= first]
+        rows, columns, twins = RowBuilder("t", 1), ColumnBuilder(ALL), twin.ColumnBuilder(ALL)
+        for builder in (rows, columns):
+            end = decode_set(builder, data, 0, first, PLENTY)
+            assert end == (len(data), max(first, len(RECORDS)))
+        assert rows.take() == [
+            Message("t", 1, r.offset, r.timestamp, 0, r.key, r.value, r.headers) for r in wanted
+        ]
+        opened = build(RECORDS)
+        assert twins.add(opened, None, first) == 0
+        agree(columns, twins)
+
+
+@settings(max_examples=60, deadline=None)
+@given(record_sets(PACKED | OPEN | CONTROL), st.sampled_from([1, 200, PLENTY]))
+def test_packed_batches_are_read_between_open_ones(data, size_max):
+    builder, seen = RowBuilder("t", 0), []
+    position = offset = 0
+    while position < len(data):
+        position, offset = decode_set(builder, data, position, offset, size_max)
+        seen += [(m.offset, m.timestamp, m.key, m.value, tuple(m.headers)) for m in builder.take()]
+    expected, place = [], 0
+    while place < len(data):
+        size = int.from_bytes(data[place + 8 : place + 12], "big") + 12
+        batch = RecordBatch(data[place : place + size])
+        expected += [] if batch.header.is_control else map(tuple, batch.records())
+        place += size
+    assert seen == expected
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_a_packed_batch_that_lies_is_refused_with_its_offset(codec):
+    rows = [(0, NOW, b"k", b"v" * 90, ())] * 5
+    good, batch = built(rows, 0), built(rows, 40, codec=codec)
+    fewer, damaged = bytearray(batch), bytearray(batch)
+    fewer[57:61] = struct.pack(">i", 4)
+    damaged[70] ^= 0xFF
+    del damaged[-3:]
+    damaged[8:12] = struct.pack(">i", len(damaged) - 12)
+    for spoiled, fault in ((resealed(fewer), InvalidRecord), (resealed(damaged), CorruptMessage)):
+        for builder in (RowBuilder("t", 0), ColumnBuilder(ALL)):
+            end = decode_set(builder, good + spoiled, 0, 0, PLENTY)
+            assert (end, builder.count) == ((len(good), 5), 5)
+            builder.take()
+            with pytest.raises(fault, match="At offset 5: "):
+                decode_set(builder, good + spoiled, *end, PLENTY)
+            assert builder.count == 0
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_a_packed_batch_unpacks_to_no_more_than_it_may(codec):
+    batch = built([(0, NOW, None, bytes(1 << 20), ())] * 20, 0, codec=codec)
+    for builder in (RowBuilder("t", 0), ColumnBuilder(ALL)):
+        with pytest.raises(MessageTooLarge):
+            decode_set(builder, batch, 0, 0, PLENTY)
+        assert decode_set(builder, batch, 0, 0, PLENTY, 30 << 20) == (len(batch), 20)
+
+
+def test_a_packed_batch_is_pointed_at_and_a_codec_that_is_none_refused():
+    good = built([(0, NOW, b"k", b"v", ())], 0)
+    batch = built([(0, NOW, b"k", b"v", ())], 1, codec=Codec.ZSTD)
+    unknown = resealed(batch[:22] + b"\7" + batch[23:])
+    for builder in (RowBuilder("t", 0), ColumnBuilder(ALL)):
+        assert builder.add_set(good + batch, 0, 0, PLENTY) == (COMPRESSED, len(good), 1)
+        assert builder.add_set(unknown, 0, 0, PLENTY) == (76, 0, 0)
+        assert builder.add(unknown, b"", 0) == 76
+
+
+def test_the_first_batch_of_a_set_must_be_there_whole():
+    batch = built([(0, NOW, b"k", b"v", ())], 9)
+    builder = RowBuilder("t", 0)
+    assert decode_set(builder, b"", 0, 9, PLENTY) == (0, 9)
+    with pytest.raises(CorruptMessage, match="At offset 9: there is no whole batch"):
+        decode_set(builder, batch[:-1], 0, 9, PLENTY)
+    assert decode_set(builder, batch + batch[:-1], 0, 9, PLENTY) == (2 * len(batch) - 1, 10)
+
+
+@RUNS
+@given(record_sets(OPEN | PACKED, size_max=3), st.integers(0, 4_000), st.integers(1, 255))
+def test_a_spoiled_set_earns_kafkas_errors_and_none_else(data, at, flip):
+    spoiled = bytearray(data or b"\0")
+    spoiled[at % len(spoiled)] ^= flip
+    for builder in (RowBuilder("t", 0, False), ColumnBuilder(ALL, False)):
+        try:
+            decode_set(builder, exact(spoiled), 0, 0, PLENTY)
+        except KafkaError as fault:
+            assert str(fault).startswith("At offset ")
+
+
+# Messages.
+
+
+def message(**others):
+    fields = {"topic": "t", "partition": 1, "offset": 5, "timestamp": NOW, "key": b"k"}
+    return Message(**fields | others)
+
+
+def test_a_message_equals_another_of_the_same_parts_and_no_other():
+    parts = {"value": b"v", "headers": [("h", None)]}
+    one = message(**parts)
+    assert one == message(**parts) and hash(one) == hash(message(**parts))
+    for other in ({}, parts | {"offset": 6}, parts | {"headers": [("h", b"")]}):
+        assert one != message(**other)
+    assert one != one.offset
+
+
+def test_a_message_is_pickled_whole_and_shown_as_it_is_made():
+    one = message(value=None, headers=[("h", b"1"), ("\udcff", None)], timestamp_type=1)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert eval(repr(one)) == one
+
+
+def test_nobody_changes_a_message():
+    one = message(headers=[("h", None)])
+    for name in ("topic", "partition", "offset", "timestamp", "key", "value", "headers"):
+        with pytest.raises(AttributeError):
+            setattr(one, name, None)
+    one.headers.append(("other", None))
+    assert one.headers == [("h", None)]
+    with pytest.raises(AttributeError):
+        one.other = 1
+
+
+def test_a_message_is_nothing_to_the_garbage_collector():
+    assert not gc.is_tracked(message(headers=[("h", None)]))
+
+
+@pytest.mark.parametrize("bad", [{"key": "text"}, {"value": 5}, {"headers": [("h", "text")]}])
+def test_a_message_is_made_of_bytes(bad):
+    with pytest.raises(TypeError):
+        message(**bad)

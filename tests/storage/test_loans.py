@@ -1,0 +1,192 @@
+"""Loans end where batches do, whatever the index says, and are cut when their segment goes."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from kafkalite.clock import ManualClock
+from kafkalite.config import topic as keys
+from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
+from kafkalite.storage.doomed import Doomed
+from kafkalite.storage.loans import Loan, lend
+from kafkalite.storage.log import Log
+from tests.storage.disks import QuickDisk
+from tests.storage.making import batch, open_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Forty batches of growing size, in segments of a few, with an index entry for every third."""
+    log = open_log(tmp_path / "t-0")
+    for number in range(40):
+        log.append(batch(*[b"%d" % number * (number % 7 + 1)] * (number % 3 + 1)), 0)
+    log.settle()
+    return log
+
+
+def batches_of(loan: Loan) -> list[tuple[int, int]]:
+    """The base offset and the size of each batch that was lent; none may be cut off."""
+    content = os.pread(loan.segment.descriptor, loan.size, loan.position)
+    assert len(content) == loan.size
+    found = []
+    while content:
+        size = 12 + int.from_bytes(content[8:12], "big")
+        assert size <= len(content), "a batch is cut off"
+        found.append((int.from_bytes(content[:8], "big"), size))
+        content = content[size:]
+    return found
+
+
+def walk(log: Log, size_max: int, upper: int | None = None) -> list[int]:
+    """The base offsets of all batches, lent in turn."""
+    upper = log.end_offset if upper is None else upper
+    found: list[int] = []
+    offset = log.log_start_offset
+    while (loan := lend(log, offset, size_max, upper)) is not None:
+        lent = batches_of(loan)
+        assert loan.size <= size_max or len(lent) == 1
+        assert offset == lent[0][0] < loan.end_offset <= upper
+        found += [base for base, _ in lent]
+        offset = loan.end_offset
+    assert offset == upper
+    return found
+
+
+SIZES = [0, 1, 150, 250, 400, 700, 1_000, 1 << 20]
+
+
+@pytest.mark.parametrize("size_max", SIZES)
+def test_lent_in_turn_they_are_all_batches_once(log, size_max):
+    everything = walk(log, 0)
+    assert walk(log, size_max) == everything
+    assert len(everything) == 40 and len(log.segments) > 3
+
+
+@pytest.mark.parametrize("size_max", SIZES)
+def test_none_is_lent_at_or_beyond_the_bound(log, size_max):
+    bases = [*walk(log, 0), log.end_offset]
+    for upper in bases[1:]:
+        assert walk(log, size_max, upper) == [base for base in bases if base < upper]
+
+
+def test_most_of_what_was_asked_is_lent_at_once(tmp_path):
+    log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
+    for _ in range(1_000):
+        log.append(batch(b"v" * 50), 0)
+    loan = lend(log, 0, 50_000, log.end_offset)
+    assert 49_000 < loan.size <= 50_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size_max", [150, 400, 1_000])
+def test_an_index_that_lies_is_not_believed(log, seed, size_max):
+    everything = walk(log, 0)
+    dice = random.Random(seed)
+    for segment in log.segments:
+        index = segment.offset_index
+        index.write()
+        scribbled = b"".join(
+            index.pack(dice.randrange(50), dice.randrange(1_000)) for _ in range(index.count)
+        )
+        os.pwrite(index.file.fileno(), scribbled, 0)
+    assert walk(log, size_max) == everything
+
+
+def test_an_index_that_was_cut_under_us_is_not_believed(log):
+    everything = walk(log, 0)
+    for segment in log.segments:
+        segment.offset_index.write()
+        os.ftruncate(segment.offset_index.file.fileno(), 3)
+    assert walk(log, 400) == everything
+
+
+def test_an_offset_that_is_not_there_is_refused(log):
+    with pytest.raises(OffsetOutOfRange):
+        lend(log, log.end_offset + 1, 100, log.end_offset)
+    assert lend(log, log.end_offset, 100, log.end_offset) is None
+
+
+def test_a_segment_cut_from_outside_is_a_fault_and_no_loan(log):
+    first = log.segments[0]
+    os.ftruncate(first.descriptor, 100)
+    with pytest.raises(KafkaStorageError):
+        walk(log, 400)
+
+
+def test_a_reopened_file_is_that_file_whatever_it_is_called_by_now(log):
+    first = log.segments[0]
+    log.delete_records(log.segments[1].base_offset)
+    with pytest.raises(FileNotFoundError):
+        first.path.stat()
+    kept = lend(log, log.log_start_offset, 100, log.end_offset).segment
+    again = kept.reopened(32)
+    assert os.path.sameopenfile(again.fileno(), kept.descriptor)
+
+
+# -- what becomes of a file that was lent --------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def doomed(clock) -> Doomed:
+    return Doomed(clock, QuickDisk())
+
+
+def made(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("in_directory", [False, True])
+def test_a_lent_file_is_emptied_when_it_is_removed_and_no_other(
+    tmp_path, clock, doomed, in_directory, renamed
+):
+    disk = QuickDisk()
+    lent, other = made(tmp_path / "d" / "lent"), made(tmp_path / "d" / "other")
+    readers = [disk.open(path, os.O_RDONLY) for path in (lent, other)]
+    doomed.lend(readers[0])
+    directory = tmp_path / "d"
+    if renamed:
+        lent = lent.rename(lent.with_name("lent.deleted"))
+        directory = directory.rename(tmp_path / "d-delete") if in_directory else directory
+    doomed.add([directory] if in_directory else [lent, other], 1_000)
+    doomed.remove_due()
+    assert [os.fstat(reader.fileno()).st_size for reader in readers] == [7, 7]
+    clock.advance(1_000)
+    doomed.remove_due()
+    assert [os.fstat(reader.fileno()).st_size for reader in readers] == [0, 7]
+    assert not lent.exists() and directory.exists() != in_directory
+
+
+def test_a_lent_file_that_is_gone_already_holds_up_nothing(tmp_path, clock, doomed):
+    lent, other = made(tmp_path / "lent"), made(tmp_path / "other")
+    doomed.lend(QuickDisk().open(lent, os.O_RDONLY))
+    doomed.add([lent, other], 0)
+    lent.unlink()
+    doomed.remove_due()
+    assert not other.exists()
+
+
+def test_a_lent_file_that_cannot_be_emptied_is_spoken_of_and_holds_up_nothing(
+    tmp_path, clock, monkeypatch, caplog
+):
+    class Refusing(QuickDisk):
+        def truncate(self, path, size):
+            raise OSError(5, "Input/output error")
+
+    doomed = Doomed(clock, Refusing())
+    lent, other = made(tmp_path / "lent"), made(tmp_path / "other")
+    doomed.lend(QuickDisk().open(lent, os.O_RDONLY))
+    doomed.add([lent, other], 0)
+    doomed.remove_due()
+    assert "cannot be removed" in caplog.text and not other.exists()

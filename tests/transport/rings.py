@@ -1,0 +1,133 @@
+"""Rings for tests: both ends in this process, or a producer in another that does as it is told."""
+
+import os
+import select
+import signal
+import struct
+import traceback
+from contextlib import contextmanager
+
+from kafkalite._ext.ring import COUNTERS_SIZE, FRAMES_POSITION, RingReader, RingWriter
+from kafkalite.transport.ring import ProducerRing, WorkerRing
+from tests.twins import ring as twin
+
+TOPIC = bytes(range(16))
+SMALL = 4096
+
+
+class Pair:
+    """Both ends over plain memory, and the memory."""
+
+    def __init__(self, capacity=SMALL, ends=(RingWriter, RingReader)):
+        self.ring = bytearray(FRAMES_POSITION + capacity)
+        self.counters = bytearray(COUNTERS_SIZE)
+        writer, reader = ends
+        self.writer = writer(self.ring, self.counters)
+        if reader is RingReader:
+            self.reader = RingReader(self.ring, self.counters, bytearray(capacity // 4))
+        else:
+            self.reader = reader(self.ring, self.counters)
+
+    def send(self, batch, correlation=0, acks=1, partition=0, timeout_ms=1000):
+        """Whether the worker is to be woken; None: no room."""
+        room = self.writer.reserve(len(batch))
+        if room is None:
+            return None
+        room[:] = batch
+        return self.writer.commit(TOPIC, partition, correlation, acks, timeout_ms, len(batch))
+
+    def taken(self):
+        """What the reader takes, with the batch as bytes."""
+        return as_bytes(self.reader.take())
+
+    def header(self, position=0):
+        """Where the frame at this position begins in the ring's memory."""
+        return FRAMES_POSITION + position % (len(self.ring) - FRAMES_POSITION)
+
+
+def as_bytes(taken):
+    return (*taken[:-1], bytes(taken[-1])) if isinstance(taken, tuple) else taken
+
+
+def twins(capacity=SMALL):
+    return Pair(capacity, (twin.Writer, twin.Reader))
+
+
+def resealed(memory, frame, **fields):
+    """Change fields of the frame that begins at this place, and make its checksum right."""
+    places = {"sequence": (8, "<Q"), "acks": (40, "<h"), "reserved": (42, "<H")}
+    for name, value in fields.items():
+        place, form = places[name]
+        struct.pack_into(form, memory, frame + place, value)
+    struct.pack_into("<I", memory, frame + 4, twin.crc(bytes(memory[frame + 8 : frame + 48])))
+
+
+def copies(descriptors):
+    """As they come out of a socket: other numbers for the same things."""
+    return [os.dup(descriptor) for descriptor in descriptors]
+
+
+@contextmanager
+def attached(size=1 << 20):
+    """Both ends of a real ring."""
+    worker = WorkerRing.make(size)
+    try:
+        producer = ProducerRing(copies(worker.descriptors))
+        worker.sent()
+        try:
+            yield worker, producer
+        finally:
+            producer.close()
+    finally:
+        worker.close()
+
+
+@contextmanager
+def producer_elsewhere(play, size=1 << 20):
+    """A worker's end here, and `play(producer ring)` in a child; the child's pid.
+
+    The child ends with 0 when the play is over and with 1 when it failed; one that still runs at
+    the end is killed.
+    """
+    worker = WorkerRing.make(size)
+    handed = copies(worker.descriptors)
+    pid = os.fork()
+    if pid == 0:
+        failed = 1
+        try:
+            worker.close()
+            play(ProducerRing(handed))
+            failed = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(failed)
+    try:
+        for descriptor in handed:
+            os.close(descriptor)
+        worker.sent()
+        yield worker, pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        worker.close()
+
+
+def ended(pid):
+    """The exit code, once the process has ended; it is left to be reaped by who made it."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def lives(pid):
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
+
+def slept(end, rested, seconds):
+    """Sleep on the end's descriptor if it may; False when nothing woke it for so long."""
+    if not rested.rest():
+        return True
+    woken = bool(select.select([end], [], [], seconds)[0])
+    rested.woke()
+    end.clear()
+    return woken
