@@ -1,0 +1,87 @@
+"""kafkalite spark: jobs on Apache Spark that read and write topics."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kafkalite.cli.command import argument, command, key_value
+from kafkalite.errors import Refusal
+
+
+@command(
+    argument("file", metavar="FILE", type=Path, help="the job: a Python file"),
+    argument(
+        "arguments",
+        metavar="ARGUMENT",
+        nargs=argparse.REMAINDER,
+        help="what follows the file is the job's own",
+    ),
+    argument(
+        "--master",
+        metavar="MASTER",
+        help="where it runs: local[N], spark://HOST:PORT, … (default: all cores of this machine)",
+    ),
+    argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=key_value,
+        help="set something of Spark's, as spark.driver.memory=4g",
+    ),
+)
+def run(file: Path, arguments: list[str], master: str | None, conf: list[tuple[str, str]]) -> None:
+    """Run a Python file as a Spark job.
+
+    Java is found, the connector is on the path of Spark's workers, and a session that the file
+    starts has our configuration.  The exit code is the job's; Ctrl-C ends it.
+
+    Examples:
+      kafkalite spark run spark/pipelines/delays.py --to /tmp/delays
+      kafkalite spark run --master 'local[4]' --conf spark.driver.memory=4g job.py
+      kafkalite spark run --master spark://127.0.0.1:7077 job.py --topic flights
+    """
+    try:
+        from pyspark_kafkalite.run import start
+    except ImportError as fault:
+        raise not_installed(fault) from None
+    for key, _ in conf:
+        if not key.startswith("spark."):
+            raise Refusal(f"--conf {key}: the names of Spark's settings begin with spark.")
+    start(file, arguments, master, dict(conf))
+
+
+@command(
+    argument("--json", action="store_true", dest="as_json", help="print the findings as JSON"),
+)
+def doctor(as_json: bool) -> int:
+    """Look whether Spark can run here with the connector, and say what to do.
+
+    Java, the packages of Python that Spark needs and their versions, and whether Spark's workers
+    find the connector.  The exit code is 1 if something is wrong, 0 if nothing is but what is only
+    strange.
+
+    Examples:
+      kafkalite spark doctor
+      kafkalite spark doctor --json
+    """
+    try:
+        from pyspark_kafkalite.doctor import WRONG, examined
+    except ImportError as fault:
+        raise not_installed(fault) from None
+    from kafkalite.cli.doctor import told
+
+    findings = list(examined())
+    if as_json:
+        import json
+
+        print(json.dumps({"findings": [each._asdict() for each in findings]}))
+    else:
+        print(told(findings))
+    return int(any(each.level == WRONG for each in findings))
+
+
+def not_installed(fault: ImportError) -> Refusal:
+    """The sentence for a connector that cannot be imported."""
+    return Refusal(f"the Spark connector lacks something ({fault}): pip install 'kafkalite[spark]'")

@@ -1,0 +1,130 @@
+"""What becomes of rows whose values cannot be read.
+
+    fail         BadRow, with the place and the reason of the first
+    drop         they are left out, and the log says how many and why
+    quarantine   they are left out when they are safe in another topic, as they were, with headers:
+                 reason, topic, partition, offset
+
+A task that is run again writes its bad rows again: a quarantine has each at least once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkalite.client.producer import Producer
+from kafkalite.config.client import PRODUCER
+from pyspark_kafkalite.decoding.sifting import Bad
+
+FAIL, DROP, QUARANTINE = "fail", "drop", "quarantine"
+WAYS = (FAIL, DROP, QUARANTINE)
+PLACE = ("topic", "partition", "offset")
+NAMED_MAX = 3
+
+log = logging.getLogger("pyspark_kafkalite")
+
+_producers: dict[frozenset[tuple[str, str]], Producer] = {}
+_left: list[Producer] = []
+
+
+class BadRow(ValueError):
+    """A value is not what its format says."""
+
+
+class BadRows:
+    """The way that was chosen; `settings` are a client's, for the quarantine."""
+
+    def __init__(
+        self, way: str = FAIL, topic: str | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
+        way = way.strip().lower()
+        if way not in WAYS:
+            raise ValueError(f"on_bad_rows is one of {', '.join(WAYS)}, not {way!r}.")
+        if (way == QUARANTINE) != bool(topic):
+            raise ValueError("on_bad_rows=quarantine and quarantine_topic go together: say both, or"
+                             " neither.")  # fmt: skip
+        self.way = way
+        self._topic = topic or ""
+        self._settings = {
+            name: value for name, value in (settings or {}).items() if name in PRODUCER
+        }
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that are wanted beside the value."""
+        return ("key", *PLACE) if self.way == QUARANTINE else PLACE
+
+    def sorted_out(self, batch: pa.RecordBatch, decoded: pa.RecordBatch, bad: Bad) -> Any:
+        """The decoded batch without the rows that are bad, of which there are some."""
+        if self.way == FAIL:
+            at = min(bad)
+            raise BadRow(
+                f"{len(bad)} of {len(batch)} values cannot be read; the first,"
+                f" {place_of(batch, at)}: {bad[at]}.  To go on without such rows, set on_bad_rows"
+                " to drop, or to quarantine with a quarantine_topic."
+            )
+        if self.way == QUARANTINE:
+            self._put_away(batch, bad)
+        for at in sorted(bad)[:NAMED_MAX]:
+            log.warning("A bad row is left out, %s: %s.", place_of(batch, at), bad[at])
+        log.warning("%d of %d rows were bad; on_bad_rows is %s.", len(bad), len(batch), self.way)
+        keep = pc.invert(pc.is_in(pa.array(range(len(batch))), pa.array(list(bad), pa.int64())))
+        return decoded.filter(keep)
+
+    def _put_away(self, batch: pa.RecordBatch, bad: Bad) -> None:
+        """Write them, and wait until they are there; what goes wrong with that is raised."""
+        places = sorted(bad)
+        rows = batch.take(pa.array(places))
+        names = [name for name in PLACE if name in batch.schema.names]
+        said = rows.select(names).to_pylist()
+        headers = [
+            [("reason", bad[at].encode()), *((name, str(row[name]).encode()) for name in names)]
+            for at, row in zip(places, said, strict=True)
+        ]
+        kind = pa.map_(pa.string(), pa.binary())
+        columns = {"value": rows.column("value"), "headers": pa.array(headers, kind)}
+        if "key" in batch.schema.names:
+            columns["key"] = rows.column("key")
+        producer = producer_of(self._settings)
+        sent = producer.send_arrow(self._topic, pa.table(columns))
+        producer.flush()
+        sent.result()
+
+
+def place_of(batch: pa.RecordBatch, at: int) -> str:
+    """Where a row comes from, as far as its batch knows."""
+    if not set(PLACE) <= set(batch.schema.names):
+        return f"row {at}"
+    topic, partition, offset = (batch.column(name)[at].as_py() for name in PLACE)
+    return f"{topic}-{partition} at offset {offset}"
+
+
+def producer_of(settings: Mapping[str, str]) -> Producer:
+    """A producer that is kept by process."""
+    key = frozenset(settings.items())
+    if key not in _producers:
+        _producers[key] = Producer(**settings)
+    return _producers[key]
+
+
+def close() -> None:
+    for producer in _producers.values():
+        producer.close()
+    _producers.clear()
+
+
+def leave() -> None:
+    """After a fork, in the child: its thread is not here, and its connections are not ours."""
+    _left.extend(_producers.values())
+    _producers.clear()
+
+
+atexit.register(close)
+os.register_at_fork(after_in_child=leave)

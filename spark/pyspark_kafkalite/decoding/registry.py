@@ -1,0 +1,145 @@
+"""Schemas from a registry of Confluent's kind, by the five bytes before a value.
+
+    0   schema id (4 bytes)   the value
+
+What was told is kept by process, also that there is no such schema (for a while): ids name one
+schema for ever.  A registry that does not answer is no fault of a row: Unreachable is raised, and
+nothing is dropped for it.
+
+Left out: schemas that refer to others, which are refused; writing.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, NamedTuple
+
+from pyspark_kafkalite.decoding.sifting import Unreadable
+
+MAGIC = 0
+HEADER_SIZE = 5
+ANSWER_SIZE_MAX = 8 << 20
+UNKNOWN_S = 30.0
+"""How long a schema that is not there is not asked for again."""
+TIMEOUT_S = 10.0
+
+Key = tuple["Registry", str]
+_known: dict[Key, Any] = {}
+_unknown: dict[Key, tuple[float, str]] = {}
+_lock = threading.Lock()
+
+
+class Unreachable(RuntimeError):
+    """The registry gives no answer, or none that is one."""
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Whoever configures a registry names its place, and no answer names another."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Registry(NamedTuple):
+    """Where it is; `user` is NAME:PASSWORD, or nothing."""
+
+    url: str
+    user: str = ""
+    timeout_s: float = TIMEOUT_S
+
+    @classmethod
+    def at(cls, url: str, user: str = "", timeout_s: float = TIMEOUT_S) -> Registry:
+        place = urllib.parse.urlsplit(url.strip())
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise ValueError(f"schema.registry.url is one like http://127.0.0.1:8081, not {url!r}.")
+        return cls(url.strip().rstrip("/"), user, timeout_s)
+
+    def schema(self, number: int) -> str:
+        """The text of a schema; Unreadable when there is none of this number."""
+        return str(self._kept(f"/schemas/ids/{number}", f"schema {number}"))
+
+    def newest(self, subject: str) -> str:
+        """The text of a subject's newest schema."""
+        name = urllib.parse.quote(subject, safe="")
+        return str(self._asked(f"/subjects/{name}/versions/latest", f"subject {subject!r}"))
+
+    def _kept(self, path: str, what: str) -> Any:
+        key = (self, path)
+        found = _known.get(key)
+        if found is not None:
+            return found
+        since_s, words = _unknown.get(key, (0.0, ""))
+        if words and time.monotonic() - since_s < UNKNOWN_S:
+            raise Unreadable(words)
+        try:
+            found = self._asked(path, what)
+        except Unreadable as fault:
+            with _lock:
+                if len(_unknown) > 10_000:
+                    _unknown.clear()
+                _unknown[key] = time.monotonic(), str(fault)
+            raise
+        with _lock:
+            _known[key] = found
+        return found
+
+    def _asked(self, path: str, what: str) -> str:
+        request = urllib.request.Request(self.url + path)
+        request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
+        if self.user:
+            words = base64.b64encode(self.user.encode()).decode()
+            request.add_header("Authorization", f"Basic {words}")
+        opener = urllib.request.build_opener(NoRedirect)
+        try:
+            body = self._body(opener, request)
+        except urllib.error.HTTPError as fault:
+            with fault:
+                if fault.code == 404:
+                    raise Unreadable(f"the registry knows no {what}") from None
+                raise Unreachable(
+                    f"The schema registry at {self.url} refuses {what}: {fault}."
+                ) from None
+        except (OSError, http.client.HTTPException) as fault:
+            raise Unreachable(
+                f"The schema registry at {self.url} does not answer: {fault}.  Is"
+                " schema.registry.url right?"
+            ) from None
+        return self._told(body, what)
+
+    def _body(self, opener: Any, request: urllib.request.Request) -> bytes:
+        """The answer's; all of it in the time there is, however slowly it comes."""
+        until_s = time.monotonic() + self.timeout_s
+        with opener.open(request, timeout=self.timeout_s) as answer:
+            body = b""
+            while piece := answer.read1(1 << 16):
+                body += piece
+                if len(body) > ANSWER_SIZE_MAX:
+                    raise OSError(f"it says more than {ANSWER_SIZE_MAX} bytes")
+                if time.monotonic() > until_s:
+                    raise TimeoutError("timed out")
+            return body
+
+    def _told(self, body: bytes, what: str) -> str:
+        try:
+            told = json.loads(body)
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
+            raise Unreachable(f"What {self.url} answers for {what} is no schema registry's.")
+        if told.get("references"):
+            raise Unreadable(f"{what} refers to other schemas, which are not read")
+        return str(told["schema"])
+
+
+def framed_id(value: bytes | memoryview) -> int:
+    """The schema's id in a value's five bytes."""
+    if len(value) < HEADER_SIZE or value[0] != MAGIC:
+        raise Unreadable("it does not begin with a schema's id, as values of a registry do")
+    return int.from_bytes(value[1:HEADER_SIZE], "big")

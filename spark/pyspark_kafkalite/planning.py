@@ -1,0 +1,179 @@
+"""From options to ranges of offsets: where to begin and end, how much at once, in what parts.
+
+    batch_ranges(options)      of a batch: bound now, whoever reads them later
+    resolved(…)                what a bound stands for, of each partition
+    limited(…)                 how far a micro-batch goes
+    divided(…)                 ranges cut so that there are as many tasks as asked for
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from kafkalite.client.topology import TopicPartition
+from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets
+from pyspark_kafkalite.options import SourceOptions, Where, source_options
+from pyspark_kafkalite.topics import Topics
+
+Sizes = Mapping[TopicPartition, float]
+"""About how many bytes a record takes."""
+
+
+def batch_ranges(options: Mapping[str, str]) -> list[OffsetRange]:
+    """The ranges that a batch with these options reads now; one or more for a Spark partition."""
+    read = source_options(options, stream=False)
+    topics = Topics(read)
+    try:
+        return bounded(topics, read)
+    finally:
+        topics.close()
+
+
+def bounded(topics: Topics, options: SourceOptions) -> list[OffsetRange]:
+    """Between what the options say, divided."""
+    partitions = topics.partitions()
+    starts = resolved(topics, options.starting, partitions, options)
+    ends = resolved(topics, options.ending, partitions, options)
+    ranges = []
+    for place in partitions:
+        if starts[place] > ends[place]:
+            raise ValueError(
+                f"{options.starting.option} is after {options.ending.option}: partition"
+                f" {place.partition} of {place.topic!r} would be read from {starts[place]} to"
+                f" {ends[place]}."
+            )
+        if starts[place] < ends[place]:
+            ranges.append(ranged(place, starts[place], ends[place], topics))
+    return divided(ranges, options, topics)
+
+
+def ranged(place: TopicPartition, start: int, end: int, topics: Topics) -> OffsetRange:
+    """A range, with the topic's id beside it."""
+    return OffsetRange(*place, start, end, topics.ids.get(place.topic))
+
+
+# Bounds.
+
+
+def resolved(
+    topics: Topics, place: Where, partitions: Collection[TopicPartition], options: SourceOptions
+) -> Offsets:
+    """The offset a bound stands for, of each partition."""
+    if place.group:
+        group = options.commit_group or options.settings["group.id"]
+        found = topics.committed(group, partitions)
+        return {**topics.earliest(set(partitions) - found.keys()), **found}
+    stands = spread(place, partitions)
+    if place.timed:
+        return timed(topics, place, stands, options)
+    first = topics.earliest(each for each, at in stands.items() if at == EARLIEST)
+    last = topics.latest(each for each, at in stands.items() if at == LATEST)
+    return {**stands, **first, **last}
+
+
+def spread(place: Where, partitions: Collection[TopicPartition]) -> Offsets:
+    """What was said, of each partition; ValueError unless exactly these were spoken of."""
+    if place.everywhere is not None:
+        return dict.fromkeys(partitions, place.everywhere)
+    topics = place.topics or {}
+    said = {each: topics[each.topic] for each in partitions if each.topic in topics}
+    said |= place.offsets or {}
+    strange = sorted(said.keys() - set(partitions)) + sorted(
+        TopicPartition(topic, 0) for topic in topics.keys() - {each.topic for each in partitions}
+    )
+    missing = sorted(set(partitions) - said.keys())
+    for wrong, words in ((missing, "says nothing of"), (strange, "speaks of")):
+        if wrong:
+            named = ", ".join(f"{topic} {partition}" for topic, partition in wrong[:5])
+            raise ValueError(
+                f"{place.option} {words} {named}{', …' if len(wrong) > 5 else ''}, and must name"
+                " exactly the partitions that are read (-2 is the earliest offset, -1 the latest)."
+            )
+    return said
+
+
+def timed(topics: Topics, place: Where, times: Offsets, options: SourceOptions) -> Offsets:
+    """The first offsets at or after these times."""
+    found = topics.at(times)
+    late = [each for each, offset in found.items() if offset < 0]
+    if late and place is options.starting and options.timestamp_strategy == "error":
+        topic, partition = min(late)
+        raise ValueError(
+            f"{place.option}: no record of partition {partition} of {topic!r} is as young as"
+            f" {times[TopicPartition(topic, partition)]}.  To begin at the end there, set"
+            " startingOffsetsByTimestampStrategy to latest."
+        )
+    return {**found, **topics.latest(late)}
+
+
+# How far a micro-batch goes.
+
+
+def limited(
+    starts: Offsets, ends: Offsets, options: SourceOptions, sizes: Sizes | None
+) -> Offsets:
+    """The ends, moved back so that no more offsets or bytes lie before them than may.
+
+    Each partition gets its share by what it has, and at least one offset.
+    """
+    counts = {place: max(0, end - starts[place]) for place, end in ends.items()}
+    shares = dict(counts)
+    total = sum(counts.values())
+    if options.offsets_max is not None and total > options.offsets_max:
+        shares = {place: part(count, options.offsets_max, total) for place, count in counts.items()}
+    if sizes is not None:
+        weight = sum(shares[place] * sizes[place] for place in counts)
+        if weight > options.bytes_max:
+            total = math.ceil(weight)
+            shares = {
+                place: part(count, options.bytes_max, total) for place, count in shares.items()
+            }
+    return {place: starts[place] + share if counts[place] else ends[place]
+            for place, share in shares.items()}  # fmt: skip
+
+
+def part(count: int, limit: int, total: int) -> int:
+    """The share of `count` among a total that is cut to a limit."""
+    return min(count, max(1, count * limit // total)) if count else 0
+
+
+# How many tasks.
+
+
+def divided(
+    ranges: Sequence[OffsetRange], options: SourceOptions, topics: Topics
+) -> list[OffsetRange]:
+    """The ranges that hold something, cut by maxRecordsPerPartition and minPartitions.
+
+    Large partitions are cut first, and large is what has many bytes.
+    """
+    cut = [each for each in ranges if each.span > 0]
+    if options.records_max is not None:
+        cut = [one for each in cut for one in parts(each, -(-each.span // options.records_max))]
+    wanted = options.partitions_min
+    if wanted is None or len(cut) >= wanted or not cut:
+        return cut
+    places = {TopicPartition(each.topic, each.partition) for each in cut}
+    first, last = topics.earliest(places), topics.latest(places)
+    sizes = topics.record_sizes({place: last[place] - first[place] for place in places})
+    weights = [each.span * sizes[TopicPartition(each.topic, each.partition)] for each in cut]
+    share = sum(weights) / wanted
+    # What is small stays whole, and the others share the tasks that are left.
+    small = [weight for weight in weights if weight < share]
+    large = sum(weights) - sum(small)
+    left = max(1, wanted - len(small))
+    counts = [
+        1 if weight < share else max(1, round(weight / large * left)) for weight in weights
+    ]
+    return [one for each, count in zip(cut, counts, strict=True) for one in parts(each, count)]
+
+
+def parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    """A range in so many parts of one size, or of as many as it has offsets."""
+    count = min(count, whole.span)
+    bounds = [whole.start + whole.span * part // count for part in range(count + 1)]
+    return [
+        whole._replace(start=start, end=end)
+        for start, end in zip(bounds, bounds[1:], strict=False)
+    ]

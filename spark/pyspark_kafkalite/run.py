@@ -1,0 +1,118 @@
+"""Starts a job: a Python file, with Spark configured for it.
+
+    kafkalite spark run --master 'local[4]' job.py --topic flights
+
+The file is run as `python job.py --topic flights` would run it, in an environment in which a
+session that it starts, ours or Spark's own SparkSession.builder, has our configuration (session.py)
+and finds Java and the connector.  What is on the command line wins over our configuration, and
+what the file sets itself wins over both: Spark's order.
+
+The job's exit code is the command's.  Ctrl-C ends the job with 130 and without a traceback; its
+streams go on from their checkpoints next time.
+
+Left out: cluster mode, in which the driver itself runs in the cluster; spark-submit does it for
+Java and Scala alone, but for YARN and Kubernetes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import runpy
+import shlex
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from kafkalite.errors import Refusal
+from pyspark_kafkalite.session import LOCAL, complete, defaults, submitted
+from pyspark_kafkalite.versions import check
+
+SUBMITTED = "PYSPARK_SUBMIT_ARGS"
+SHELL = "pyspark-shell"
+"""What pyspark gives spark-submit in a program's place: this process is the program."""
+INTERRUPTED = 130
+NOT_STARTED = "JAVA_GATEWAY_EXITED"
+
+
+def start(
+    file: Path, arguments: Sequence[str], master: str | None, conf: Mapping[str, str]
+) -> NoReturn:
+    """Become the job; raises Refusal, in one sentence, when it cannot be started."""
+    check()
+    if not file.is_file():
+        raise Refusal(f"{file} is no file: name the Python file of a job")
+    environment = job_environment(file.stem, master, conf)
+    words = [sys.executable, "-P", "-m", __name__, str(file), *arguments]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, words, environment)
+
+
+def job_environment(name: str, master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, completed for a job; NoJava when there is none."""
+    given = submitted()
+    where = master or conf.get("spark.master") or given.get("spark.master", LOCAL)
+    ours = {"spark.app.name": name, **defaults(where)}
+    settings = {key: value for key, value in ours.items() if key not in given}
+    environment = dict(os.environ)
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    words += [word for word in shlex.split(environment.get(SUBMITTED, "")) if word != SHELL]
+    for key, value in {**conf, "spark.master": where}.items():
+        words += ["--conf", f"{key}={value}"]
+    environment[SUBMITTED] = shlex.join([*words, SHELL])
+    complete(environment, where)
+    return environment
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a job's file in this process and answer its exit code."""
+    file = arguments[0]
+    logging.getLogger().addFilter(not_of_interrupt)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # doctor tells
+    sys.argv = list(arguments)
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    try:
+        runpy.run_path(file, run_name="__main__")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Refusal as refusal:
+        print(f"kafkalite: {refusal}", file=sys.stderr)
+        return refusal.exit_code
+    except Exception as fault:
+        if getattr(fault, "getCondition", lambda: None)() == NOT_STARTED:
+            said = "Spark did not start, and what it said stands above"
+            print(f"kafkalite: {said}: kafkalite spark doctor looks for the cause", file=sys.stderr)
+        else:
+            traceback.print_exception(fault.with_traceback(of_job(fault.__traceback__, file)))
+        return 1
+    finally:
+        sys.stdout.flush()
+    return 0
+
+
+def not_of_interrupt(record: logging.LogRecord) -> bool:
+    """Whether to log this; Py4J logs a traceback for each call that a Ctrl-C breaks off."""
+    fault = record.exc_info[1] if record.exc_info else None
+    while fault is not None:
+        # PySpark answers the signal amid a call of Py4J's with another such call, which fails.
+        if isinstance(fault, KeyboardInterrupt) or "reentrant call" in str(fault):
+            return False
+        fault = fault.__cause__ or fault.__context__
+    return True
+
+
+def of_job(trace: TracebackType | None, file: str) -> TracebackType | None:
+    """A traceback from the job's first line on, without what called it."""
+    place = trace
+    while place is not None and place.tb_frame.f_code.co_filename != file:
+        place = place.tb_next
+    return place or trace
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

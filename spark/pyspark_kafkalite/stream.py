@@ -1,0 +1,287 @@
+"""Reading a stream: how far each micro-batch goes, and what has become of the partitions.
+
+Spark keeps one reader a query, in a process beside the driver, and calls
+
+    initialOffset                 of a new query; a checkpoint knows better
+    latestOffset(start, limit)    every 10 ms while there is nothing: an empty answer waits a moment
+    partitions(start, end)        again after a crash, with what the checkpoint says
+    commit(end)                   of a micro-batch that is over, after the next one was asked for
+
+A new query that begins at the latest offsets runs an empty micro-batch first: its checkpoint then
+holds them, and a crash does not make it begin at later ones.
+
+Left out: to see in a query that is started again that a topic was made anew meanwhile.  The offsets
+in a checkpoint are those of Spark's Kafka source, and have no room for its id.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_kafkalite import planning
+from pyspark_kafkalite.fetching import DataLoss
+from pyspark_kafkalite.offsets import LATEST, OffsetRange, Offsets, heard, told
+from pyspark_kafkalite.options import Where, boolean, source_options
+from pyspark_kafkalite.source import RangePartition, read_range, work_of
+from pyspark_kafkalite.topics import Topics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafkalite.client.topology import TopicPartition
+
+LOOK_S = 0.1
+"""How long an answer waits for something new before it says that there is nothing."""
+
+LOOK_EVERY_S = 0.01
+SIZES_S = 60.0
+"""How long what a record takes is believed, while micro-batches are small."""
+
+LAG_S = 2.0
+"""How long a partition must be missing before it is gone."""
+
+PARTITIONS_S = 0.5
+"""How often the partitions themselves are asked for: new ones and lost ones show so late."""
+
+ADVICE = "To go on with what there is, set the option failOnDataLoss to false."
+ANEW = (
+    "Its offsets count from 0 again, so begin with a new checkpoint; with failOnDataLoss=false a"
+    " query that runs goes on by itself."
+)
+
+log = logging.getLogger("pyspark_kafkalite")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream; in executors only `read` is used."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = source_options(options, stream=True)
+        ranges_only = boolean(options, "rangesOnly", False)
+        self._work = None if ranges_only else work_of(options)
+        self._open: Topics | None = None
+        self._initial: dict[str, Any] | None = None
+        """What a new query was told to begin with."""
+        self._frozen: Offsets | None = None
+        """Where Trigger.AvailableNow ends."""
+        self._ends: Offsets = {}
+        """The ends as they were last seen, without limits."""
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sized_s = float("-inf")
+        """When it was last asked how large records are."""
+        self._ids: dict[str, bytes] = {}
+        """The topics' ids as this query knows them."""
+        self._anew: set[str] = set()
+        """Topics that were made anew since the last micro-batch."""
+        self._partitions: set[TopicPartition] = set()
+        self._asked_s = float("-inf")
+        """When the partitions were asked for."""
+        self._batch_s = float("-inf")
+        """When a micro-batch was last begun."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    @property
+    def _topics(self) -> Topics:
+        if self._open is None:
+            self._open = Topics(self._options)
+        return self._open
+
+    # Offsets.
+
+    def initialOffset(self) -> dict[str, Any]:
+        partitions = self._topics.partitions(missing_ok=bool(self._options.pattern))
+        found = planning.resolved(
+            self._topics, self._options.starting, partitions, self._options
+        )
+        self._initial = told(found)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxBytes(self._options.bytes_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = heard(start)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        if start == self._initial and begins_late(self._options.starting) and not unlimited:
+            self._initial = None
+            return start
+        until_s = time.monotonic() + LOOK_S
+        while True:
+            ends = self._seen(begin)
+            found = self._bounded(begin, ends, unlimited=unlimited)
+            if found != begin or self._frozen is not None or time.monotonic() > until_s:
+                return told(found)
+            time.sleep(LOOK_EVERY_S)
+
+    def _seen(self, begin: Offsets) -> Offsets:
+        """The ends of all partitions there are now; DataLoss for what is gone."""
+        self._ends = ends = self._latest(begin)
+        missing = sorted(begin.keys() - ends.keys())
+        if missing:
+            self._lost(f"{named(missing)} are gone")
+        for place in sorted(begin.keys() & ends.keys()):
+            if ends[place] < begin[place] and place.topic not in self._anew:
+                self._lost(f"the end of partition {place.partition} of {place.topic!r} was changed"
+                           f" from {begin[place]} to {ends[place]}")  # fmt: skip
+        if self._frozen is None:
+            return ends
+        self._check_frozen(ends)
+        # A micro-batch that a checkpoint made us do again may lie behind what was there then.
+        frozen = {place: max(end, begin.get(place, end)) for place, end in self._frozen.items()}
+        return {**{place: begin[place] for place in begin.keys() & ends.keys()}, **frozen}
+
+    def _latest(self, begin: Offsets) -> Offsets:
+        """The ends of all partitions; the partitions themselves are asked for now and then, and
+        when one is not among them that should be."""
+        topics, now_s = self._topics, time.monotonic()
+        if now_s - self._asked_s > PARTITIONS_S or begin.keys() - self._partitions:
+            until_s = now_s + LAG_S
+            while True:
+                self._partitions = set(topics.partitions(missing_ok=True))
+                # A node that lags behind the others may not know them all yet.
+                if not begin.keys() - self._partitions or time.monotonic() > until_s:
+                    break
+                time.sleep(LOOK_S)
+            self._asked_s = time.monotonic()
+            self._notice_anew(topics.ids)
+        found = topics.latest_at_once(self._partitions, PARTITIONS_S)
+        if found is None:
+            self._asked_s = float("-inf")
+            self._partitions = set(topics.partitions(missing_ok=True))
+            found = topics.latest(self._partitions)
+        return found
+
+    def _check_frozen(self, ends: Offsets) -> None:
+        """AvailableNow reads what was there when it began, or says that it is gone."""
+        assert self._frozen is not None
+        gone = sorted(self._frozen.keys() - ends.keys())
+        short = sorted(
+            place for place, end in self._frozen.items() if end > ends.get(place, end)
+        )
+        for places, words in ((gone, "are gone"), (short, "have become shorter")):
+            if places:
+                raise DataLoss(f"{named(places)} {words} since this run of Trigger.AvailableNow"
+                               " began; start it again to read what is there.")  # fmt: skip
+
+    def _notice_anew(self, ids: Mapping[str, bytes]) -> None:
+        """See which topics were deleted and made again under their names."""
+        for topic, topic_id in ids.items():
+            if self._ids.setdefault(topic, topic_id) != topic_id:
+                self._lost(f"topic {topic!r} was deleted and made again", ANEW)
+                self._anew.add(topic)
+                self._ids[topic] = topic_id
+
+    def _bounded(self, begin: Offsets, ends: Offsets, *, unlimited: bool) -> Offsets:
+        """The ends within the limits; where it begins, while too little has come."""
+        new = set(ends) - set(begin) | {place for place in ends if place.topic in self._anew}
+        starts = {**{place: begin[place] for place in ends.keys() - new},
+                  **(self._topics.earliest(new) if new else {})}  # fmt: skip
+        count = sum(max(0, end - starts[place]) for place, end in ends.items())
+        now_s = time.monotonic()
+        options = self._options
+        if unlimited:
+            return ends
+        if (
+            0 < count < (options.offsets_min or 0)
+            and self._frozen is None
+            and now_s - self._batch_s < options.delay_s
+        ):
+            return begin
+        if count:
+            self._batch_s = now_s
+        return planning.limited(starts, ends, options, self._record_sizes(starts, ends, count))
+
+    def _record_sizes(
+        self, starts: Offsets, ends: Offsets, count: int
+    ) -> dict[TopicPartition, float] | None:
+        """What a record takes, when there are so many that maxBytesPerTrigger may be met."""
+        if not count:
+            return None
+        most = max(self._sizes.values(), default=0.0)
+        now_s = time.monotonic()
+        if (
+            ends.keys() <= self._sizes.keys()
+            and count * most < self._options.bytes_max // 2
+            and now_s - self._sized_s < SIZES_S
+        ):
+            return None
+        first = self._topics.earliest(ends)
+        held = {place: max(0, end - first[place]) for place, end in ends.items()}
+        self._sizes, self._sized_s = self._topics.record_sizes(held), now_s
+        return self._sizes
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return told(self._ends) if self._ends else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        missing_ok = bool(self._options.pattern) or not self._options.fail_on_data_loss
+        self._frozen = self._topics.latest(self._topics.partitions(missing_ok=missing_ok))
+
+    # Micro-batches.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, ends = heard(start), heard(end)
+        if not self._topics.ids:
+            self._topics.partitions(missing_ok=True)  # a crash left a micro-batch to be done again
+            self._ids = dict(self._topics.ids)
+        new = [place for place in ends if place not in begin or place.topic in self._anew]
+        first = self._topics.earliest(new) if new else {}
+        late = sorted(place for place in new if first[place] > 0 and place.topic not in self._anew)
+        if late and start != self._initial:
+            self._lost(f"{named(late)} are new and do not begin at 0")
+        begin = {**begin, **first}
+        self._anew.clear()
+        ranges: list[OffsetRange] = []
+        for place, until in sorted(ends.items()):
+            if begin[place] > until and place in first:
+                self._lost(f"the log of partition {place.partition} of {place.topic!r} begins at"
+                           f" {begin[place]}, and {until} was its end")  # fmt: skip
+            if begin[place] < until:
+                ranges.append(planning.ranged(place, begin[place], until, self._topics))
+        return [
+            RangePartition(each)
+            for each in planning.divided(ranges, self._options, self._topics)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(partition, self._work)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.commit_group:
+            self._topics.commit(self._options.commit_group, heard(end))
+
+    def stop(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _lost(self, what: str, advice: str = ADVICE) -> None:
+        """Records may be gone: fail, or go on, as failOnDataLoss says."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"Some records may have been missed: {what}.  {advice}")
+        log.warning("Some records may have been missed: %s.", what)
+
+
+def begins_late(place: Where) -> bool:
+    """Whether it would be another place if it were asked for again."""
+    stands = (place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values())
+    return place.timed or place.group or LATEST in stands
+
+
+def named(places: list[TopicPartition]) -> str:
+    """Partitions, the first of them by name."""
+    words = ", ".join(f"{topic} {partition}" for topic, partition in places[:5])
+    return f"partitions {words}{', …' if len(places) > 5 else ''}"

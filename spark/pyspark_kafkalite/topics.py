@@ -1,0 +1,175 @@
+"""What the cluster says of the partitions that are read: which there are, and their offsets.
+
+Runs where Spark plans: a process of Python on the driver, for a stream as long as the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from kafkalite.client import offsets as client_offsets
+from kafkalite.client.cluster import Cluster
+from kafkalite.client.settings import consumer_settings
+from kafkalite.client.topology import TopicMeta, TopicPartition
+from kafkalite.config.client import ISOLATION_LEVEL
+from kafkalite.errors import KafkaError, UnknownTopicOrPartition
+from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
+from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
+from pyspark_kafkalite.offsets import Offsets
+from pyspark_kafkalite.options import SourceOptions
+
+T = TypeVar("T")
+
+RECORD_SIZE_ASSUMED = 1_000.0
+"""Bytes, of a broker that does not tell how large its logs are."""
+
+COMMIT_S = 5.0
+"""How long a micro-batch may wait to show others how far it is."""
+
+log = logging.getLogger("pyspark_kafkalite")
+
+
+class Topics:
+    """The partitions that the options name, as the cluster tells of them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        settings = {**options.settings, "allow.auto.create.topics": "false"}
+        self._settings = consumer_settings(None, settings)
+        self._cluster = Cluster(self._settings)
+        self._level = int(self._settings[ISOLATION_LEVEL] == "read_committed")
+        self.ids: dict[str, bytes] = {}
+        """The topics' ids, as they were last told."""
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
+        """Those that are to be read, in their order.
+
+        UnknownTopicOrPartition names what is not there, unless that is fine.
+        """
+        found = self._retried(lambda: self._told(missing_ok))
+        metas = {name: topic for name, topic in found.items() if isinstance(topic, TopicMeta)}
+        self.ids = {name: topic.topic_id for name, topic in metas.items()}
+        there = [
+            TopicPartition(name, number)
+            for name, topic in metas.items()
+            for number in topic.partitions
+        ]
+        if self._options.assign:
+            strange = set(self._options.assign) - set(there)
+            if strange and not missing_ok:
+                topic, partition = min(strange)
+                raise UnknownTopicOrPartition(f"assign: topic {topic!r} has no partition"
+                                              f" {partition}.")  # fmt: skip
+            there = [each for each in self._options.assign if each in set(there)]
+        return sorted(there)
+
+    def _told(self, missing_ok: bool) -> dict[str, TopicMeta | KafkaError]:
+        """What is told of the topics; raises what is wrong with one of them."""
+        found = self._described()
+        for fault in found.values():
+            if isinstance(fault, KafkaError) and not (
+                missing_ok and isinstance(fault, UnknownTopicOrPartition)
+            ):
+                raise fault
+        return found
+
+    def _described(self) -> dict[str, TopicMeta | KafkaError]:
+        options = self._options
+        if options.pattern:
+            matches = re.compile(options.pattern).fullmatch
+            told = self._cluster.all_topics()
+            return {name: topic for name, topic in told.items() if matches(name)}
+        names = options.subscribe or dict.fromkeys(topic for topic, _ in options.assign)
+        return self._cluster.described(names, create=False)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The first offset of each."""
+        return self.at(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The end of each, as far as this isolation level sees."""
+        return self.at(dict.fromkeys(partitions, LATEST))
+
+    def latest_at_once(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> Offsets | None:
+        """The same; None when something is in the way, and in that time did not go."""
+        wanted: dict[tuple[str, int], int] = dict.fromkeys(partitions, LATEST)
+        try:
+            found = client_offsets.list_offsets(self._cluster, wanted, self._level, timeout_s)
+        except KafkaError as fault:
+            if not fault.retriable:
+                raise
+            return None
+        return {partition: each.offset for partition, each in found.items()}
+
+    def at(self, times: Mapping[TopicPartition, int]) -> Offsets:
+        """The first offset at or after each time (ms since 1970), -1 where there is none."""
+        wanted: dict[tuple[str, int], int] = dict(times.items())
+        found = self._retried(
+            lambda: client_offsets.list_offsets(self._cluster, wanted, self._level)
+        )
+        return {partition: each.offset for partition, each in found.items()}
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Where the group goes on, of the partitions in which it has committed."""
+        found = self._retried(lambda: client_offsets.committed(self._cluster, group, partitions))
+        return {place: offset for place, offset in found.items() if offset is not None}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Show others how far the group is; a group that cannot be written to is only warned of."""
+        try:
+            client_offsets.commit(self._cluster, group, dict(offsets.items()), COMMIT_S)
+        except KafkaError as fault:
+            log.warning("The offsets of group %r were not committed: %s", group, fault)
+
+    def record_sizes(self, counts: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """About how many bytes a record takes in each log that holds so many."""
+        try:
+            sizes = self._log_sizes({topic for topic, _ in counts})
+        except KafkaError as fault:
+            log.info("The sizes of logs are not known: %s", fault)
+            sizes = {}
+        return {
+            place: sizes[place] / count if count and sizes.get(place) else RECORD_SIZE_ASSUMED
+            for place, count in counts.items()
+        }
+
+    def _log_sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        asked: dict[int, dict[str, list[int]]] = {}
+        for topic in topics:
+            for number, partition in self._cluster.topic(topic).partitions.items():
+                asked.setdefault(partition.leader, {}).setdefault(topic, []).append(number)
+        for node_id, there in asked.items():
+            if node_id < 0:
+                continue
+            body = {"topics": [{"topic": name, "partitions": them} for name, them in there.items()]}
+            answer = self._cluster.request(node_id, DESCRIBE_LOG_DIRS, body)
+            for directory in answer.results:
+                for topic in directory.topics:
+                    for told in topic.partitions:
+                        place = TopicPartition(topic.name, told.partition_index)
+                        found[place] = max(found.get(place, 0), told.partition_size)
+        return found
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """The answer, asked for again as often as fetchOffset.numRetries says, unless the time of
+        a call is up."""
+        until_s = time.monotonic() + self._settings.call_timeout_s
+        attempts_left = self._options.retries
+        while True:
+            try:
+                return ask()
+            except KafkaError as fault:
+                if not fault.retriable or not attempts_left or time.monotonic() > until_s:
+                    raise
+                attempts_left -= 1
+                time.sleep(self._options.retry_s)

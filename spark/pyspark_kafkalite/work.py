@@ -1,0 +1,158 @@
+"""What is done to the records of a range, in an executor: fetch, decode, filter, project, map.
+
+A Work is made on the driver, where what is wrong with the options is a ValueError, and pickled.
+The source does the first two and leaves the rest to Spark; the fast path does all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalite import fetching
+from pyspark_kafkalite.decoding import Decode, decode_of
+from pyspark_kafkalite.decoding.ddl import arrow_schema
+from pyspark_kafkalite.offsets import OffsetRange
+from pyspark_kafkalite.options import SourceOptions
+
+Filter = Any
+"""A pyarrow.compute.Expression, or a function from a RecordBatch to a mask."""
+Turn = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def decoded(
+    decode: str | Decode | None, options: Mapping[str, Any], chosen: SourceOptions
+) -> Decode | None:
+    if isinstance(decode, Decode):
+        return decode
+    topic = chosen.subscribe[0] if len(chosen.subscribe) == 1 else None
+    return decode_of(options, chosen.settings, topic)
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+class Work:
+    """From a range to batches of what was asked for."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        decode: Decode | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        map_arrow: Turn | None = None,
+        schema: Any = None,
+    ) -> None:
+        if (map_arrow is None) != (schema is None):
+            raise ValueError("map_arrow and schema go together: schema has the columns of the"
+                             " batches that map_arrow makes.")  # fmt: skip
+        self._options = options
+        self._decode = decode
+        self._filter = filter
+        self._map = map_arrow
+        self._names, self._fetched = self._chosen(columns)
+        whole = fetching.schema_of(self._fetched)
+        if decode is not None:
+            whole = decode.schema_of(whole)
+        self._projected = pa.schema([whole.field(name) for name in self._names])
+        self.schema = self._projected if schema is None else arrow_schema(schema)
+
+    @property
+    def decoded_names(self) -> list[str]:
+        """The columns that come out of the value."""
+        return [] if self._decode is None else list(self._decode.columns.names)
+
+    def of(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """What becomes of a range's records."""
+        options = self._options
+        for batch in fetching.fetched(
+            wanted,
+            self._fetched,
+            options.settings,
+            fail_on_data_loss=options.fail_on_data_loss,
+            topic_id=wanted.topic_id,
+            timeout_s=options.timeout_s,
+        ):
+            yield from self.turned(batch)
+
+    def turned(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What becomes of a batch; nothing where no row is left."""
+        if self._decode is not None:
+            batch = self._decode(batch)
+        for each in filtered(batch, self._filter):
+            if len(each):
+                each = each.select(self._names)
+                yield each if self._map is None else self._mapped(self._map(each))
+
+    def _mapped(self, batch: Any) -> pa.RecordBatch:
+        """What map_arrow gave, in the types that were promised."""
+        if isinstance(batch, pa.RecordBatch) and batch.schema.equals(self.schema):
+            return batch
+        names = getattr(getattr(batch, "schema", None), "names", None)
+        if not isinstance(batch, pa.RecordBatch) or set(self.schema.names) - set(names or ()):
+            raise ValueError(
+                f"map_arrow makes RecordBatches of {', '.join(self.schema.names)}, as schema says;"
+                f" it made {type(batch).__name__} {names or ''}."
+            )
+        columns = [batch.column(field.name).cast(field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    # Which columns.
+
+    def _chosen(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+        """The names of what comes out, and of what must be fetched for it."""
+        own = self.decoded_names
+        record = [name for name in fetching.TYPES if self._decode is None or name != "value"]
+        if columns is None:
+            default = [name for name in record if name in fetching.COLUMNS]
+            names = [*default, *own]
+            if self._decode is not None:
+                self._decode.schema_of(fetching.schema_of(default))
+        else:
+            names = fetching.checked(columns, [*record, *own])
+        needed = {name for name in names if name not in own}
+        needed |= set(self._decode.needs if self._decode is not None else ())
+        needed |= self._looked_at([name for name in record if name not in own], own)
+        return names, [name for name in fetching.TYPES if name in needed]
+
+    def _looked_at(self, record: list[str], own: list[str]) -> set[str]:
+        """The record's columns without which the filter fails, tried on no rows at all."""
+        if self._filter is None:
+            return set()
+        kinds = dict(fetching.TYPES)
+        if self._decode is not None:
+            kinds |= {field.name: field.type for field in self._decode.columns}
+        looked_at = set()
+        for missing in record:
+            rest = [(name, kinds[name]) for name in (*record, *own) if name != missing]
+            empty = pa.RecordBatch.from_arrays([pa.nulls(0, k) for _, k in rest],
+                                               schema=pa.schema(rest))  # fmt: skip
+            try:
+                filtered(empty, self._filter)
+            except Exception:  # whatever a user's function says of a column that is not there
+                looked_at.add(missing)
+        return looked_at
+
+
+def filtered(batch: pa.RecordBatch, keep: Filter | None) -> list[pa.RecordBatch]:
+    """The rows that the filter lets through."""
+    if keep is None:
+        return [batch]
+    if isinstance(keep, pc.Expression):
+        return list(pa.Table.from_batches([batch]).filter(keep).to_batches())
+    mask = keep(batch)
+    if isinstance(mask, pa.ChunkedArray):
+        mask = mask.combine_chunks()
+    if not isinstance(mask, pa.Array):
+        mask = pa.array(mask, pa.bool_())
+    if not pa.types.is_boolean(mask.type) or len(mask) != len(batch):
+        raise ValueError(f"filter gives a mask of {len(batch)} booleans, not {len(mask)} of"
+                         f" {mask.type}.")  # fmt: skip
+    return [batch.filter(mask)]

@@ -1,0 +1,180 @@
+"""Options of the source: what is refused, and what each stands for."""
+
+from datetime import datetime
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from kafkalite.client.topology import TopicPartition
+from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, heard, told
+from pyspark_kafkalite.options import source_options
+from pyspark_kafkalite.source import bound_of, schema_of
+
+GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
+
+
+def options(stream=False, **said):
+    return source_options({**GOOD, **said}, stream=stream)
+
+
+def test_names_do_not_mind_case_and_topics_are_trimmed():
+    read = source_options(
+        {"KAFKA.bootstrap.Servers": "h:1", "SUBSCRIBE": " a , b,a,", "FailOnDataLoss": "False"},
+        stream=False,
+    )
+    assert read.settings == {"bootstrap.servers": "h:1"}
+    assert read.subscribe == ("a", "b")
+    assert not read.fail_on_data_loss
+
+
+def test_defaults_are_kafkas():
+    batch, stream = options(), options(stream=True)
+    assert batch.starting.everywhere == EARLIEST and batch.ending.everywhere == LATEST
+    assert stream.starting.everywhere == LATEST
+    assert batch.fail_on_data_loss and batch.timeout_s == 120 and stream.delay_s == 15 * 60
+
+
+WRONG = {
+    "no strategy": ({"subscribe": None}, "One of the options assign, subscribe"),
+    "two strategies": ({"assign": '{"t": [0]}'}, "Only one of assign, subscribe"),
+    "no topics": ({"subscribe": " , "}, "No topics to subscribe"),
+    "empty pattern": ({"subscribe": None, "subscribePattern": ""}, "Pattern to subscribe is empty"),
+    "no pattern": ({"subscribe": None, "subscribePattern": "("}, "subscribePattern is no pattern"),
+    "no partitions": ({"subscribe": None, "assign": "{}"}, "No topicpartitions to assign"),
+    "not JSON": ({"subscribe": None, "assign": "t"}, "assign is JSON like"),
+    "no partition": ({"subscribe": None, "assign": '{"t": ["x"]}'}, "assign: of 't'"),
+    "no servers": ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers must be specified"),
+    "no address": ({"kafka.bootstrap.servers": "nowhere:x"}, "Among the kafka. options"),
+    "reset": ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where"),
+    "deserializer": ({"kafka.value.deserializer": "x"}, "cannot be specified"),
+    "auto commit": ({"kafka.enable.auto.commit": "true"}, "commitGroup"),
+    "interceptors": ({"kafka.interceptor.classes": "x"}, "cannot be specified"),
+    "no such setting": ({"kafka.isolation.levell": "x"}, "isolation.level"),
+    "latest in a batch": ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+    "-1 in a batch": ({"startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
+    "earliest end": ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+    "-2 end": ({"endingOffsets": '{"t": {"0": -2}}'}, "cannot be earliest"),
+    "word": ({"startingOffsets": "first"}, "startingOffsets is earliest, latest or JSON"),
+    "offset": ({"startingOffsets": '{"t": {"0": -3}}'}, "partition 0 of 't'"),
+    "float": ({"startingOffsets": '{"t": {"0": 1.5}}'}, "partition 0 of 't'"),
+    "huge": ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "partition 0 of 't'"),
+    "partition name": ({"startingOffsets": '{"t": {"x": 1}}'}, "no partition 'x'"),
+    "deep": ({"startingOffsets": '{"t":' * 5000 + "1" + "}" * 5000}, "startingOffsets is JSON"),
+    "time": ({"startingTimestamp": "today"}, "startingTimestamp is milliseconds"),
+    "late time": ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp is"),
+    "endless time": ({"startingTimestamp": "9" * 5000}, "startingTimestamp is milliseconds"),
+    "endless number": ({"minPartitions": "9" * 5000}, "minPartitions is a whole number"),
+    "times": ({"startingOffsetsByTimestamp": '{"t": {"0": -5}}'}, "partition 0 of 't'"),
+    "by strategy": ({"startingOffsetsByTimestampStrategy": "first"}, "error or latest"),
+    "boolean": ({"failOnDataLoss": "no"}, "failOnDataLoss is true or false"),
+    "no partitions min": ({"minPartitions": "0"}, "minPartitions is a whole number"),
+    "no records max": ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition is a whole"),
+    "bytes": ({"maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger is a size"),
+    "group without name": ({"startingOffsets": "group"}, "say commitGroup"),
+}
+
+
+@pytest.mark.parametrize(("said", "words"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_refused_by_name(said, words):
+    wanted = {name: value for name, value in {**GOOD, **said}.items() if value is not None}
+    with pytest.raises(ValueError) as refused:
+        source_options(wanted, stream=False)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"]
+)
+def test_a_stream_has_no_end(name):
+    with pytest.raises(ValueError, match=f"{name}"):
+        options(stream=True, **{name: '{"t": {"0": 1}}' if "Time" not in name else "5"})
+
+
+def test_a_micro_batch_cannot_want_more_than_it_may_have():
+    with pytest.raises(ValueError, match="minOffsetsPerTrigger"):
+        options(stream=True, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="5")
+
+
+def test_the_first_of_three_says_where_to_begin():
+    both = {"startingOffsets": '{"t": {"0": 3}}', "startingOffsetsByTimestamp": '{"t": {"0": 4}}'}
+    assert options(**both).starting.option == "startingOffsetsByTimestamp"
+    assert options(**both, startingTimestamp="9").starting == ("startingTimestamp", 9, None, None,
+                                                               True, False)  # fmt: skip
+
+
+def test_offsets_of_a_topic_may_be_a_word():
+    starting = options(startingOffsets='{"a": "earliest", "b": {"1": 7}}').starting
+    assert starting.topics == {"a": EARLIEST}
+    assert starting.offsets == {TopicPartition("b", 1): 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("30s", 30), ("500ms", 0.5), ("2 h", 7200), ("250", 0.25)]
+)
+def test_a_delay_has_a_unit(text, seconds):
+    assert options(stream=True, maxTriggerDelay=text).delay_s == seconds
+
+
+@pytest.mark.parametrize(("text", "size"), [("512m", 512 << 20), ("1g", 1 << 30), ("77", 77)])
+def test_a_size_has_a_unit(text, size):
+    assert options(stream=True, maxBytesPerTrigger=text).bytes_max == size
+
+
+def test_offsets_are_told_in_order_and_heard_again():
+    offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
+    assert str(told(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
+    assert heard(told(offsets)) == offsets
+
+
+def test_an_unknown_option_near_a_known_one_is_warned_of(caplog):
+    options(startingOfsets="earliest")
+    assert "did you mean startingOffsets" in caplog.text
+
+
+def test_columns_are_those_of_kafka_or_those_asked_for():
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert schema_of({}).fieldNames() == names
+    assert schema_of({"includeHeaders": "true"}).fieldNames() == [*names, "headers"]
+    assert schema_of({"columns": "Value, offset"}).fieldNames() == ["value", "offset"]
+    for wrong in ("", "value,value", "size"):
+        with pytest.raises(ValueError, match="columns is a list"):
+            schema_of({"columns": wrong})
+
+
+@pytest.mark.parametrize(("each", "left"), [
+    (EqualTo(("partition",), 1), [("t", 1, 0, 10)]),
+    (In(("partition",), (0, 5)), [("t", 0, 5, 20)]),
+    (EqualTo(("offset",), 7), [("t", 0, 7, 8), ("t", 1, 7, 8)]),
+    (In(("offset",), (3, 12)), [("t", 0, 5, 13), ("t", 1, 3, 10)]),
+    (GreaterThan(("offset",), 15), [("t", 0, 16, 20)]),
+    (LessThanOrEqual(("offset",), 5), [("t", 0, 5, 6), ("t", 1, 0, 6)]),
+    (EqualTo(("topic",), "u"), []),
+])  # fmt: skip
+def test_a_filter_leaves_the_offsets_it_may_hold_for(each, left):
+    ranges = [OffsetRange("t", 0, 5, 20), OffsetRange("t", 1, 0, 10)]
+    assert [one[:4] for one in bound_of(each, ())(ranges, None)] == left
+
+
+@pytest.mark.parametrize("each", [
+    EqualNullSafe(("offset",), None), In(("offset",), (1, None)), In(("offset",), ()),
+    GreaterThan(("offset",), 1.5), EqualTo(("partition",), True), EqualTo(("key",), b"k"),
+    EqualTo(("headers", "key"), "k"), Not(EqualTo(("partition",), 1)),
+    LessThan(("timestamp",), datetime(2026, 1, 1)),
+], ids=str)  # fmt: skip
+def test_a_filter_that_says_nothing_of_offsets_leaves_all(each):
+    assert bound_of(each, ()) is None
+
+
+def test_a_filter_on_a_column_of_the_value_says_nothing_of_offsets():
+    assert bound_of(EqualTo(("offset",), 7), ["offset"]) is None

@@ -1,0 +1,178 @@
+"""Schemas from a registry: each value by its own, and a registry that fails is no row's fault."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+from pyspark_kafkalite.decoding import Decode, decode_of, registry
+from pyspark_kafkalite.decoding.registry import Registry, Unreachable
+from tests.spark.test_decoding import DROP, avro, batch, framed, good, places_and_rows
+
+
+class Shelf:
+    """A registry: schemas by id, and what it does instead of answering."""
+
+    def __init__(self):
+        self.schemas = {}
+        self.asked = []
+        self.hang = threading.Event()
+        self.instead = None
+        shelf = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                shelf.asked.append((self.path, self.headers.get("Authorization")))
+                if shelf.instead is not None:
+                    shelf.instead(self)
+                    return
+                found = shelf.schemas.get(self.path)
+                self.send_response(200 if found else 404)
+                self.end_headers()
+                self.wfile.write(json.dumps({"schema": found} if found else {}).encode())
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def holds(self, number, schema):
+        self.schemas[f"/schemas/ids/{number}"] = json.dumps(schema)
+
+    def close(self):
+        self.hang.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def shelf():
+    made = Shelf()
+    with contextlib.closing(made):
+        yield made
+
+
+OLD = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
+NEW = {
+    "type": "record", "name": "r",
+    "fields": [{"name": "b", "type": "string", "default": "-"}, {"name": "a", "type": "long"}],
+}  # fmt: skip
+
+
+def test_each_value_is_read_by_the_schema_it_names(shelf):
+    shelf.holds(1, OLD)
+    shelf.holds(2, NEW)
+    values = [framed(1, avro(OLD, {"a": 7})), None, framed(2, avro(NEW, {"a": 8, "b": "x"}))] * 3
+    for said in (NEW, "b STRING, a LONG"):
+        decode = Decode("avro", said, registry=Registry.at(shelf.url + "/"))
+        default = "-" if said is NEW else None
+        assert good(decode, *values) == [(default, 7), (None, None), ("x", 8)] * 3
+    assert [path for path, _ in shelf.asked] == ["/schemas/ids/1", "/schemas/ids/2"]
+
+
+def test_values_of_schemas_that_nobody_knows_are_bad(shelf):
+    shelf.holds(1, OLD)
+    shelf.holds(3, {"type": "record", "name": "r", "fields": [
+        {"name": "a", "type": {"type": "array", "items": "null"}}]})  # fmt: skip
+    shelf.holds(4, {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
+    shelf.schemas["/schemas/ids/5"] = "syntax = 'proto3';"
+    one = framed(1, avro(OLD, {"a": 7}))
+    values = [
+        one, framed(2, b"\x02"), framed(3, b"\xfe\xff\xff\xff\x0f\0"), framed(4, b"\x02x"),
+        framed(5, b"x"), b"", b"\x00\x00", b"\x01\0\0\0\1\x02", one, framed(2, b""),
+    ]  # fmt: skip
+    decode = Decode("avro", OLD, registry=Registry.at(shelf.url), bad_rows=DROP)
+    assert places_and_rows(decode, values) == {0: (7,), 8: (7,)}
+    assert len(shelf.asked) == 5  # what is not there is not asked for twice
+
+
+def silence(shelf):
+    return lambda request: shelf.hang.wait(20)
+
+
+def dribble(shelf):
+    def say(request):
+        request.send_response(200)
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            while not shelf.hang.wait(0.05):
+                request.wfile.write(b" ")
+                request.wfile.flush()
+
+    return say
+
+
+@pytest.mark.parametrize("way", [silence, dribble])
+def test_a_registry_that_hangs_is_told_in_time(shelf, way):
+    shelf.instead = way(shelf)
+    decode = Decode("avro", OLD, registry=Registry.at(shelf.url, timeout_s=0.3), bad_rows=DROP)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="does not answer.*schema.registry.url"):
+        decode(batch([framed(1, b"\x02")]))
+    assert time.monotonic() - began < 5
+    shelf.hang.set()
+
+
+def says(status, body=b"", **headers):
+    def say(request):
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(body)
+
+    return say
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [says(500), says(401), says(200, b"<html>"), says(200, b"[]"), says(200, b'{"schema": 5}'),
+     says(302, Location="http://127.0.0.1:1/"), says(200, b"[" * 100_000)],
+)  # fmt: skip
+def test_a_registry_that_is_none_is_no_row_s_fault(shelf, instead):
+    shelf.instead = instead
+    decode = Decode("avro", OLD, registry=Registry.at(shelf.url), bad_rows=DROP)
+    with pytest.raises(Unreachable):
+        decode(batch([framed(1, b"\x02")]))
+
+
+def test_a_registry_that_says_too_much_is_not_heard_out(shelf, monkeypatch):
+    monkeypatch.setattr(registry, "ANSWER_SIZE_MAX", 1000)
+    shelf.instead = says(200, b" " * 5000)
+    with pytest.raises(Unreachable, match="more than 1000"):
+        Registry.at(shelf.url).schema(1)
+
+
+def test_a_registry_that_is_not_there_is_told():
+    with pytest.raises(Unreachable, match="127.0.0.1:1 does not answer"):
+        Registry.at("http://127.0.0.1:1", timeout_s=1).schema(1)
+    for url in ("file:///etc/passwd", "127.0.0.1:8081", "http://"):
+        with pytest.raises(ValueError, match="schema.registry.url"):
+            Registry.at(url)
+
+
+def test_json_of_a_registry_loses_its_header(shelf):
+    decode = Decode("json", "a INT", registry=Registry.at(shelf.url), bad_rows=DROP)
+    values = [framed(9, b'{"a":1}'), b'{"a":2}', None, b"\0\0", framed(9, b""), framed(9, b"{}")]
+    assert places_and_rows(decode, values) == {0: (1,), 2: (None,), 5: (None,)}
+    assert not shelf.asked
+
+
+def test_a_schema_may_be_the_subject_s_newest(shelf):
+    shelf.schemas["/subjects/my%20topic-value/versions/latest"] = json.dumps(OLD)
+    shelf.holds(1, OLD)
+    options = {"value_format": "avro", "schema.registry.url": shelf.url,
+               "schema.registry.basic.auth.user.info": "me:secret"}  # fmt: skip
+    decode = decode_of(options, {}, topic="my topic")
+    assert good(decode, framed(1, avro(OLD, {"a": 7}))) == [(7,)]
+    assert {user for _, user in shelf.asked} == {"Basic bWU6c2VjcmV0"}
+    assert decode_of({}, {}) is None
