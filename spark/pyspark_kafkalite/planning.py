@@ -155,8 +155,7 @@ def divided(
     if wanted is None or len(cut) >= wanted or not cut:
         return cut
     places = {TopicPartition(each.topic, each.partition) for each in cut}
-    first, last = topics.earliest(places), topics.latest(places)
-    sizes = topics.record_sizes({place: last[place] - first[place] for place in places})
+    sizes = topics.record_sizes(places)
     weights = [each.span * sizes[TopicPartition(each.topic, each.partition)] for each in cut]
     share = sum(weights) / wanted
     # What is small stays whole, and the others share the tasks that are left.

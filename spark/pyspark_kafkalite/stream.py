@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafkalite import planning
 from pyspark_kafkalite.fetching import DataLoss
-from pyspark_kafkalite.offsets import LATEST, OffsetRange, Offsets, heard, told
+from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets, heard, told
 from pyspark_kafkalite.options import Where, boolean, source_options
 from pyspark_kafkalite.source import RangePartition, read_range, work_of
 from pyspark_kafkalite.topics import Topics
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(LOOK_S)
             self._asked_s = time.monotonic()
             self._notice_anew(topics.ids)
-        found = topics.latest_at_once(self._partitions, PARTITIONS_S)
+        found = topics.at_once(dict.fromkeys(self._partitions, LATEST), PARTITIONS_S)
         if found is None:
             self._asked_s = float("-inf")
             self._partitions = set(topics.partitions(missing_ok=True))
@@ -187,8 +187,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounded(self, begin: Offsets, ends: Offsets, *, unlimited: bool) -> Offsets:
         """The ends within the limits; where it begins, while too little has come."""
         new = set(ends) - set(begin) | {place for place in ends if place.topic in self._anew}
-        starts = {**{place: begin[place] for place in ends.keys() - new},
-                  **(self._topics.earliest(new) if new else {})}  # fmt: skip
+        starts = {place: begin[place] for place in ends.keys() - new} | self._firsts(new)
+        ends = {place: end for place, end in ends.items() if place in starts}
         count = sum(max(0, end - starts[place]) for place, end in ends.items())
         now_s = time.monotonic()
         options = self._options
@@ -202,10 +202,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin
         if count:
             self._batch_s = now_s
-        return planning.limited(starts, ends, options, self._record_sizes(starts, ends, count))
+        return planning.limited(starts, ends, options, self._record_sizes(ends, count))
 
     def _record_sizes(
-        self, starts: Offsets, ends: Offsets, count: int
+        self, ends: Offsets, count: int
     ) -> dict[TopicPartition, float] | None:
         """What a record takes, when there are so many that maxBytesPerTrigger may be met."""
         if not count:
@@ -218,9 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and now_s - self._sized_s < SIZES_S
         ):
             return None
-        first = self._topics.earliest(ends)
-        held = {place: max(0, end - first[place]) for place, end in ends.items()}
-        self._sizes, self._sized_s = self._topics.record_sizes(held), now_s
+        self._sizes, self._sized_s = self._topics.record_sizes(ends), now_s
         return self._sizes
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -238,14 +236,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._topics.partitions(missing_ok=True)  # a crash left a micro-batch to be done again
             self._ids = dict(self._topics.ids)
         new = [place for place in ends if place not in begin or place.topic in self._anew]
-        first = self._topics.earliest(new) if new else {}
-        late = sorted(place for place in new if first[place] > 0 and place.topic not in self._anew)
+        first = self._firsts(new)
+        late = sorted(
+            place for place, at in first.items() if at > 0 and place.topic not in self._anew
+        )
         if late and start != self._initial:
             self._lost(f"{named(late)} are new and do not begin at 0")
         begin = {**begin, **first}
         self._anew.clear()
         ranges: list[OffsetRange] = []
-        for place, until in sorted(ends.items()):
+        for place in sorted(ends.keys() & begin.keys()):
+            until = ends[place]
             if begin[place] > until and place in first:
                 self._lost(f"the log of partition {place.partition} of {place.topic!r} begins at"
                            f" {begin[place]}, and {until} was its end")  # fmt: skip
@@ -255,6 +256,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             RangePartition(each)
             for each in planning.divided(ranges, self._options, self._topics)
         ]
+
+    def _firsts(self, new: Collection[TopicPartition]) -> Offsets:
+        """Where partitions begin that were not read before, without those that are gone."""
+        if not new:
+            return {}
+        found = self._topics.at_once(dict.fromkeys(new, EARLIEST), LAG_S)
+        if found is None:
+            there = self._topics.partitions(missing_ok=True)
+            if gone := sorted(set(new) - set(there)):
+                self._lost(f"{named(gone)} are gone")
+            found = self._topics.earliest(set(new) & set(there))
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition, self._work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from kafkalite.client import offsets as client_offsets
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 RECORD_SIZE_ASSUMED = 1_000.0
 """Bytes, of a broker that does not tell how large its logs are."""
+
+SIZES_S = 2.0
+"""How long it may take to learn how large logs are."""
 
 COMMIT_S = 5.0
 """How long a micro-batch may wait to show others how far it is."""
@@ -97,11 +100,11 @@ class Topics:
         """The end of each, as far as this isolation level sees."""
         return self.at(dict.fromkeys(partitions, LATEST))
 
-    def latest_at_once(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
+    def at_once(
+        self, times: Mapping[TopicPartition, int], timeout_s: float
     ) -> Offsets | None:
-        """The same; None when something is in the way, and in that time did not go."""
-        wanted: dict[tuple[str, int], int] = dict.fromkeys(partitions, LATEST)
+        """As `at`; None when something is in the way, and in that time did not go."""
+        wanted: dict[tuple[str, int], int] = dict(times.items())
         try:
             found = client_offsets.list_offsets(self._cluster, wanted, self._level, timeout_s)
         except KafkaError as fault:
@@ -130,23 +133,32 @@ class Topics:
         except KafkaError as fault:
             log.warning("The offsets of group %r were not committed: %s", group, fault)
 
-    def record_sizes(self, counts: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """About how many bytes a record takes in each log that holds so many."""
+    def record_sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, float]:
+        """About how many bytes a record takes in each log."""
+        held = self._held(partitions)
         try:
-            sizes = self._log_sizes({topic for topic, _ in counts})
+            sizes = self._log_sizes({topic for topic, _ in held})
         except KafkaError as fault:
             log.info("The sizes of logs are not known: %s", fault)
             sizes = {}
         return {
-            place: sizes[place] / count if count and sizes.get(place) else RECORD_SIZE_ASSUMED
-            for place, count in counts.items()
-        }
+            place: sizes[place] / held[place] if held.get(place) and sizes.get(place)
+            else RECORD_SIZE_ASSUMED
+            for place in partitions
+        }  # fmt: skip
+
+    def _held(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """How many offsets each log has; of none, when they are not told at once."""
+        first, last = (
+            self.at_once(dict.fromkeys(partitions, which), SIZES_S) for which in (EARLIEST, LATEST)
+        )
+        return {place: last[place] - first[place] for place in partitions} if first and last else {}
 
     def _log_sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         asked: dict[int, dict[str, list[int]]] = {}
         for topic in topics:
-            for number, partition in self._cluster.topic(topic).partitions.items():
+            for number, partition in self._cluster.topic(topic, SIZES_S).partitions.items():
                 asked.setdefault(partition.leader, {}).setdefault(topic, []).append(number)
         for node_id, there in asked.items():
             if node_id < 0:

@@ -18,7 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.client.consumer import Consumer
-from kafkalite.errors import BY_CODE, CorruptMessage, RequestTimedOut
+from kafkalite.errors import (
+    BY_CODE,
+    CorruptMessage,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
@@ -449,6 +455,37 @@ def test_a_log_that_is_behind_for_a_moment_is_waited_for(quick):
         timer.start()
         assert log.read(0, 60) == list(range(60))
         timer.join()
+
+
+class Forgetful(Gappy):
+    """After the first records its node lags: it does not know the topic, until it is told of it."""
+
+    forgot, forgot_times = False, 0
+
+    def described(self, asked):
+        told = super().described(asked)
+        if self.forgot:
+            self.forgot_times += 1
+            told["topics"][0] |= {"error_code": UnknownTopicOrPartition.code, "partitions": []}
+        return told
+
+    def fetched(self, asked):
+        if self.forgot:
+            self.error_code = NotLeaderOrFollower.code
+        elif asked.body.topics[0].partitions[0].fetch_offset >= 20 and not self.forgot_times:
+            self.forgot = True
+            threading.Timer(0.1, self.remember).start()
+        return super().fetched(asked)
+
+    def remember(self):
+        self.forgot, self.error_code = False, 0
+        self.batches.append(records(*range(20, 60)))
+
+
+def test_the_rest_comes_after_a_node_that_did_not_know_the_topic_for_a_moment(quick):
+    with Forgetful([records(*range(20))]) as log:
+        assert log.read(0, 60, fail_on_data_loss=False) == list(range(60))
+        assert log.forgot_times
 
 
 def test_damage_is_told_with_its_place(quick):

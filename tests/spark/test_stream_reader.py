@@ -235,6 +235,26 @@ def test_a_deleted_topic_fails_the_query_or_is_left_out(broker, topic, reader):
     assert end == {} and ranges(lax, start, end) == []
 
 
+@pytest.mark.parametrize("more", [{}, {"minPartitions": "5"}])
+def test_a_new_topic_may_be_gone_before_its_ranges_are_asked_for(broker, topic, reader, more):
+    late = broker.topic()
+    produce(broker, topic, 3, 2)
+    produce(broker, late, 4)
+    start = {topic: {"0": 0, "1": 0}}
+    strict, going_on = (
+        reader(subscribe=f"{topic},{late}", failOnDataLoss=fails, **more)
+        for fails in ("true", "false")
+    )
+    ends = [latest(each, start) for each in (strict, going_on)]
+    assert ends == [{topic: {"0": 3, "1": 2}, late: {"0": 4}}] * 2
+    delete(broker, late)
+    with pytest.raises(DataLoss, match=f"{late} 0 are gone"):
+        strict.partitions(start, ends[0])
+    found = ranges(going_on, start, ends[1])
+    assert {each[0] for each in found} == {topic}
+    assert sum(end - begin for *_, begin, end in found) == 5
+
+
 def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
     broker, topic, reader, monkeypatch
 ):

@@ -1,0 +1,261 @@
+"""Streams whose topics change under them: however they began, with failOnDataLoss and without."""
+
+import json
+import random
+import time
+import uuid
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from confluent_kafka.admin import NewTopic
+
+from kafkalite import Producer
+from tests.spark.topics import admin, delete, done, grow, trim
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
+
+PATIENCE_S = 120
+BEGUN_MS = 1_700_000_000_000
+PARTITIONS, GROWN = 3, 5
+STRESS_STEPS = 60
+SEED = random.randrange(1 << 32)
+
+
+class Query:
+    """A stream whose micro-batches are kept, and which is started again from its checkpoint."""
+
+    def __init__(self, spark, broker, checkpoint, **options):
+        reader = spark.readStream.format("kafkalite").options(**options)
+        self.frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).load()
+        self.checkpoint = str(checkpoint)
+        self.batches = {}
+        self.running = None
+
+    def start(self):
+        def keep(rows, number):
+            self.batches[number] = [bytes(row.value).decode() for row in rows.collect()]
+
+        writer = self.frame.select("value").writeStream.foreachBatch(keep)
+        self.running = writer.option("checkpointLocation", self.checkpoint).start()
+
+    def stop(self):
+        if self.running is not None:
+            self.running.stop()
+
+    def came(self):
+        return sorted(value for batch in dict(self.batches).values() for value in batch)
+
+    def await_values(self, wanted):
+        """All of these and no others."""
+        until_s = time.monotonic() + PATIENCE_S
+        while len(self.came()) < len(wanted) and time.monotonic() < until_s:
+            assert self.running.exception() is None, self.running.exception()
+            time.sleep(0.02)
+        assert self.came() == sorted(wanted)
+
+    def await_begin(self):
+        """Until its first micro-batch is over, an empty one with what begins late."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not self.batches:
+            assert self.running.exception() is None, self.running.exception()
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def query(spark, broker, tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(Query(spark, broker, tmp_path / "checkpoint", **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def produce(broker, topic, numbers, partitions=range(PARTITIONS)):
+    """A record of each number into each of these partitions, a second between one and the next."""
+    with Producer(broker.bootstrap) as producer:
+        for number in numbers:
+            for partition in partitions:
+                producer.send(topic, f"{partition}-{number}".encode(), partition=partition,
+                              timestamp=BEGUN_MS + number * 1000)  # fmt: skip
+
+
+def wanted(numbers, partitions=range(PARTITIONS)):
+    return {f"{partition}-{number}" for number in numbers for partition in partitions}
+
+
+WAYS = {
+    "assign": lambda topic: json.dumps({topic: [*range(PARTITIONS)]}),
+    "subscribe": lambda topic: topic,
+    "subscribePattern": lambda topic: f"{topic}.*",
+}
+STARTS = {
+    "latest": (lambda topic: {"startingOffsets": "latest"}, set()),
+    "earliest": (lambda topic: {"startingOffsets": "earliest"}, wanted(range(10))),
+    "offsets": (
+        lambda topic: {"startingOffsets": json.dumps({topic: {"0": -2, "1": -1, "2": 4}})},
+        wanted(range(10), [0]) | wanted(range(4, 10), [2]),
+    ),
+    "timestamps": (
+        lambda topic: {
+            "startingOffsetsByTimestamp": json.dumps(
+                {topic: {"0": BEGUN_MS + 2001, "1": BEGUN_MS + 9000, "2": BEGUN_MS}}
+            )
+        },
+        wanted(range(3, 10), [0]) | wanted([9], [1]) | wanted(range(10), [2]),
+    ),
+    "timestamp": (
+        lambda topic: {"startingTimestamp": str(BEGUN_MS + 5000)},
+        wanted(range(5, 10)),
+    ),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, start):
+    topic = broker.topic(partitions=PARTITIONS)
+    where, expected = STARTS[start]
+    options = {way: WAYS[way](topic), "failOnDataLoss": fails, **where(topic)}
+    stream = query(**options)
+    produce(broker, topic, range(10))
+    stream.start()
+    stream.await_begin()
+
+    produce(broker, topic, range(10, 15))
+    expected |= wanted(range(10, 15))
+    stream.await_values(expected)
+
+    stream.stop()
+    produce(broker, topic, range(15, 20))
+    expected |= wanted(range(15, 20))
+    stream.start()
+    stream.await_values(expected)
+
+    grow(broker, topic, GROWN)
+    produce(broker, topic, range(20, 25), range(GROWN))
+    expected |= wanted(range(20, 25), range(PARTITIONS if way == "assign" else GROWN))
+    stream.await_values(expected)
+
+    stream.stop()
+    produce(broker, topic, range(25, 35))
+    trim(broker, topic, {0: 30})
+    stream.start()
+    if fails == "true":
+        with pytest.raises(Exception, match="failOnDataLoss"):
+            stream.running.awaitTermination(PATIENCE_S)
+        assert set(stream.came()) <= expected | wanted(range(25, 35), [1, 2])
+        return
+    expected |= wanted(range(25, 35), [1, 2]) | wanted(range(30, 35), [0])
+    stream.await_values(expected)
+    produce(broker, topic, range(35, 40))
+    expected |= wanted(range(35, 40))
+    stream.await_values(expected)
+
+
+def test_topics_come_go_and_grow_under_a_pattern(broker, query):
+    """What is deleted may have been read or not; what stays comes, and nothing comes twice."""
+    prefix = f"stress-{uuid.uuid4().hex[:8]}"
+    dice = random.Random(SEED)
+    stream = query(subscribePattern=f"{prefix}-.*", failOnDataLoss="false",
+                   startingOffsets="earliest")  # fmt: skip
+    partitions, sent, gone = {}, {}, set()
+
+    def add():
+        topic = f"{prefix}-{len(sent)}"
+        partitions[topic] = dice.randint(1, 4)
+        sent[topic] = 0
+        done(admin(broker).create_topics([NewTopic(topic, partitions[topic])]))
+
+    def remove():
+        if len(partitions) > 1:
+            topic = dice.choice(sorted(partitions))
+            del partitions[topic]
+            gone.add(topic)
+            delete(broker, topic)
+
+    def widen():
+        topic = dice.choice(sorted(partitions))
+        partitions[topic] += dice.randint(1, 3)
+        grow(broker, topic, partitions[topic])
+
+    def write():
+        with Producer(broker.bootstrap) as producer:
+            for topic, count in partitions.items():
+                for _ in range(dice.randint(0, 50)):
+                    producer.send(topic, f"{topic}/{sent[topic]}".encode(),
+                                  partition=dice.randrange(count))  # fmt: skip
+                    sent[topic] += 1
+
+    add()
+    stream.start()
+    stream.await_begin()
+    for _ in range(STRESS_STEPS):
+        if dice.random() < 0.1:
+            stream.stop()
+            stream.start()
+        else:
+            dice.choice([add, remove, widen, write, write, write])()
+        assert stream.running.exception() is None, f"seed {SEED}: {stream.running.exception()}"
+    write()
+    stay = {f"{topic}/{number}" for topic in partitions for number in range(sent[topic])}
+    until_s = time.monotonic() + PATIENCE_S
+    while not stay <= set(stream.came()) and time.monotonic() < until_s:
+        assert stream.running.exception() is None, f"seed {SEED}: {stream.running.exception()}"
+        time.sleep(0.05)
+    came = stream.came()
+    assert stay <= set(came), f"seed {SEED}: {sorted(stay - set(came))[:5]} did not come"
+    assert len(set(came)) == len(came), f"seed {SEED}: something came twice"
+    assert {value.split("/")[0] for value in came} <= gone | partitions.keys()
+
+
+OLD_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+    "spark.sql.shuffle.partitions": "5",
+}
+OLD_CHECKPOINTS = {
+    "2.1": ({"batchWatermarkMs": 0, "batchTimestampMs": BEGUN_MS}, "{}"),
+    "2.4": (
+        {"batchWatermarkMs": 0, "batchTimestampMs": BEGUN_MS, "conf": OLD_SETTINGS},
+        '{"nextBatchWatermarkMs":0}',
+    ),
+}
+
+
+@pytest.mark.parametrize("version", OLD_CHECKPOINTS)
+def test_a_checkpoint_of_an_older_spark_goes_on(broker, query, tmp_path, version):
+    """The layout of Spark's own Kafka source then: what it holds has been read, and is not again.
+
+    One micro-batch is over, and another was begun and is to be done as it was written down.
+    """
+    topic = broker.topic(partitions=PARTITIONS)
+    produce(broker, topic, range(10))
+    about, over = OLD_CHECKPOINTS[version]
+    checkpoint = tmp_path / "checkpoint"
+    first = {topic: {"0": 4, "1": 0, "2": 10}}
+    for name, lines in {
+        "metadata": [json.dumps({"id": str(uuid.uuid4())})],
+        "offsets/0": ["v1", json.dumps(about), json.dumps(first)],
+        "offsets/1": ["v1", json.dumps(about), json.dumps({topic: {"0": 7, "1": 2, "2": 10}})],
+        "commits/0": ["v1", over],
+    }.items():
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("\n".join(lines))
+    stream = query(subscribe=topic, startingOffsets="earliest", includeHeaders="true")
+    stream.start()
+    stream.await_values(wanted(range(4, 10), [0]) | wanted(range(10), [1]))
+    assert sorted(stream.batches[1]) == sorted(
+        wanted(range(4, 7), [0]) | wanted(range(2), [1])
+    )
