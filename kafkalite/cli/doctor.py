@@ -6,6 +6,7 @@ whether it is well, and if not what to do.  A broker may run meanwhile or not.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -358,15 +359,21 @@ def cannot_listen(host: str, port: int) -> str:
 def holder(port: int) -> str:
     """By whom, if it is a process that this user may look at."""
     wanted = {f"socket:[{inode}]" for inode in inodes_listening(port)}
-    for descriptors_of in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            for descriptor in descriptors_of.iterdir():
-                if os.readlink(descriptor) in wanted:
-                    name = (descriptors_of.parent / "comm").read_text().strip()
-                    return f" by {name} (process {descriptors_of.parent.name})"
-        except OSError:
-            continue  # it ended, or is another user's
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            for descriptor in (process / "fd").iterdir():
+                if target(descriptor) in wanted:
+                    name = (process / "comm").read_text().strip()
+                    return f" by {name} (process {process.name})"
     return ""
+
+
+def target(link: Path) -> str:
+    """Where a link points; empty when it is gone, as a descriptor may be that was just listed."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
 
 
 def inodes_listening(port: int) -> Iterator[str]:

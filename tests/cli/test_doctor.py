@@ -52,6 +52,13 @@ def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):
     assert "choose another port with --listen" in said
 
 
+def test_who_holds_a_port_is_found_though_a_descriptor_before_it_is_gone(tmp_path):
+    hole = os.open(tmp_path, os.O_RDONLY)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        os.close(hole)  # whoever lists our descriptors opens one there, and has closed it then
+        assert f"(process {os.getpid()})" in doctor.holder(taken.getsockname()[1])
+
+
 def test_a_port_that_clients_may_be_given_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as given:
         port = given.getsockname()[1]

@@ -129,5 +129,5 @@ def test_it_is_not_waited_for_long_who_does_not_answer(monkeypatch):
     monkeypatch.setattr(serving, "READY_S_MAX", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        assert why_not_ready(dict.fromkeys(range(100), silent.getsockname()))
-        assert time.monotonic() - began < 5
+        assert why_not_ready(dict.fromkeys(range(1000), silent.getsockname()))
+        assert time.monotonic() - began < 30

@@ -82,7 +82,7 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(stage, n
     os.kill(before[node_id]["pid"], signal.SIGKILL)
     # The launcher holds the socket: who comes now waits, and is not refused.
     assert answers(before[node_id]["port"])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     stage.renewed(node_id, before[node_id]["pid"])
     for other_id, node in before.items():
         if other_id != node_id:

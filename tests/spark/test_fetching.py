@@ -510,7 +510,7 @@ def test_a_broker_that_is_not_there_is_told_in_time(served):
     began = time.monotonic()
     with pytest.raises(Exception, match="127.0.0.1:1"):
         read("t", 0, 1, said, timeout_s=0.5)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_a_broker_that_says_nothing_is_told_in_time(quick):

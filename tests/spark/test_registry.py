@@ -118,7 +118,7 @@ def test_a_registry_that_hangs_is_told_in_time(shelf, way):
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer.*schema.registry.url"):
         decode(batch([framed(1, b"\x02")]))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     shelf.hang.set()
 
 

@@ -97,7 +97,7 @@ def fits(cell: str, kind: pa.DataType) -> bool:
     try:
         if pa.types.is_integer(kind):
             least = -1 << (kind.bit_width - 1)
-            return "x" in cell.lower() or least <= int(cell) < -least
+            return "0x" in cell.lower() or least <= int(cell) < -least
         if pa.types.is_floating(kind):
             float(cell)
     except ValueError:
