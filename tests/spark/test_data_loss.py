@@ -29,7 +29,7 @@ class Query:
     def __init__(self, spark, broker, checkpoint, **options):
         reader = spark.readStream.format("kafkalite").options(**options)
         self.frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).load()
-        self.checkpoint = str(checkpoint)
+        self.checkpoint = checkpoint
         self.batches = {}
         self.running = None
 
@@ -38,11 +38,21 @@ class Query:
             self.batches[number] = [bytes(row.value).decode() for row in rows.collect()]
 
         writer = self.frame.select("value").writeStream.foreachBatch(keep)
-        self.running = writer.option("checkpointLocation", self.checkpoint).start()
+        self.running = writer.option("checkpointLocation", str(self.checkpoint)).start()
 
     def stop(self):
         if self.running is not None:
             self.running.stop()
+
+    def rest(self):
+        """Stop when its last micro-batch is over for good, and will not be done again."""
+        commit = self.checkpoint / "commits" / str(max(self.batches))
+        until_s = time.monotonic() + PATIENCE_S
+        while not commit.exists():
+            assert self.running.exception() is None, self.running.exception()
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        self.stop()
 
     def came(self):
         return sorted(value for batch in dict(self.batches).values() for value in batch)
@@ -134,7 +144,7 @@ def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, sta
     expected |= wanted(range(10, 15))
     stream.await_values(expected)
 
-    stream.stop()
+    stream.rest()
     produce(broker, topic, range(15, 20))
     expected |= wanted(range(15, 20))
     stream.start()
@@ -145,7 +155,7 @@ def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, sta
     expected |= wanted(range(20, 25), range(PARTITIONS if way == "assign" else GROWN))
     stream.await_values(expected)
 
-    stream.stop()
+    stream.rest()
     produce(broker, topic, range(25, 35))
     trim(broker, topic, {0: 30})
     stream.start()
