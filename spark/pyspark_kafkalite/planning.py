@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kafkalite.client.topology import TopicPartition
 from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets
 from pyspark_kafkalite.options import SourceOptions, Where, source_options
-from pyspark_kafkalite.topics import Topics
+from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
 
 Sizes = Mapping[TopicPartition, float]
 """About how many bytes a record takes."""
@@ -155,7 +155,7 @@ def divided(
     if wanted is None or len(cut) >= wanted or not cut:
         return cut
     places = {TopicPartition(each.topic, each.partition) for each in cut}
-    sizes = topics.record_sizes(places)
+    sizes = topics.record_sizes(places) or dict.fromkeys(places, RECORD_SIZE_ASSUMED)
     weights = [each.span * sizes[TopicPartition(each.topic, each.partition)] for each in cut]
     share = sum(weights) / wanted
     # What is small stays whole, and the others share the tasks that are left.

@@ -34,7 +34,7 @@ from pyspark_kafkalite.fetching import DataLoss
 from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets, heard, told
 from pyspark_kafkalite.options import Where, boolean, source_options
 from pyspark_kafkalite.source import RangePartition, read_range, work_of
-from pyspark_kafkalite.topics import Topics
+from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,8 +218,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and now_s - self._sized_s < SIZES_S
         ):
             return None
-        self._sizes, self._sized_s = self._topics.record_sizes(ends), now_s
-        return self._sizes
+        found = self._topics.record_sizes(ends)
+        if found is None:
+            return {place: self._sizes.get(place, RECORD_SIZE_ASSUMED) for place in ends}
+        self._sizes, self._sized_s = found, now_s
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return told(self._ends) if self._ends else None

@@ -133,26 +133,26 @@ class Topics:
         except KafkaError as fault:
             log.warning("The offsets of group %r were not committed: %s", group, fault)
 
-    def record_sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, float]:
-        """About how many bytes a record takes in each log."""
-        held = self._held(partitions)
-        try:
-            sizes = self._log_sizes({topic for topic, _ in held})
-        except KafkaError as fault:
-            log.info("The sizes of logs are not known: %s", fault)
-            sizes = {}
-        return {
-            place: sizes[place] / held[place] if held.get(place) and sizes.get(place)
-            else RECORD_SIZE_ASSUMED
-            for place in partitions
-        }  # fmt: skip
-
-    def _held(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """How many offsets each log has; of none, when they are not told at once."""
+    def record_sizes(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, float] | None:
+        """About how many bytes a record takes in each log; None while one does not answer."""
         first, last = (
             self.at_once(dict.fromkeys(partitions, which), SIZES_S) for which in (EARLIEST, LATEST)
         )
-        return {place: last[place] - first[place] for place in partitions} if first and last else {}
+        if first is None or last is None:
+            return None
+        try:
+            sizes = self._log_sizes({topic for topic, _ in partitions})
+        except KafkaError as fault:
+            log.info("The sizes of logs are not known: %s", fault)
+            sizes = {}
+        found = dict.fromkeys(partitions, RECORD_SIZE_ASSUMED)
+        for place in partitions:
+            count = last[place] - first[place]
+            if count and sizes.get(place):
+                found[place] = sizes[place] / count
+        return found
 
     def _log_sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
