@@ -9,6 +9,7 @@ which one node can only keep once.
         Producer({"bootstrap.servers": kafka.bootstrap})
 
     python tools/apache_kafka.py run [--ready-file FILE] [-o key=value ...]
+    python tools/apache_kafka.py fetch
     python tools/apache_kafka.py dump --print-data-log 00000000000000000000.log
 
 It promises to end what it started: on leaving the `with`, on SIGTERM, and when its parent dies.
@@ -320,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = verbs.add_parser("run", help="run one broker until interrupted")
     run.add_argument("--ready-file", type=Path, help="hold the bootstrap address while it answers")
     run.add_argument("-o", dest="properties", action="append", default=[], metavar="KEY=VALUE")
+    verbs.add_parser("fetch", help="have all the jars, of the broker and of the tools")
     verbs.add_parser("dump", help="DumpLogSegments: every argument after it is the tool's")
     asked, rest = parser.parse_known_args(arguments)
     if asked.verb == "dump":
@@ -327,6 +329,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if rest:
         parser.error(f"unknown arguments: {' '.join(rest)}")
+    if asked.verb == "fetch":
+        for artifact in (BROKER, TOOLS, TOOLS_CORE):
+            print(classpath(artifact, managed=[TOOLS_API]))
+        return 0
     return _run(asked.ready_file, dict(pair.split("=", 1) for pair in asked.properties))
 
 
