@@ -11,7 +11,8 @@ The job's exit code is the command's.  Ctrl-C ends the job with 130 and without 
 streams go on from their checkpoints next time.
 
 Left out: cluster mode, in which the driver itself runs in the cluster; spark-submit does it for
-Java and Scala alone, but for YARN and Kubernetes.
+Java and Scala alone, but for YARN and Kubernetes.  And to silence PySpark's own worker processes,
+one of which may tell of a broken pipe when the driver ends amid its work.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from kafkalite.testing import Broker
 
 @pytest.fixture(scope="session", params=[0, 2], ids=["one process", "workers"])
 def served(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker that is one process, or has two workers."""
-    with Broker(workers=request.param) as broker:
+    """A broker that is one process, or has two workers, and keeps records of 1970."""
+    with Broker(workers=request.param, config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 

@@ -38,8 +38,8 @@ from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
-CONFIG = {"group.min.session.timeout.ms": "500"}
-"""So that a member that was killed is soon missed."""
+CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
+"""So that a member that was killed is soon missed, and records of 1970 are kept."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ

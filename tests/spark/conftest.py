@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker whose topics are made when they are first written to."""
-    with Broker() as broker:
+    """A broker whose topics are made when they are first written to, and keep records of 1970."""
+    with Broker(config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 

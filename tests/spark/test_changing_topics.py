@@ -12,11 +12,11 @@ pytest.importorskip("pyspark")
 from confluent_kafka.admin import NewTopic
 
 from kafkalite import Producer
+from tests.spark.queries import PATIENCE_S, await_sources
 from tests.spark.topics import admin, delete, done, grow, trim
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
-PATIENCE_S = 120
 BEGUN_MS = 1_700_000_000_000
 PARTITIONS, GROWN = 3, 5
 STRESS_STEPS = 60
@@ -39,6 +39,7 @@ class Query:
 
         writer = self.frame.select("value").writeStream.foreachBatch(keep)
         self.running = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        await_sources(self.running)
 
     def stop(self):
         if self.running is not None:

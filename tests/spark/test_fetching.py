@@ -42,7 +42,7 @@ EVERY = tuple(TYPES)
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["one process", "workers"])
 def served(request):
-    with Broker(workers=request.param) as broker:
+    with Broker(workers=request.param, config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 

@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from kafkalite import Producer
+from tests.spark.queries import PATIENCE_S, await_sources
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120
 RESTARTS, KILLS = 100, 15
 SEED = random.randrange(1 << 32)
 
@@ -74,6 +74,8 @@ def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_pa
     with Source(broker.bootstrap, topic, 0.05) as source:
         for _ in range(RESTARTS):
             query = started()
+            if dice.random() < 0.8:
+                await_sources(query)
             time.sleep(dice.uniform(0, 1.2))
             query.stop()
             assert query.exception() is None, f"seed {SEED}: {query.exception()}"

@@ -24,7 +24,7 @@ from tests.spark.topics import delete, grow, trim
 
 @pytest.fixture(scope="module")
 def broker():
-    with Broker() as broker:
+    with Broker(config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 
