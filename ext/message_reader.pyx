@@ -127,6 +127,7 @@ cdef class RowBuilder:
     ) except -100:
         cdef const uint8_t* end = at + size
         cdef int64_t previous = -1
+        cdef int64_t last = batch.last_offset - batch.base_offset
         cdef int32_t _
         cdef Record record
         cdef Message row
@@ -134,7 +135,7 @@ cdef class RowBuilder:
             return INVALID_RECORD
         for _ in range(batch.count):
             at = take_record(at, end, &record)
-            if at == NULL or record.offset_delta <= previous:
+            if at == NULL or not previous < record.offset_delta <= last:
                 return INVALID_RECORD
             previous = record.offset_delta
             if batch.base_offset + previous < first_offset:
@@ -149,9 +150,7 @@ cdef class RowBuilder:
             row.value = bytes_of(&record.value)
             row.named = headers_of(&record, at) if record.header_count else ()
             self.rows.append(row)
-        if at != end or previous > batch.last_offset - batch.base_offset:
-            return INVALID_RECORD
-        return NONE
+        return NONE if at == end else INVALID_RECORD
 
     cdef int append_batch(
         self, const Batch* batch, const uint8_t* at, Py_ssize_t size, int64_t first_offset

@@ -295,12 +295,13 @@ cdef int append_records(
     # Copies on the stack, which no byte that is written can change.
     cdef Fields key = columns.key, value = columns.value
     cdef int64_t previous = -1
+    cdef int64_t last = batch.last_offset - batch.base_offset
     cdef int32_t _
     cdef int code = NONE
     cdef Record record
     for _ in range(batch.count):
         at = take_record(at, end, &record)
-        if at == NULL or record.offset_delta <= previous:
+        if at == NULL or not previous < record.offset_delta <= last:
             code = INVALID_RECORD
             break
         previous = record.offset_delta
@@ -324,7 +325,7 @@ cdef int append_records(
             break
         row += 1
     columns.key, columns.value = key, value
-    if code == NONE and (at != end or previous > batch.last_offset - batch.base_offset):
+    if code == NONE and at != end:
         code = INVALID_RECORD
     if code == NONE:
         end_rows(columns, batch, row)
