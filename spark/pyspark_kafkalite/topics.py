@@ -27,7 +27,7 @@ T = TypeVar("T")
 RECORD_SIZE_ASSUMED = 1_000.0
 """Bytes, of a broker that does not tell how large its logs are."""
 
-SIZES_S = 2.0
+ANSWER_S = 2.0
 """How long it may take to learn how large logs are."""
 
 COMMIT_S = 5.0
@@ -138,7 +138,7 @@ class Topics:
     ) -> dict[TopicPartition, float] | None:
         """About how many bytes a record takes in each log; None while one does not answer."""
         first, last = (
-            self.at_once(dict.fromkeys(partitions, which), SIZES_S) for which in (EARLIEST, LATEST)
+            self.at_once(dict.fromkeys(partitions, which), ANSWER_S) for which in (EARLIEST, LATEST)
         )
         if first is None or last is None:
             return None
@@ -158,7 +158,7 @@ class Topics:
         found: dict[TopicPartition, int] = {}
         asked: dict[int, dict[str, list[int]]] = {}
         for topic in topics:
-            for number, partition in self._cluster.topic(topic, SIZES_S).partitions.items():
+            for number, partition in self._cluster.topic(topic, ANSWER_S).partitions.items():
                 asked.setdefault(partition.leader, {}).setdefault(topic, []).append(number)
         for node_id, there in asked.items():
             if node_id < 0:
