@@ -2,8 +2,8 @@
 
 The child runs `supervisor.run(birth)` or `worker.run(birth)`.  By then it is a process that holds
 nothing of the launcher's but what stands here: its descriptors are the listener, the orders, the
-data directory's lock and the log file; SIGINT and SIGHUP are ignored; SIGTERM is still the
-system's, until the node's loop hears it (loop.py).  It dies with its launcher.
+data directory's lock, the run directory and the log file; SIGINT and SIGHUP are ignored; SIGTERM is
+still the system's, until the node's loop hears it (loop.py).  It dies with its launcher.
 
 `run` returns its exit code when it was told to end and has closed cleanly.  A Refusal that leaves
 it is the launcher's to say (child.py).

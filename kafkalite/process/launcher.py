@@ -54,7 +54,7 @@ from kafkalite.process.options import (
 from kafkalite.process.orders import Orders
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
-from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.sides import Sides, Wanted, wanted_sides
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
@@ -209,7 +209,7 @@ class Launcher:
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
-        self.run_directory = run_directory(self.directory.cluster_id, self.data)
+        self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
         hear_signals(
             self.reactor, self.heard, *ENDING, signal.SIGUSR2, at_once=self.signalled_at_once
         )
@@ -236,7 +236,7 @@ class Launcher:
         while any(node.runs for node in self.nodes.values()):
             self.reactor.tick()
         self.announcement.withdraw()
-        remove_run_directory(self.run_directory)
+        self.run_directory.remove()
 
     def signalled_at_once(self, number: int) -> None:
         """Counted before the loop comes to it: an exec must not lose it."""
@@ -348,7 +348,7 @@ class Launcher:
     def bear_among(self, node: NodeProcess) -> None:
         """Start a node's process, with all it is given; OSError when that cannot be."""
         assert node.listener is not None
-        kept = [self.directory.descriptor]
+        kept = [self.directory.descriptor, self.run_directory.descriptor]
         orders: socket.socket | None = None
         if node.node_id == SUPERVISOR_ID:
             orders = self.orders.open()
@@ -361,7 +361,7 @@ class Launcher:
             settings=self.settings,
             data=self.data,
             cluster_id=self.directory.cluster_id,
-            run_directory=self.run_directory,
+            run_directory=self.run_directory.path,
             nodes={
                 other_id: self.address_of(other)
                 for other_id, other in sorted(self.nodes.items())

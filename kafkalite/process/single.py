@@ -33,7 +33,7 @@ from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
-from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.sides import Sides, Wanted
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
@@ -71,7 +71,7 @@ class Single:
         """The listener, once the node is to close for a restart."""
         self.is_ready = False
         self.signals = 0
-        self.run_directory: Path | None = None
+        self.run_directory: RunDirectory | None = None
 
     def run(self, until: int | None = None) -> int:
         """Open, serve and end; see the module."""
@@ -109,7 +109,7 @@ class Single:
             self.sides.close()
             self.announcement.withdraw()
             if self.run_directory is not None:
-                remove_run_directory(self.run_directory)
+                self.run_directory.remove()
         return 0
 
     def begin(self) -> socket.socket:
@@ -153,12 +153,12 @@ class Single:
         """Keep the node's page where an exporter looks for it, and meet programs of this host
         there; without a run directory it serves as well."""
         try:
-            self.run_directory = run_directory(self.directory.cluster_id, self.data)
+            self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
         except Refusal as refusal:
             log.warning("no metrics, and TCP only: %s", refusal)
         else:
-            node.serve_locally(self.run_directory)
-            keep_page(node, self.run_directory)
+            node.serve_locally(self.run_directory.path)
+            keep_page(node, self.run_directory.path)
         self.sides.start()
 
     def close(self, node: Node) -> None:

@@ -30,6 +30,8 @@ NODE_ID_MAX = 2**31 - 1
 SOCKET_PATH_SIZE_MAX = 107
 CLUSTER_LETTERS_MAX = 22
 PLACE_LETTERS = 12
+NAME = re.compile(rf"[A-Za-z0-9_-]{{0,{CLUSTER_LETTERS_MAX}}}-[0-9a-f]{{{PLACE_LETTERS}}}")
+"""What every run directory is called."""
 
 
 def name_of(cluster_id: str, data: Path) -> str:

@@ -23,7 +23,7 @@ from kafkalite.cli import main, node
 from kafkalite.clock import SystemClock
 from kafkalite.errors import InvalidRequest
 from kafkalite.process.ready import STATUS_FILE
-from kafkalite.process.run_directory import remove_run_directory, run_directory
+from kafkalite.process.run_directory import RunDirectory
 from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
 from kafkalite.storage.layout import LOCK
 from kafkalite.testing import Broker
@@ -156,11 +156,11 @@ def say_ready(directory: Path, pid: int) -> dict:
 
 @pytest.fixture
 def supervisor(directory) -> Iterator[Supervisor]:
-    meeting = run_directory(CLUSTER_ID, directory)
-    supervisor = Supervisor(meeting / BUS)
+    meeting = RunDirectory(CLUSTER_ID, directory)
+    supervisor = Supervisor(meeting.path / BUS)
     yield supervisor
     supervisor.end()
-    remove_run_directory(meeting)
+    meeting.remove()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Where a broker's processes meet: whose it is, who may come in, and how it is found again."""
 
+import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -11,7 +13,8 @@ import pytest
 
 from kafkalite.errors import Refusal
 from kafkalite.process import run_directory as module
-from kafkalite.process.run_directory import bus_path, remove_run_directory, run_directory
+from kafkalite.process.run_directory import RunDirectory, bus_path, remove_whole
+from kafkalite.testing import Broker
 from kafkalite.transport import run_directory as naming
 from kafkalite.transport.run_directory import (
     BUS,
@@ -20,6 +23,7 @@ from kafkalite.transport.run_directory import (
     local_sockets,
     place_of_user,
 )
+from tests.process.waiting import is_gone, until
 
 CLUSTER = "pT3mGvYJQ3m2aV0hD1kq9Q"
 
@@ -40,6 +44,22 @@ def data(tmp_path):
     path = tmp_path / "data"
     path.mkdir()
     return path
+
+
+HELD = []
+
+
+@pytest.fixture(autouse=True)
+def let_go():
+    """What a test has made is held until its end."""
+    yield
+    while HELD:
+        os.close(HELD.pop().descriptor)
+
+
+def run_directory(cluster_id, data):
+    HELD.append(RunDirectory(cluster_id, data))
+    return HELD[-1].path
 
 
 def mode(path):
@@ -105,7 +125,7 @@ def test_the_path_of_the_socket_can_be_bound(data, monkeypatch):
             path = run_directory("y" * 22, data)
             with socket.socket(socket.AF_UNIX) as bound:
                 bound.bind(str(path / BUS))
-            remove_run_directory(path)
+            remove_whole(path)
             assert not path.exists()
             places.append(path.is_relative_to(runtime))
     assert places == sorted(places, reverse=True)
@@ -134,7 +154,7 @@ def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
     path = run_directory(CLUSTER, data)
     assert str(path.parent) == f"/tmp/kafkalite-{os.geteuid()}"
     assert mode(path.parent) == 0o700
-    remove_run_directory(path)
+    remove_whole(path)
 
 
 # Somebody was there before.
@@ -222,7 +242,7 @@ def test_it_is_found_where_the_broker_had_no_runtime_directory(shallow, data, mo
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(shallow))
         assert local_sockets(CLUSTER, 1) == [found]
     finally:
-        remove_run_directory(path)
+        remove_whole(path)
 
 
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
@@ -284,8 +304,8 @@ def test_it_goes_with_its_sockets_and_leaves_others_alone(runtime, data, tmp_pat
     paths = [run_directory(CLUSTER, each) for each in (data, other)]
     for path in paths:
         (path / BUS).touch()
-    remove_run_directory(paths[0])
-    remove_run_directory(paths[0])
+    remove_whole(paths[0])
+    remove_whole(paths[0])
     assert (paths[0].exists(), (paths[1] / BUS).exists()) == (False, True)
 
 
@@ -296,12 +316,140 @@ def test_what_a_link_leads_to_is_not_removed(runtime, data, tmp_path):
     path = run_directory(CLUSTER, data)
     path.rmdir()
     path.symlink_to(elsewhere)
-    remove_run_directory(path)
+    remove_whole(path)
     assert (elsewhere / "kept").exists()
 
 
 def test_what_is_deeper_than_a_socket_is_not_removed(runtime, data):
     path = run_directory(CLUSTER, data)
     (path / "deeper").mkdir()
-    remove_run_directory(path)
+    remove_whole(path)
     assert (path / "deeper").is_dir()
+
+
+# What killed brokers left goes when another starts.
+
+
+def left(path):
+    """As if its broker had been killed."""
+    for held in [held for held in HELD if held.path == path]:
+        os.close(held.descriptor)
+        HELD.remove(held)
+    return path
+
+
+@pytest.fixture
+def others(tmp_path):
+    """Data directories of other brokers."""
+    paths = [tmp_path / name for name in ("first", "second")]
+    for path in paths:
+        path.mkdir()
+    return paths
+
+
+def test_what_nobody_holds_goes_when_another_broker_starts(runtime, data, others):
+    dead, alive = (run_directory(CLUSTER, each) for each in others)
+    for path in (dead, alive):
+        (path / BUS).touch()
+    left(dead)
+    ours = run_directory(CLUSTER, data)
+    assert sorted(runtime.joinpath("kafkalite").iterdir()) == sorted([alive, ours])
+    assert (alive / BUS).exists()
+
+
+def test_one_that_a_node_holds_outlives_its_launcher(runtime, data, others):
+    path = run_directory(CLUSTER, others[0])
+    nodes = os.dup(HELD[0].descriptor)
+    left(path)
+    run_directory(CLUSTER, data)
+    assert path.exists()
+    os.close(nodes)
+    run_directory(CLUSTER, data)
+    assert not path.exists()
+
+
+def test_what_is_no_run_directory_of_ours_stays(runtime, data, others):
+    dead = left(run_directory(CLUSTER, others[0]))
+    place = dead.parent
+    letters = dead.name[-12:]
+    stay = [place / "tools", place / f"tools-{letters}-2", place / f"{letters}", place / "x-y"]
+    for path in stay:
+        path.mkdir(mode=0o700)
+    (place / f"file-{letters}").touch(0o600)
+    open_to_all = place / f"open-{letters}"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
+    (place / f"link-{letters}").symlink_to(stay[0])
+    (stay[0] / "kept").touch()
+    (dead / BUS).touch()
+    (dead / "deeper").mkdir()
+    ours = run_directory(CLUSTER, data)
+    assert {*place.iterdir()} == {
+        *stay, ours, dead, open_to_all, place / f"file-{letters}", place / f"link-{letters}",
+    }  # fmt: skip
+    assert (stay[0] / "kept").exists() and (dead / "deeper").is_dir()
+
+
+@pytest.mark.parametrize("moment", ["made", "opened", "locked"])
+def test_one_that_is_taken_for_left_while_its_broker_starts_is_made_again(
+    runtime, data, others, monkeypatch, moment
+):
+    """Another broker starts between any two steps of ours."""
+    owner, name = {
+        "made": (module, "opened"),
+        "opened": (module.fcntl, "flock"),
+        "locked": (module, "file_of"),
+    }[moment]
+    real = getattr(owner, name)
+    path = run_directory(CLUSTER, data)
+    left(path)
+
+    def interrupted(*words):
+        monkeypatch.setattr(owner, name, real)
+        if moment == "locked":
+            remove_whole(path)  # it had the lock before us
+        else:
+            module.remove_left(path.parent)
+        assert not path.exists()
+        return real(*words)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    assert run_directory(CLUSTER, data) == path
+    assert path.exists()
+    module.remove_left(path.parent)
+    assert path.exists()
+
+
+def test_a_file_system_without_locks_is_refused(runtime, data, monkeypatch):
+    def refuse(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    with pytest.raises(Refusal, match="cannot lock .*: No locks available; name a directory"):
+        run_directory(CLUSTER, data)
+
+
+def held_by(pid):
+    """The run directory that a process has open."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed just now
+            found.add(descriptor.readlink())
+    (path,) = [path for path in found if module.NAME.fullmatch(path.name)]
+    return path
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_killed_brokers_is_gone_once_the_next_has_started(shallow, workers):
+    with Broker(workers=workers) as killed, Broker(workers=workers) as living:
+        names = {*shallow.joinpath("kafkalite").iterdir()}
+        assert len(names) == 2
+        pids = [node["pid"] for node in killed.nodes]
+        assert names == {held_by(pid) for pid in pids} | {held_by(living.pid)}
+        killed.kill()
+        until(lambda: all(map(is_gone, pids)))
+        with Broker():
+            now = {*shallow.joinpath("kafkalite").iterdir()}
+        assert len(now) == 2 and len(now & names) == 1
+        living.restart()
+        assert {*shallow.joinpath("kafkalite").iterdir()} == now & names
