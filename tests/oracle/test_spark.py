@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from benchmarks.spark import jars
 from pyspark_kafkalite import read, session
 from pyspark_kafkalite.java import NoJava
+from tests.spark.settling import settings_in
 from tools.apache_kafka import ApacheKafka, Unavailable
 
 pytestmark = pytest.mark.oracle
@@ -41,13 +42,7 @@ def kafka(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.local.dir": directory / "blocks",
-        "spark.sql.warehouse.dir": directory / "warehouse",
-    }
+    settings = settings_in(tmp_path_factory.mktemp("spark"))
     try:
         started = session("oracle", "local[2]", **{"spark.jars": jars(), **settings})
     except (NoJava, Unavailable) as missing:

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from kafkalite.testing import Broker
+from tests.spark.settling import settings_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,13 +49,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark_kafkalite.session import session
 
     directory = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.local.dir": directory / "blocks",
-        "spark.sql.warehouse.dir": directory / "warehouse",
+    settings = settings_in(directory) | {
         "spark.sql.streaming.checkpointLocation": directory / "checkpoints",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory / 'derby'}",
     }
     with mock.patch.dict(os.environ):  # Spark keeps what it was started with
         # Tests' own functions and classes are found by Spark's workers under their names.

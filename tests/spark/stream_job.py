@@ -1,6 +1,6 @@
 """A job that is killed: a topic into Parquet files, for as long as it lives.
 
-    python -m tests.spark.stream_job BOOTSTRAP TOPIC DIRECTORY
+    python -m tests.spark.stream_job BOOTSTRAP TOPIC DIRECTORY SOCKETS
 
 Says a line when its query runs.
 """
@@ -9,16 +9,12 @@ import sys
 from pathlib import Path
 
 from pyspark_kafkalite import session
+from tests.spark.settling import settings_in
 
 
-def main(bootstrap: str, topic: str, directory: str) -> None:
+def main(bootstrap: str, topic: str, directory: str, sockets: str) -> None:
     place = Path(directory)
-    spark = session(
-        "stream job",
-        "local[2]",
-        driver_memory="1g",
-        **{"spark.ui.enabled": "false", "spark.local.dir": place / "blocks"},
-    )
+    spark = session("stream job", "local[2]", **settings_in(place / "spark", sockets))
     records = (
         spark.readStream.format("kafkalite")
         .option("kafka.bootstrap.servers", bootstrap)

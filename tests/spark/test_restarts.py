@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -85,7 +86,14 @@ def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_pa
     assert numbers_in(spark, out) == list(range(source.count)), f"seed {SEED}"
 
 
-def test_killed_drivers_lose_nothing(spark, broker, tmp_path):
+@pytest.fixture
+def sockets():
+    """A directory with a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield directory
+
+
+def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
     topic = broker.topic(partitions=3)
     dice = random.Random(SEED)
     paths = [str(ROOT / "spark"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -94,7 +102,7 @@ def test_killed_drivers_lose_nothing(spark, broker, tmp_path):
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_ENV_LOADED"):
         environment.pop(name, None)
     command = [sys.executable, "-m", "tests.spark.stream_job", broker.bootstrap, topic,
-               str(tmp_path)]  # fmt: skip
+               str(tmp_path), sockets]  # fmt: skip
     out = tmp_path / "out"
 
     def job(log):

@@ -1,0 +1,20 @@
+"""Where a test's Spark session leaves its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def settings_in(directory: Path, sockets: str = "/tmp") -> dict[str, str | Path]:
+    """The configuration of a small session whose files all lie in this directory, so that nothing
+    stays of one that is killed; its sockets in another, whose path is short."""
+    directory.mkdir(parents=True, exist_ok=True)
+    places = {"derby.system.home": directory / "derby", "java.io.tmpdir": directory}
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": directory / "blocks",
+        "spark.sql.warehouse.dir": directory / "warehouse",
+        "spark.driver.extraJavaOptions": " ".join(f"-D{key}={at}" for key, at in places.items()),
+        "spark.python.unix.domain.socket.dir": sockets,
+    }
