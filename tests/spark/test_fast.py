@@ -174,6 +174,7 @@ def test_a_batch_in_spark(spark, broker, flights):
 
 
 @pytest.mark.spark_session
+@pytest.mark.spark
 def test_the_columns_of_a_record_in_spark(spark, broker, flights):
     frame = read(spark, flights, bootstrap=broker.bootstrap)
     whole = spark.read.format("kafkalite").options(

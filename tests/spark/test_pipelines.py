@@ -106,6 +106,7 @@ def test_the_readmes_example_runs_as_written(spark, broker, flights, capsys):
     assert sorted(carriers) == sorted({key for key, _ in flights})
 
 
+@pytest.mark.spark
 def test_each_window_is_told_once_with_all_its_flights(spark, broker, flights, tmp_path):
     topic = produced(broker, flights)
     to = broker.topic()
@@ -175,6 +176,7 @@ def test_every_line_is_archived_once_where_it_belongs(spark, broker, flights, tm
             assert row.origin == json.loads(row.line)["origin"]
 
 
+@pytest.mark.spark
 def test_files_roll_by_lines_and_by_rounds(spark, broker, flights, tmp_path):
     topic = produced(broker, flights[:2_000])
     lines = archive.lines(spark, broker.bootstrap, topic, 1, "100k", "1m")

@@ -257,6 +257,7 @@ def test_a_checkpoint_holds_offsets_as_sparks_kafka_source_writes_them(
     assert json.loads(last) == {topic: {"0": 0, "1": 0, "2": 4}}
 
 
+@pytest.mark.spark
 def test_a_group_and_a_listener_see_how_far_a_stream_is(
     spark, broker, topic, frame, collected
 ):
@@ -309,6 +310,7 @@ def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(
         query.awaitTermination(PATIENCE_S)
 
 
+@pytest.mark.spark
 def test_a_query_joined_with_itself_reads_each_record_for_both(
     spark, broker, topic, frame, collected
 ):
