@@ -22,8 +22,10 @@ def produce(
     partition: int = 0,
     **config: Any,
 ) -> None:
-    """Write these values, in this order, and wait until they are there."""
+    """Write these values, in this order and in as few batches as they fit in, and wait until they
+    are there."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
+    settings.setdefault("linger.ms", 60_000)  # the flush does not wait for it
     faults: list[Any] = []
 
     def delivered(fault: Any, _: Any) -> None:

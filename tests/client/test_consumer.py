@@ -72,7 +72,7 @@ def test_a_message_says_all_that_was_sent(served, native):
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_records_are_read(served, native, codec):
     topic = served.topic()
-    produce(served.bootstrap, topic, numbered(2000), compression_type=codec, linger_ms=50)
+    produce(served.bootstrap, topic, numbered(2000), compression_type=codec)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         assert [message.value for message in take(consumer, 2000)] == numbered(2000)
 

@@ -56,7 +56,7 @@ def test_batches_hold_every_record_once_and_in_order(served, native):
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_columns_of_compressed_records_are_the_same(served, native, codec):
     topic = served.topic()
-    produce(served.bootstrap, topic, numbered(3000), compression_type=codec, linger_ms=50)
+    produce(served.bootstrap, topic, numbered(3000), compression_type=codec)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         assert gathered(consumer, 3000)["value"].to_pylist() == numbered(3000)
 
@@ -75,7 +75,7 @@ def test_only_the_columns_that_are_asked_for_come_in_that_order(served, native, 
 def test_small_batches_are_cut_where_producers_cut_theirs(served, native):
     topic = served.topic()
     for first in range(0, 100, 10):
-        produce(served.bootstrap, topic, numbered(10, first), linger_ms=50)
+        produce(served.bootstrap, topic, numbered(10, first))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         sizes = []
         for batch in consumer.batches(max_bytes=1, timeout=PATIENCE_S):
@@ -88,7 +88,7 @@ def test_small_batches_are_cut_where_producers_cut_theirs(served, native):
 def test_the_position_is_behind_the_batches_that_were_given(served, native):
     topic = served.topic()
     for first in range(0, 100, 10):
-        produce(served.bootstrap, topic, numbered(10, first), linger_ms=50)
+        produce(served.bootstrap, topic, numbered(10, first))
     place = (topic, 0)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         first = next(consumer.batches(max_bytes=1))

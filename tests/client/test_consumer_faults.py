@@ -180,7 +180,7 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
     })  # fmt: skip
     row = os.urandom(1000)
     count = 5 * SEGMENT_SIZE // 1000
-    produce(alone.bootstrap, topic, [row] * count, linger_ms=20)
+    produce(alone.bootstrap, topic, [row] * count)
     place = (topic, 0)
     with Consumer(
         alone.bootstrap, topics=[topic], native=native, auto_offset_reset=reset
@@ -213,7 +213,7 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
 def test_a_damaged_batch_is_told_again_and_again_until_it_is_passed_over(served, native):
     topic = served.topic()
     for first in range(0, 15, 5):
-        produce(served.bootstrap, topic, numbered(5, first), linger_ms=50)
+        produce(served.bootstrap, topic, numbered(5, first))
     (segment,) = served.data.rglob(f"{topic}-0/*.log")
     content = bytearray(segment.read_bytes().rstrip(b"\0"))
     second = 12 + int.from_bytes(content[8:12], "big")

@@ -1,8 +1,10 @@
 """The compiled intake gathers what its twin in plain Python reads, whatever the frames."""
 
+from collections import Counter, deque
+
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import records
@@ -95,6 +97,7 @@ def wired():
 
 
 @settings(max_examples=300, deadline=None)
+@example(messages=[[b"", b""], [b"", b"", b"", b"", b"0"]], partitions=1, batch_size=1)
 @given(messages=MESSAGES, partitions=st.integers(1, 4), batch_size=st.sampled_from([1, 200, 4096]))
 def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, batch_size):
     codes, batches = wired.gather(messages, partitions, batch_size)
@@ -112,12 +115,17 @@ def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, ba
     found = {partition: [] for partition in range(partitions)}
     for batch in batches:
         found[batch.partition] += decoded(batch, batch_size)
-    for partition in range(partitions):
-        known = set(map(repr, placed[partition]))
-        others = [record for record in found[partition] if repr(record) not in known]
-        assert [record for record in found[partition] if record not in others] == placed[partition]
-        assert all(record in keyless for record in others)
-    assert sum(map(len, found.values())) == len(keyless) + sum(map(len, placed.values()))
+    # A record without a partition may look like one that names it.
+    rest = Counter()
+    for partition, records_found in found.items():
+        awaited = deque(placed[partition])
+        for record in records_found:
+            if awaited and record == awaited[0]:
+                awaited.popleft()
+            else:
+                rest[repr(record)] += 1
+        assert not awaited
+    assert rest == Counter(map(repr, keyless))
 
 
 def decoded(batch, batch_size):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.process.ready import is_locked, running
+from kafkalite.process.run_directory import remembered_by
 from tests.process.staging import answers, descriptors, is_refused
 from tests.process.waiting import WAIT_S_MAX, until
 
@@ -43,6 +44,7 @@ def test_a_node_has_nothing_open_that_is_not_its_own(stage):
     launcher = stage.start()
     lock = str(stage.data / ".lock")
     log = str(stage.data / "kafkalite.log")
+    meeting = str(remembered_by(stage.data))
     until(lambda: no_connections(stage))  # the question of whether it is ready may linger
     holders = {node_id: descriptors(stage.pid(node_id)) for node_id in (0, 1, 2)}
     held = descriptors(launcher.pid).values()
@@ -57,8 +59,8 @@ def test_a_node_has_nothing_open_that_is_not_its_own(stage):
         others = [found for other, found in holders.items() if other != node_id]
         assert not any(entry in found.values() for entry in sockets for found in others)
         rest = {entry for entry in what if entry not in sockets}
-        assert lock in rest
-        rest -= {lock, log, "/dev/null"}
+        assert {lock, meeting} <= rest
+        rest -= {lock, meeting, log, "/dev/null"}
         # its epoll; its pipe for signals, and the one for its sentence
         assert all(entry.startswith(("anon_inode:[eventpoll]", "pipe:")) for entry in rest), rest
         pipes = [entry for entry in what if entry.startswith("pipe:")]

@@ -93,7 +93,7 @@ def test_a_range_comes_whole_and_in_order(served, native, bounds):
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_cut_at_the_bounds(served, native, codec):
     topic = served.topic()
-    produce(served.bootstrap, topic, numbered(3000), compression_type=codec, linger_ms=50)
+    produce(served.bootstrap, topic, numbered(3000), compression_type=codec)
     rows = read(topic, 999, 2001, client(served, native=native))
     assert offsets_of(rows) == list(range(999, 2001))
 
@@ -147,7 +147,7 @@ def test_columns_that_do_not_exist_are_named(served):
 
 def test_batches_are_of_the_size_that_spark_likes(served, native, monkeypatch):
     topic = served.topic()
-    produce(served.bootstrap, topic, [b"x" * 10] * 100_000, linger_ms=20)
+    produce(served.bootstrap, topic, [b"x" * 10] * 100_000)
     said = client(served, native=native)
     sizes = [len(each) for each in fetched(OffsetRange(topic, 0, 0, 100_000), ["value"], said)]
     assert sum(sizes) == 100_000 and max(sizes) <= fetching.ROWS_MAX
