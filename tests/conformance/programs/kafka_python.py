@@ -225,10 +225,11 @@ class Groups:
         words = {"fetch_max_wait_ms": 10, "auto_offset_reset": "earliest", **QUICK}
         words |= translated(settings, CONSUMER)
         self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **words)
-        # A topic that it hears of in the midst of assigning makes it join once more.
+        self.consumer.subscribe(topics=list(topics), listener=Listener())
+        # A topic that it hears of after it began to join makes it join once more, and a poll that
+        # ends just then leaves it without heartbeats and partitions for ever.
         for topic in topics:
             self.consumer.partitions_for_topic(topic)
-        self.consumer.subscribe(topics=list(topics), listener=Listener())
         self.awake = True
 
     def read_on(self) -> None:
