@@ -7,7 +7,8 @@ PYTHON ?= $(shell for v in 3.19 3.18 3.17 3.16 3.15 3.14 3.13 3.12 3.11 3; do \
 	python$$v -c "" 2>/dev/null && command -v python$$v && exit; done)
 CC ?= cc
 ARGS ?=
-JOBS ?= 2
+# Tests wait as much as they compute: one process more than there are cores keeps two busy.
+JOBS ?= 3
 # How much `make fuzz` does.
 CONNECTS ?= 5e4
 FRAMES ?= 1e6

@@ -10,11 +10,13 @@ def settings_in(directory: Path, sockets: str = "/tmp") -> dict[str, str | Path]
     stays of one that is killed; its sockets in another, whose path is short."""
     directory.mkdir(parents=True, exist_ok=True)
     places = {"derby.system.home": directory / "derby", "java.io.tmpdir": directory}
+    java = [f"-D{key}={place}" for key, place in places.items()]
+    java.append("-XX:TieredStopAtLevel=1")  # a test ends before better code would pay
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.local.dir": directory / "blocks",
         "spark.sql.warehouse.dir": directory / "warehouse",
-        "spark.driver.extraJavaOptions": " ".join(f"-D{key}={at}" for key, at in places.items()),
+        "spark.driver.extraJavaOptions": " ".join(java),
         "spark.python.unix.domain.socket.dir": sockets,
     }

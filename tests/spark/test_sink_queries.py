@@ -230,7 +230,8 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, broker, tmp_path):
 
 def test_a_stream_that_is_stopped_at_work_loses_nothing(spark, broker, tmp_path):
     topic = broker.topic(2)
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500)
+    a_batch = 500
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", a_batch)
     rows = source.load().selectExpr("cast(value as string) as value", "timestamp")
     for round_of_two in (1, 2):
         query = stream(rows, broker, tmp_path / "point", topic=topic).start()
@@ -242,8 +243,11 @@ def test_a_stream_that_is_stopped_at_work_loses_nothing(spark, broker, tmp_path)
                 time.sleep(0.2)
         finally:
             query.stop()
+    # The batch that was stopped may be there in part; the next start would have sent it again.
+    done = a_batch * sum(path.name.isdigit() for path in (tmp_path / "point/commits").iterdir())
     found = set(map(int, stands(broker, topic)))
-    assert found == set(range(max(found) + 1))
+    assert done >= 3_000 and set(range(done)) <= found
+    assert max(found) < done + a_batch
 
 
 @pytest.mark.parametrize(
