@@ -195,6 +195,7 @@ def test_offsets_are_bound_when_it_is_called(spark, broker):
 
 
 @pytest.mark.spark_session
+@pytest.mark.spark
 def test_a_stream_in_spark(spark, broker, tmp_path):
     topic = broker.topic(2)
 

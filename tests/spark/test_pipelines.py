@@ -146,6 +146,7 @@ def test_each_window_is_told_once_with_all_its_flights(spark, broker, flights, t
     assert told() == expected(latest + timedelta(days=9))
 
 
+@pytest.mark.spark
 def test_every_line_is_archived_once_where_it_belongs(spark, broker, flights, tmp_path):
     topic = produced(broker, flights)
     to, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")

@@ -228,6 +228,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, broker, tmp_path):
     assert counted(broker, topic) == list(range(300))
 
 
+@pytest.mark.spark
 def test_a_stream_that_is_stopped_at_work_loses_nothing(spark, broker, tmp_path):
     topic = broker.topic(2)
     a_batch = 500
@@ -313,6 +314,7 @@ def test_one_query_into_several_topics(spark, broker, tmp_path):
     assert (stands(broker, first), stands(broker, second)) == ([b"a", b"b"], [b"A", b"B"])
 
 
+@pytest.mark.spark
 def test_a_stream_that_cannot_be_written_is_told(spark, broker, tmp_path):
     rows = lines(spark, tmp_path / "in")
     add(tmp_path / "in", "1.txt", "a")

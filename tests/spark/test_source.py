@@ -285,6 +285,7 @@ def test_a_group_and_a_listener_see_how_far_a_stream_is(
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.spark
 def test_a_window_with_a_watermark_counts_a_stream(spark, broker, topic, frame, tmp_path):
     with Producer(broker.bootstrap) as producer:
         for second in range(60):
@@ -297,6 +298,7 @@ def test_a_window_with_a_watermark_counts_a_stream(spark, broker, topic, frame, 
     assert [row["count"] for row in spark.table("windows").collect()] == [10] * 6
 
 
+@pytest.mark.spark
 def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(
     spark, broker, topic, frame, collected
 ):
