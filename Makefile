@@ -7,6 +7,7 @@ PYTHON ?= $(shell for v in 3.19 3.18 3.17 3.16 3.15 3.14 3.13 3.12 3.11 3; do \
 	python$$v -c "" 2>/dev/null && command -v python$$v && exit; done)
 CC ?= cc
 ARGS ?=
+ISOLATION ?=
 # Tests wait as much as they compute: one process more than there are cores keeps two busy.
 JOBS ?= 3
 # How much `make fuzz` does.
@@ -24,7 +25,7 @@ SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check house test test-spark clients bench oracle faults disks fuzz
-.PHONY: reference clean
+.PHONY: reference pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -36,9 +37,11 @@ help:
 	@echo "make clients    every scenario through every client, in both shapes of a broker"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
-	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour"
+	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour; then"
+	@echo "                a healthy client beside hostile ones over 5,000 partitions: 10 minutes"
 	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
+	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
 	@echo "make reference  the pages on keys, APIs and errors, written anew"
 	@echo "make clean      remove all that was made"
 
@@ -74,6 +77,7 @@ oracle: build .venv/developer
 
 faults: build .venv/developer
 	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)
+	$(BIN)/python -m tests.faults.isolation $(ISOLATION)
 
 disks: build .venv/developer
 	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)
@@ -83,6 +87,9 @@ fuzz: build .venv/developer
 	$(BIN)/python -m tests.fuzz.sockets --frames $(FRAMES)
 	$(BIN)/python -m tests.fuzz.decoders --runs $(RUNS)
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
+
+pythons:
+	@RELEASES="$(RELEASES)" JOBS=$(JOBS) sh tools/pythons.sh $(ARGS)
 
 reference: build .venv/developer
 	$(BIN)/python -m tools.gen_reference

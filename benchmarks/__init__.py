@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ALL = (
     "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
-    "workers", "dedicated", "thousand", "failover", "groups", "native",
+    "workers", "leading", "dedicated", "thousand", "failover", "groups", "native",
     "gateway", "spark",
 )  # fmt: skip
 

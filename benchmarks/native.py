@@ -38,11 +38,14 @@ CONSUME, POLL = f"{CONFLUENT}'s consume(10000)", f"{CONFLUENT}'s poll()"
 SENT_RECORDS = 1_000_000
 """As columns: what they take of memory is still at hand when it is written (harness.py)."""
 ARROW_RECORDS = 3_000_000
+TABLE_ROWS = [100, 1_000, 10_000, 100_000, 1_000_000]
+"""Rows of the tables, which are sent one after the other."""
+TABLE_RATIO_MIN = {10_000: 0.5, 100_000: 0.5, 1_000_000: 0.5}
 ROW_RECORDS = 1_000_000
 TRIPS = 5_000
 IDLE_PRODUCERS = 16
 IDLE_S = 3
-IDLE_REPEATS = SHARED_REPEATS = 3
+IDLE_REPEATS = SHARED_REPEATS = TABLE_REPEATS = 3
 SHARED_ROWS, SHARED_COLUMNS = 200_000, 2_000_000
 REDIS_S_MAX = 10.0
 
@@ -51,6 +54,7 @@ Rate = Callable[[], float]
 
 def run(bench: Bench) -> None:
     sending(bench)
+    sending_tables(bench)
     receiving(bench)
     round_trips(bench)
     idle_rings(bench)
@@ -165,6 +169,37 @@ def sending(bench: Bench) -> None:
     against(bench, "send_arrow", values, "send_arrow", of_columns)
     of_rows = {PRODUCE: Budget(at_least=1.5), f"send {TCP}": None}
     against(bench, "send", values, "send", of_rows)
+
+
+def sending_tables(bench: Bench) -> None:
+    """Tables of each size beside plain `write` of the same bytes, and the sender's CPU time."""
+    records = bench.scale(SENT_RECORDS, at_least=5_000)
+    path = bench.scratch / "written"
+
+    def written() -> float:
+        try:
+            return rate(program("programs", "write", path=str(path), records=records))
+        finally:
+            path.unlink(missing_ok=True)
+
+    for rows in [rows for rows in TABLE_ROWS if rows <= records]:
+        sent, plain, used = [], [], []
+        for _ in range(min(bench.scale.repeats, TABLE_REPEATS)):
+            with topic(bench.ours, configs=CONFIGS) as made:
+                told = program(
+                    "programs", "send_tables", bootstrap=bench.ours.bootstrap, topic=made,
+                    records=records, rows=rows,
+                )  # fmt: skip
+            sent.append(rate(told))
+            used.append(1e9 * told["cpu_s"] / told["records"])
+            plain.append(written())
+        least = TABLE_RATIO_MIN.get(rows)
+        budget = None if least is None else Budget(at_least=least)
+        both = {OURS: sent, "write()": plain}
+        name = f"tables of {rows} rows"
+        bench.figures.append(Figure(f"{name}: send_arrow", "records/s", both, budget, at=rows))
+        cpu = {OURS: used}
+        bench.figures.append(Figure(f"{name}: CPU time of send_arrow", "ns/record", cpu, at=rows))
 
 
 # Receiving.

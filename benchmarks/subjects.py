@@ -38,7 +38,10 @@ class Subject(Protocol):
 
 
 class Kafkalite:
-    """Ours, through the command a user would type; one process, unless `workers` says more."""
+    """Ours, through the command a user would type; one process, unless `workers` says more.
+
+    With `workers=None` the command does not say how many there are.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Kafkalite:
         *,
         durability: str = "os",
         options: Mapping[str, str] | None = None,
-        workers: int = 0,
+        workers: int | None = 0,
         name: str = "kafkalite",
     ) -> None:
         self.name = name
@@ -83,7 +86,9 @@ class Kafkalite:
         ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
         command += ["--data", str(self.data), "--ready-file", str(ready_file)]
-        command += ["--durability", self.durability, "--workers", str(self.workers)]
+        command += ["--durability", self.durability]
+        if self.workers is not None:
+            command += ["--workers", str(self.workers)]
         command += [word for pair in self.options.items() for word in ("-o", "=".join(pair))]
         begun = time.monotonic()
         with (self.directory / "output.log").open("wb") as output:

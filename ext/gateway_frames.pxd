@@ -4,6 +4,7 @@ Nothing in them is believed before it was measured: a measure walks a frame once
 when it is not what it should be; what was measured is then walked without asking again.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
@@ -121,3 +122,28 @@ cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexce
         at = take_length(at, &value)
         largest[0] = max(largest[0], key.size + value.size)
     return True
+
+
+# Frames and objects.
+
+
+cdef enum:
+    # What keeping a parked frame costs beside its bytes.
+    PARKED_FRAME_SIZE = 64
+
+
+cdef inline bytes bytes_of(Field field):
+    return PyBytes_FromStringAndSize(<const char*> field.at, field.size)
+
+
+cdef inline int64_t look_at(tuple frames, Body* body):
+    """Parked frames as those that have just come; what they were counted as."""
+    cdef bytes frame
+    cdef int64_t size = 0
+    body.count = 0
+    for frame in frames:
+        body.frames[body.count].at = <const uint8_t*> PyBytes_AS_STRING(frame)
+        body.frames[body.count].size = PyBytes_GET_SIZE(frame)
+        size += PyBytes_GET_SIZE(frame) + PARKED_FRAME_SIZE
+        body.count += 1
+    return size

@@ -34,8 +34,8 @@ cdef enum:
     # Length, attributes, both deltas, two lengths and a header count, as long as they can be.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
     FIRST_ROOM_SIZE = 4096
-    # What keeping a parked frame costs beside its bytes.
-    PARKED_FRAME_SIZE = 64
+    # A Question with its two bytes objects, and its place in a queue.
+    QUESTION_SIZE = 256
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
     MESSAGE_TOO_LARGE = 10
@@ -55,6 +55,7 @@ WRONG_TIMESTAMP = "a timestamp is written in digits: milliseconds since 1970"
 WRONG_PARTITION = "a partition is written in digits"
 NO_SUCH_PARTITION = "the topic has no such partition"
 TOO_LARGE = "the message is larger than a record may be"
+FRAME_TOO_LARGE = "a frame of the message is larger than gateway.message.max.bytes ({:,})"
 
 
 @cython.final
@@ -62,7 +63,7 @@ TOO_LARGE = "the message is larger than a record may be"
 cdef class Question:
     """What a DEALER wants an answer to."""
 
-    cdef bytes identity
+    cdef readonly bytes identity
     cdef bytes correlation
     cdef int waiting            # batches with records of it that are not settled
     cdef int code
@@ -86,6 +87,11 @@ cdef class Question:
         elif offset < self.offset:
             self.offset = offset
         self.settled = True
+
+    @property
+    def size(self) -> int:
+        """The memory it takes until it is answered, at least."""
+        return QUESTION_SIZE + PyBytes_GET_SIZE(self.correlation)
 
     def fail(self, int code, str sentence) -> None:
         """It was refused whole."""
@@ -491,22 +497,29 @@ cdef class Gathering:
 
 @cython.final
 cdef class Intake:
-    """One socket's end of a gathering; `socket` is its address in libzmq, `routed` a ROUTER's."""
+    """One socket's end of a gathering; `socket` is its address in libzmq, `routed` a ROUTER's.
+
+    A message with a frame above `frame_size_max` is refused.
+    """
 
     cdef Libzmq zmq
     cdef void* socket
     cdef bint routed
+    cdef size_t frame_size_max
     cdef Gathering gathering
     cdef zmq_msg_t frames[FRAMES_MAX]
     cdef readonly int64_t message_count
     cdef readonly int64_t size          # bytes of frames
 
-    def __init__(self, Gathering gathering, size_t socket, str library, bint routed):
+    def __init__(
+        self, Gathering gathering, size_t socket, str library, bint routed, size_t frame_size_max
+    ):
         if not find(&self.zmq, library.encode()):
             raise ImportError(f"{library} does not know libzmq's functions")
         self.gathering = gathering
         self.socket = <void*> socket
         self.routed = routed
+        self.frame_size_max = frame_size_max
 
     def take(self, int count_max, int64_t size_max, int64_t now_ms) -> bool:
         """Take so many messages at most, or until so many bytes came; True when none waits."""
@@ -535,7 +548,10 @@ cdef class Intake:
         """One message; a count of 0 says that it had more frames than any has."""
         cdef Question question = None
         cdef Body body
-        cdef int first = 0
+        cdef int first = 0, place
+        cdef size_t largest = 0
+        for place in range(received):
+            largest = max(largest, self.zmq.msg_size(&self.frames[place]))
         if self.routed:
             question = ask(
                 bytes_of(self.field(0)), bytes_of(self.field(1)) if received > 1 else b""
@@ -545,6 +561,10 @@ cdef class Intake:
         for place in range(body.count):
             if place < BODY_FRAMES_MAX:
                 body.frames[place] = self.field(first + place)
+        if largest > self.frame_size_max:
+            return self.gathering.turn_away(
+                &body, question, MESSAGE_TOO_LARGE, FRAME_TOO_LARGE.format(self.frame_size_max)
+            )
         return self.gathering.take_body(&body, question, now_ms)
 
     cdef inline Field field(self, int place):
@@ -571,26 +591,6 @@ cdef class Intake:
                 if self.zmq.error() != EINTR:
                     return self.zmq.error()
         return 0
-
-
-# Frames and objects.
-
-
-cdef inline bytes bytes_of(Field field):
-    return PyBytes_FromStringAndSize(<const char*> field.at, field.size)
-
-
-cdef int64_t look_at(tuple frames, Body* body):
-    """Parked frames as those that have just come; what they were counted as."""
-    cdef bytes frame
-    cdef int64_t size = 0
-    body.count = 0
-    for frame in frames:
-        body.frames[body.count].at = <const uint8_t*> PyBytes_AS_STRING(frame)
-        body.frames[body.count].size = PyBytes_GET_SIZE(frame)
-        size += PyBytes_GET_SIZE(frame) + PARKED_FRAME_SIZE
-        body.count += 1
-    return size
 
 
 cdef inline int32_t place_of(Topic topic, Field key) noexcept:

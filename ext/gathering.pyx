@@ -15,6 +15,9 @@ This module is an exception to the rules of `_ext/__init__.py`: it keeps Python 
 the lines are a table of them, and `Producer` is made by inheriting from it.
 """
 
+from datetime import UTC, datetime, timedelta
+from operator import index as integer_of
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
@@ -40,6 +43,33 @@ cdef bytes bytes_of(object key):
         return bytes(memoryview(key))
     except TypeError:
         raise TypeError(f"a key must be bytes, str or None, not {type(key).__name__}") from None
+
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+cdef int64_t milliseconds_of(object timestamp) except? -1:
+    """Return a record's timestamp in milliseconds since 1970, from an int or an aware datetime."""
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise ValueError(
+                f"timestamp {timestamp!r} has no time zone; use datetime.now(UTC), or"
+                " timestamp.astimezone() if it is local time"
+            )
+        return (timestamp - EPOCH) // MILLISECOND
+    if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
+        raise TypeError(
+            "timestamp must be an int of milliseconds since 1970 or a datetime with a time zone,"
+            f" not {type(timestamp).__name__}; for seconds as time.time() gives them, pass"
+            " int(seconds * 1000)"
+        )
+    return integer_of(timestamp)
+
+
+cdef list header_pairs(object headers):
+    """Return headers as a list of (name, value), from pairs or from a mapping."""
+    return list(headers.items() if hasattr(headers, "items") else headers)
 
 
 @cython.final
@@ -114,6 +144,8 @@ cdef class Gatherer:
     """Takes records; what inherits from it says how it goes on when there is no room."""
     cdef readonly dict topics               # by name
     cdef public object partitioner          # (topic, key, count) → index; None: murmur2, sticky
+    cdef public object key_serializer       # key → bytes or str; None: keys are sent as they are
+    cdef public object value_serializer
     cdef public bint is_open
     cdef object last_name
     cdef OpenTopic last_topic
@@ -149,15 +181,56 @@ cdef class Gatherer:
             index = partition_of(
                 <const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t> count
             )
+        count = PyList_GET_SIZE(topic.lines)    # may have shrunk while Python code ran above
         if not 0 <= index < count:
             raise ValueError(f"topic {topic.name!r} has no partition {index} among its {count}")
         return <OpenLine> PyList_GET_ITEM(topic.lines, index)
 
     def send(
         self, topic, value=None, key=None, headers=None, timestamp=None, partition=None,
-        on_delivery=None,
+        on_delivery=None, *, serializer=None,
     ):
-        """Take a record for a topic; the answer is a Delivery, whose result() waits."""
+        """Take a record for a topic and return a Delivery, whose result() waits for the outcome.
+
+        Args:
+            topic: Name of the topic.
+            value: bytes, str (sent as UTF-8), None (a tombstone), or what the serializer takes.
+            key: bytes, str or None, or what `key_serializer` takes; equal keys share a partition.
+            headers: (name, value) pairs, or a mapping of names to values.
+            timestamp: Milliseconds since 1970 as an int, or a datetime with a time zone; now if
+                None.
+            partition: Partition to write to, instead of the one that the key selects.
+            on_delivery: Called as on_delivery(error, metadata) once the outcome is known: by the
+                producer's background thread, or by a thread that is inside result(), flush() or
+                close(); never inside send().
+            serializer: Function of the value that returns bytes or str, instead of the producer's
+                `value_serializer`.  None as a value is never serialized.
+
+        Raises:
+            MessageTooLarge: The record is larger than `max.request.size`.
+            BufferExhausted: `buffer.memory` was used up for `max.block.ms`.
+        """
+        if value is not None:
+            if serializer is None:
+                serializer = self.value_serializer
+            if serializer is not None:
+                value = serializer(value)
+        if key is not None and self.key_serializer is not None:
+            key = self.key_serializer(key)
+        if timestamp is not None and type(timestamp) is not int:
+            timestamp = milliseconds_of(timestamp)
+        if headers is not None and type(headers) is not list:
+            headers = header_pairs(headers)     # a list, since they may be read twice
+        return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
+
+    def gather(self, topic, value, key, headers, timestamp, partition, on_delivery):
+        """Take a record that `send` has serialized and checked."""
+        return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
+
+    cdef object take(
+        self, object topic, object value, object key, object headers, object timestamp,
+        object partition, object on_delivery,
+    ):
         cdef int64_t timestamp_ms
         cdef int32_t place
         cdef OpenLine line
@@ -166,8 +239,6 @@ cdef class Gatherer:
         cdef OpenTopic known = self.topic_of(topic)
         if key is not None and type(key) is not bytes:
             key = bytes_of(key)
-        if headers is not None and type(headers) is not list:
-            headers = list(headers)     # they may be asked for twice
         if known is not None and self.is_open:
             line = self.line_of(known, key, partition)
             if line is not None and line.open_batch is not None:

@@ -23,26 +23,17 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from big_endian cimport load_i32
+from big_endian cimport load_i16, load_i32
+from loop_bounds cimport *
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memmove
 from outgoing cimport *
 from sockets cimport *
+from tick_times cimport *
 from waiting cimport await_events, now_ns
 
 from collections import deque
-
-cdef enum:
-    SCRATCH = 65536                 # one read at most, and what a connection may always hold
-    HELD_MIN = 512                  # the smallest buffer a begun frame gets
-    GROWTH = 4                      # a begun frame's buffer: at most so many times what has come
-    SPARES_SIZE_MAX = 16 << 20      # buffers kept warm for the next large frames
-    EVENTS_PER_TICK = 256
-    TICK_NS = 500_000               # for frames: who comes meanwhile waits no longer than that
-    SHARE_NS = 100_000              # of it for a connection that is not alone
-    SENT_PER_CONNECTION = 1 << 20   # bytes in one tick, so that a long fetch shares the wire
-    SENT_PER_TICK = 16 << 20
 
 
 @cython.final
@@ -219,6 +210,9 @@ cdef class Loop:
     cdef Py_ssize_t frame_size_max, in_flight_max, queued_size_max, held_size_max
     cdef readonly Py_ssize_t held_size
     cdef readonly int64_t ticks, reads, frames, bytes_in, bytes_out, views_kept
+    cdef TickTimes times
+    cdef object step                # the tick's longest: an API key, a callback, None for sending
+    cdef public object slow         # slow(tick, processor and step time in ns, step), or None
 
     def __cinit__(self, fault, refused, Py_ssize_t frame_size_max, Py_ssize_t in_flight_max,
                   Py_ssize_t queued_size_max, Py_ssize_t held_size_max):
@@ -272,11 +266,8 @@ cdef class Loop:
             self.epoll = -1
 
     cdef int register(self, int descriptor, Source source, uint32_t wanted) except -1:
-        cdef epoll_event event
         assert descriptor >= 0 and descriptor not in self.sources
-        event.events = wanted
-        event.data.ptr = <void*> source
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, descriptor, &event) < 0:
+        if epoll_add(self.epoll, descriptor, wanted, <void*> source) < 0:
             PyErr_SetFromErrno(OSError)
         source.descriptor = descriptor
         self.sources[descriptor] = source
@@ -297,7 +288,8 @@ cdef class Loop:
         if count < 0 and errno != EINTR:
             PyErr_SetFromErrno(OSError)
         self.ticks += 1
-        self.tick_end = now_ns() + TICK_NS
+        tick_begin(&self.times)
+        self.tick_end = self.times.began + TICK_NS
         self.share_ns = SHARE_NS if count + len(ready) > 1 else TICK_NS
         for at in range(count):
             source = <Source> self.events[at].data.ptr
@@ -305,6 +297,7 @@ cdef class Loop:
                 continue            # closed by an earlier event of this tick
             if isinstance(source, Watch):
                 (<Watch> source).callback()
+                self.step = (<Watch> source).callback if step_ended(&self.times) else self.step
             else:
                 channel = <Channel> source
                 if self.noted(channel, self.events[at].events) and not channel.woken:
@@ -319,6 +312,15 @@ cdef class Loop:
             channel.woken = False
             self.take(channel)
         self.closing.clear()        # the tick's events point at nothing any more
+
+    def end_step(self, step):
+        """Note that a step of the tick has ended: an API key, or the function that was called."""
+        self.step = step if step_ended(&self.times) else self.step
+
+    @property
+    def tick_times(self) -> list:
+        """The time of all ticks in ns, and how many there were by time as in a Histogram."""
+        return times_told(&self.times)
 
     cdef bint noted(self, Channel channel, uint32_t events) except -1:
         """Remember what an event says; whether the channel may now be read."""
@@ -341,7 +343,8 @@ cdef class Loop:
         if channel.descriptor < 0 or channel.finishing or channel.waiting:
             return 0
         channel.halted = False
-        self.share_end = now_ns() + self.share_ns
+        self.times.last = now_ns()
+        self.share_end = self.times.last + self.share_ns
         if channel.held is not None:
             self.cut(channel, channel.held, &channel.begin, channel.end)
             self.held_done(channel)
@@ -356,9 +359,7 @@ cdef class Loop:
         """One read: the rest of a frame begun goes behind its beginning, all else to scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
-        cdef Py_ssize_t asked, came, begin = 0, rest = 0
-        cdef iovec into[2]
-        cdef msghdr message
+        cdef Py_ssize_t asked, came, room, begin = 0, rest = 0
         if have < PREFIX:           # its size is not known yet: begin again in the scratch
             if have:
                 memcpy(scratch.memory, channel.held.memory + channel.begin, have)
@@ -368,16 +369,11 @@ cdef class Loop:
             if not self.held_room(channel):
                 return 0
             rest = PREFIX + load_i32(channel.held.memory + channel.begin) - have
-            into[0].iov_base = channel.held.memory + channel.end
-            into[0].iov_len = min(rest, channel.held.capacity - channel.end)
-            into[1].iov_base = scratch.memory
-            into[1].iov_len = SCRATCH
-            memset(&message, 0, sizeof(msghdr))
-            message.msg_iov = into
+            room = min(rest, channel.held.capacity - channel.end)
             # bytes past the room would not follow on: the scratch joins when the frame fits
-            message.msg_iovlen = 2 if <Py_ssize_t> into[0].iov_len == rest else 1
-            asked = into[0].iov_len + (message.msg_iovlen - 1) * SCRATCH
-            came = recvmsg(channel.descriptor, &message, MSG_DONTWAIT)
+            asked = room + (SCRATCH if room == rest else 0)
+            came = receive_both(channel.descriptor, channel.held.memory + channel.end, room,
+                                scratch.memory, asked - room)
         if came <= 0:
             return self.read_nothing(channel, came)
         self.reads += 1
@@ -417,7 +413,7 @@ cdef class Loop:
     cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin,
                  Py_ssize_t end) except -1:
         """Serve the whole frames in buffer[begin:end], and move `begin` past them."""
-        cdef Py_ssize_t size
+        cdef Py_ssize_t size, api_key
         while (end - begin[0] >= PREFIX and channel.descriptor >= 0
                 and not (channel.halted or channel.finishing)):
             size = load_i32(buffer.memory + begin[0])
@@ -427,11 +423,12 @@ cdef class Loop:
                 return 0
             if end - begin[0] - PREFIX < size:
                 return 0
-            if channel.full() or now_ns() >= self.share_end:
+            if channel.full() or self.times.last >= self.share_end:
                 channel.halted = True
                 return 0
             buffer.start = begin[0] + PREFIX
             buffer.size = size
+            api_key = load_i16(buffer.memory + buffer.start) if size > 1 else -1
             begin[0] += PREFIX + size
             channel.frames += 1
             self.frames += 1
@@ -439,6 +436,7 @@ cdef class Loop:
                 channel.handle(PyMemoryView_FromObject(buffer))
             except Exception as error:
                 self.fault(channel, error)
+            self.step = api_key if step_ended(&self.times) else self.step
         return 0
 
     # What is held of frames not yet served.
@@ -548,14 +546,17 @@ cdef class Loop:
             elif (channel.halted or channel.readable) and not channel.full():
                 self.wake(channel)
         self.closing.clear()
+        self.step = None if dirty and step_ended(&self.times) else self.step
+        if tick_ended(&self.times) and self.slow is not None:
+            self.slow(self.times.tick_ns, self.times.tick_cpu_ns, self.times.step_ns, self.step)
 
     cdef Py_ssize_t flush(self, Channel channel) except -1:
-        """Send this tick's share of what a channel has queued."""
+        """Send this tick's share of what a channel has queued; return how much of it was used."""
         cdef Outcome outcome
-        cdef Py_ssize_t sent
+        cdef Py_ssize_t sent, share = SENT_PER_CONNECTION
         if not channel.writable:
             return 0
-        sent = outgoing_send(&channel.out, channel.descriptor, SENT_PER_CONNECTION, &outcome)
+        sent = outgoing_send(&channel.out, channel.descriptor, &share, &outcome)
         if sent:
             channel.moved = True
             self.bytes_out += sent
@@ -565,7 +566,7 @@ cdef class Loop:
             channel.writable = False    # the next room makes a new edge
         elif outcome == BROKEN:
             self.drop(channel)
-        return sent
+        return SENT_PER_CONNECTION - share
 
     cdef int mark(self, Channel channel) except -1:
         if not channel.dirty:

@@ -17,6 +17,9 @@ from batch_walk cimport (
 from record_walk cimport Field, Record, take_field, take_record
 
 
+cdef int64_t NO_TIMESTAMP = -1
+
+
 @cython.final
 @cython.no_gc
 @cython.freelist(512)
@@ -26,24 +29,37 @@ cdef class Message:
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly int64_t offset
-    cdef readonly int64_t timestamp
+    cdef int64_t timestamp_ms
     cdef readonly int timestamp_type
     cdef readonly bytes key
     cdef readonly bytes value
     cdef tuple named
 
     def __init__(
-        self, str topic, int32_t partition, int64_t offset, int64_t timestamp=-1,
+        self, str topic, int32_t partition, int64_t offset, timestamp=None,
         int timestamp_type=0, bytes key=None, bytes value=None, headers=(),
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        self.timestamp = timestamp
+        self.timestamp_ms = NO_TIMESTAMP if timestamp is None else timestamp
         self.timestamp_type = timestamp_type
         self.key = key
         self.value = value
         self.named = tuple([plain_header(name, content) for name, content in headers])
+
+    @property
+    def timestamp(self):
+        """Milliseconds since 1970, or None for a record without a timestamp."""
+        return None if self.timestamp_ms == NO_TIMESTAMP else self.timestamp_ms
+
+    def __getattr__(self, name):
+        if name == "error":
+            raise AttributeError(
+                "Message has no error(): poll() raises errors, and what it returns is a record."
+                "  Its parts are attributes: message.value, not message.value()"
+            )
+        raise AttributeError(f"'Message' object has no attribute {name!r}")
 
     @property
     def headers(self) -> list:
@@ -144,7 +160,7 @@ cdef class RowBuilder:
             row.topic = self.topic
             row.partition = self.partition
             row.offset = batch.base_offset + previous
-            row.timestamp = timestamp_of(batch, &record)
+            row.timestamp_ms = timestamp_of(batch, &record)
             row.timestamp_type = batch.attributes & LOG_APPEND_TIME != 0
             row.key = bytes_of(&record.key)
             row.value = bytes_of(&record.value)

@@ -20,6 +20,7 @@ cdef enum:
     PREFIX = 4                      # the size before every frame
     RUN_MAX = 64                    # chunks in one sendmsg
     PIECES_KEPT = 64                # room that stays when nothing is queued
+    CALL_SIZE = 8192                # a call counts as so many bytes at least: it takes as long
 
 cdef enum Outcome:                  # why sending ended
     NOTHING_LEFT, SHARE_USED, SOCKET_FULL, BROKEN
@@ -166,20 +167,25 @@ cdef inline Py_ssize_t outgoing_send_slice(Outgoing* out, int descriptor,
     return went
 
 
-cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t share,
+cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t* share,
                                      Outcome* outcome) except -1:
-    """Send about `share` bytes, if the socket takes them; how many went, and why it ended."""
+    """Send about `share` bytes, if the socket takes them; return how many went, and why it ended.
+
+    `share` is reduced by what was sent, or by CALL_SIZE for a call that sent less: a fetch of
+    thousands of partitions is as many small slices.
+    """
     cdef Py_ssize_t sent = 0
     cdef Py_ssize_t went
     outcome[0] = NOTHING_LEFT
     while out.count:
-        if sent >= share:
+        if share[0] <= 0:
             outcome[0] = SHARE_USED
             return sent
         if out.pieces[out.head].bytes is not NULL:
             went = outgoing_send_run(out, descriptor)
         else:
-            went = outgoing_send_slice(out, descriptor, share - sent)
+            went = outgoing_send_slice(out, descriptor, share[0])
+        share[0] -= max(went, CALL_SIZE)
         if went > 0:
             sent += went
         elif went < 0 and errno == EAGAIN:

@@ -169,6 +169,20 @@ def stamp_append_time(batch, int64_t timestamp_ms):
         PyBuffer_Release(&view)
 
 
+def correct_max_timestamp(batch, int64_t timestamp_ms):
+    """Write the greatest timestamp of a whole batch's records, and renew its CRC."""
+    cdef Py_buffer view
+    cdef uint8_t* at
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    try:
+        assert view.len >= HEADER_SIZE, "a batch is corrected whole"
+        at = <uint8_t*> view.buf
+        store_i64(at + MAX_TIMESTAMP, timestamp_ms)
+        store_u32(at + CRC, batch_check.crc32c(at + ATTRIBUTES, view.len - ATTRIBUTES))
+    finally:
+        PyBuffer_Release(&view)
+
+
 def crc32c(buffer) -> int:
     """The CRC-32C (Castagnoli) of these bytes."""
     cdef Py_buffer view

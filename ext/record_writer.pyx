@@ -4,7 +4,7 @@ A payload is what records.pyx draws; here it is written in one go, record after 
 of a record are summed first, so that its length can stand before it, and then it is stored.
 Offset deltas count from 0, and the base timestamp is the first record's, as every producer's.
 
-Columns are a user's and may lie (arrow_columns.pxd): `check_columns` says so before the first
+Columns are a user's and may lie (arrow_columns.pxd): `measure_columns` says so before the first
 record is sent, and writing looks again at every cell.
 """
 
@@ -30,6 +30,8 @@ cdef enum:
     # Below it the GIL is kept: who lets go of it while another thread runs gets it back after
     # 5 ms, in which this one could have written a hundred times as much.
     GIL_SIZE_MIN = 128 * 1024
+    # The same of rows that are only looked at.
+    GIL_ROWS_MIN = 16 * 1024
     PAYLOAD_SIZE_MAX = 0x7FFFFFFF - (HEADER_SIZE - PREFIX_SIZE)
     FIRST_ROOM_SIZE = 4096
     # A length, attributes, both deltas and a header count, as long as they can be.
@@ -215,43 +217,76 @@ def encode_columns(
         PyBuffer_Release(&room)
 
 
-cdef int check_rows(int64_t count, const Columns* columns, int64_t* faulty_row) noexcept nogil:
-    cdef int64_t row, begin, end, _
-    cdef Field field
+cdef struct Sizes:
+    int64_t largest             # of a record that begins its batch
+    int64_t largest_row
+    int64_t all                 # of all records in one batch, at the most
+    int64_t newest              # the largest timestamp; -1: there is none
+    int64_t faulty_row
+
+
+cdef int measure_rows(int64_t count, const Columns* columns, Sizes* sizes) noexcept nogil:
+    cdef int64_t row, begin, end, size, timestamp, in_headers = 1
+    # Of a record's length and both deltas, at the most.
+    cdef int64_t around_sizes = LENGTH_SIZE_MAX + number_size(count)
+    cdef Field key, value
     cdef int fault
+    around_sizes += 1 if columns.times.values == NULL else 10
+    sizes.largest = sizes.all = 0
+    sizes.largest_row = sizes.newest = -1
     for row in range(count):
-        faulty_row[0] = row
-        if not take_cell(&columns.value, row, &field):
+        sizes.faulty_row = row
+        if not take_cell(&columns.value, row, &value):
             return LYING_VALUE
-        if not take_cell(&columns.key, row, &field):
+        if not take_cell(&columns.key, row, &key):
             return LYING_KEY
-        if time_of(&columns.times, row, 0) < 0:
-            return NEGATIVE_TIMESTAMP
+        if columns.times.values != NULL:
+            timestamp = time_of(&columns.times, row, 0)
+            if timestamp < 0:
+                return NEGATIVE_TIMESTAMP
+            sizes.newest = max(sizes.newest, timestamp)
         if columns.headers.offsets != NULL:
             if not take_list(&columns.headers, row, &begin, &end):
                 return LYING_HEADERS
-            fault = headers_size(&columns.headers, begin, end, &_)
+            fault = headers_size(&columns.headers, begin, end, &in_headers)
             if fault:
                 return fault
+        size = 1 + field_size(key) + field_size(value) + in_headers
+        if size > sizes.largest:
+            sizes.largest, sizes.largest_row = size, row
+        sizes.all += size + around_sizes
+    if count:
+        # Both deltas of the first record are 0.
+        sizes.largest += 2
+        sizes.largest += number_size(sizes.largest)
     return SOUND
 
 
-def check_columns(
+def measure_columns(
     int64_t count, tuple value, tuple key, tuple headers, tuple timestamps
-) -> None:
-    """ValueError unless `count` rows of these columns can be records."""
+) -> tuple:
+    """Return the sizes of `count` rows as records: (largest, its row, sum, newest timestamp).
+
+    `largest` is the size of the largest record where it begins a batch, and `all` what all of them
+    take at the most.  The timestamp is -1 without a column.  ValueError unless these rows of the
+    columns can be records.
+    """
     cdef Columns columns
-    cdef int64_t faulty_row
+    cdef Sizes sizes
     cdef int fault
     columns.buffer_count = 0
     try:
         take_columns(&columns, value, key, headers, timestamps)
         if count > columns.count:
             raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({count})")
-        with nogil:
-            fault = check_rows(count, &columns, &faulty_row)
+        if count < GIL_ROWS_MIN:
+            fault = measure_rows(count, &columns, &sizes)
+        else:
+            with nogil:
+                fault = measure_rows(count, &columns, &sizes)
         if fault:
-            raise lie(fault, faulty_row)
+            raise lie(fault, sizes.faulty_row)
+        return sizes.largest, sizes.largest_row, sizes.all, sizes.newest
     finally:
         give_back(&columns)
 

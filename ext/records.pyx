@@ -22,7 +22,7 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from batch_layout cimport INVALID_RECORD, NONE, RECORD_SIZE_MIN
@@ -32,7 +32,6 @@ from varint cimport store_varint, varint_size
 
 cdef enum:
     GIL_SIZE_MIN = 32 * 1024
-    NO_TIMESTAMP = -1
 
 
 cdef int validate_payload(
@@ -122,49 +121,6 @@ def decode(payload, int64_t count, last_offset_delta=None):
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         return decode_payload(<const uint8_t*> view.buf, view.len, count, last)
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef object timestamps_outside_of(
-    const uint8_t* at, Py_ssize_t size, int64_t count, int64_t base_timestamp,
-    int64_t oldest, int64_t newest, Py_ssize_t count_max,
-):
-    cdef const uint8_t* end = at + size
-    cdef int64_t place, timestamp
-    cdef Record record
-    cdef list outside = []
-    for place in range(count):
-        at = take_record(at, end, &record)
-        assert at != NULL
-        # Hostile numbers wrap here as they do in Java, whose consumers will add them as well.
-        timestamp = <int64_t> (<uint64_t> base_timestamp + <uint64_t> record.timestamp_delta)
-        if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
-            outside.append((place, timestamp))
-            if len(outside) == count_max:
-                break
-    return outside
-
-
-def timestamps_outside(
-    payload, int64_t count, int64_t base_timestamp, int64_t oldest, int64_t newest,
-    Py_ssize_t count_max,
-):
-    """The first records of a client's batch whose time is out of bounds, or an error code.
-
-    They are told as (place in the batch, timestamp), and no object is made for the others: a
-    batch of a megabyte may unfold to millions.
-    """
-    cdef Py_buffer view
-    cdef int code
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-    try:
-        code = validate_payload(<const uint8_t*> view.buf, view.len, count, count - 1)
-        if code:
-            return code
-        return timestamps_outside_of(
-            <const uint8_t*> view.buf, view.len, count, base_timestamp, oldest, newest, count_max
-        )
     finally:
         PyBuffer_Release(&view)
 

@@ -22,6 +22,11 @@ from big_endian cimport load_i16, load_i32, load_i64, store_i32, store_i64
 cdef extern from "<unistd.h>" nogil:
     int c_syncfs "syncfs" (int fd)
 
+cdef extern from "<sys/vfs.h>" nogil:
+    struct statfs_t "statfs":
+        long f_type
+    int fstatfs(int fd, statfs_t* into)
+
 
 cdef enum:
     # One read holds a walk from an index entry to the next when batches are small.
@@ -543,3 +548,9 @@ def syncfs(int fd) -> int:
     with nogil:
         failed = c_syncfs(fd)
     return errno if failed else 0
+
+
+def file_system_type(int fd) -> int:
+    """The number of the type of the file system that holds `fd` (f_type); -1 when it is unknown."""
+    cdef statfs_t found
+    return <long> found.f_type & 0xFFFFFFFF if fstatfs(fd, &found) == 0 else -1

@@ -1,6 +1,7 @@
 """The kernel's calls about descriptors that are ready, bytes that come and bytes that go."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -36,3 +37,24 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 cdef extern from "<unistd.h>" nogil:
     int close_descriptor "close"(int descriptor)
+
+
+cdef inline int epoll_add(int epoll, int descriptor, uint32_t wanted, void* source) noexcept nogil:
+    cdef epoll_event event
+    event.events = wanted
+    event.data.ptr = source
+    return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event)
+
+
+cdef inline ssize_t receive_both(
+    int descriptor, uint8_t* first, size_t first_size, uint8_t* second, size_t second_size
+) noexcept nogil:
+    """One read into two places, one after the other; the second may have no room."""
+    cdef iovec into[2]
+    cdef msghdr message
+    into[0].iov_base, into[0].iov_len = first, first_size
+    into[1].iov_base, into[1].iov_len = second, second_size
+    memset(&message, 0, sizeof(msghdr))
+    message.msg_iov = into
+    message.msg_iovlen = 2 if second_size else 1
+    return recvmsg(descriptor, &message, MSG_DONTWAIT)

@@ -30,6 +30,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -43,6 +44,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kafkalite.errors import Refusal, raise_for
+from kafkalite.process.log_file import LOG_FILE
 from kafkalite.process.ready import STATUS_FILE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
@@ -50,6 +52,8 @@ READY_S_MAX = 60.0
 STOP_S_MAX = 30.0
 READY_LOOK_S = 0.002
 DIRECTORY_PREFIX = "kafkalite-test-"
+SLOW_TICK = re.compile(r"Event loop .* tick_ms=\d+ cpu_ms=(\d+)")
+"""Written by transport/slow_ticks.py."""
 TOPIC_VERSION = 4
 """Of CreateTopics: the last whose header is of the old, plain kind."""
 
@@ -77,6 +81,7 @@ class Broker:
         self.directory = Path()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
         self._topics = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -90,7 +95,12 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """The address for `bootstrap.servers`."""
+        """The address for `bootstrap.servers`; RuntimeError before `start`."""
+        if not self.ready:
+            raise RuntimeError(
+                "The broker has no address before it is started: call start(), or use it as"
+                " `with Broker() as broker:`."
+            )
         return str(self.ready["bootstrap"])
 
     @property
@@ -118,6 +128,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self._check_owner()
         if not self.directory.name:
             remove_abandoned()
             self.directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{owner()}-"))
@@ -163,6 +174,8 @@ class Broker:
 
     def close(self) -> None:
         """End it and remove its directory; closing twice is nothing."""
+        if os.getpid() != self._owner:
+            return
         atexit.unregister(self.close)
         self._end(signal.SIGTERM)
         if self.directory.name:
@@ -191,6 +204,28 @@ class Broker:
         raise_for(created.error_code, created.error_message)
         return name
 
+    def slow_ticks(self, cpu_ms: int = 50) -> list[str]:
+        """Return the log's lines about ticks of an event loop that were too long.
+
+        While a tick lasts, its node serves no other request.  One that makes a broker compute for
+        long delays every client of it:
+
+            assert broker.slow_ticks() == []
+
+        Args:
+            cpu_ms: The processor time from which a tick over 50 ms is too long; 0 returns also
+                those that only waited for a disk, or for a busy machine.  Leave a margin where
+                tests share processors.
+
+        Returns:
+            Lines with the cause and the time, of each cause at most one in ten seconds.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.data / LOG_FILE).read_text(errors="replace").splitlines()
+            found = ((SLOW_TICK.search(line), line) for line in lines)
+            return [line for match, line in found if match and int(match[1]) >= cpu_ms]
+        return []
+
     def _ask(self, api_key: int, version: int, body: bytes) -> bytes:
         """One request on a connection of its own; the answer without its header."""
         host, _, port = self.bootstrap.rpartition(":")
@@ -213,7 +248,15 @@ class Broker:
             time.sleep(READY_LOOK_S)
         self.ready = json.loads(ready_file.read_text())
 
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"This Broker belongs to process {self._owner}: start and stop it there, or make"
+                f" one of your own in process {os.getpid()}."
+            )
+
     def _end(self, number: signal.Signals) -> None:
+        self._check_owner()
         process = self._process
         if process is None or process.stdin is None or process.stdin.closed:
             return

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 
 import pytest
 
@@ -45,6 +46,19 @@ NOT_IN_A_BROKER = {
     "google": "it is the exporter's; the broker passes pushes on",
     "rich": "it is for the command line; the broker writes a log file",
 }
+EXTRAS_OF = {
+    "kafkalite.client": ("arrow",),
+    "kafkalite.client.avro_rows": ("spark",),
+    "kafkalite.cli.demo": ("demo",),
+    CONNECTOR: ("spark",),
+}
+"""The extras whose packages a part of the program may import, beside those of the base."""
+IMPORTED_AS = {
+    "opentelemetry-proto": "opentelemetry",
+    "protobuf": "google",
+    "pyzmq": "zmq",
+}
+"""The top-level module of a distribution that is not called like it."""
 BROKER_ROOMS = {*FLOORS[0], *FLOORS[1], *FLOORS[2], *FLOORS[3], "broker", "process"}
 PYTHON_FOLDERS = (PACKAGE, "tests", "benchmarks", "tools", "spark")
 
@@ -241,6 +255,55 @@ def a_broker_imports_only_what_it_needs(house):
                 yield f"{module.name} imports {other}: {NOT_IN_A_BROKER[other]}"
 
 
+def what_is_imported_is_declared(house):
+    declared = declared_imports(house)
+    modules = dict(house.modules)
+    for path in python_files(house, f"spark/{CONNECTOR}"):
+        name = ".".join(path.relative_to(house.root / "spark").with_suffix("").parts)
+        modules[name] = Module(name, path)
+    for name, module in modules.items():
+        extras = [
+            extra for part, all_of in EXTRAS_OF.items() for extra in all_of if part in under(name)
+        ]
+        allowed = declared[""].union(*(declared[extra] for extra in extras))
+        # The base installation imports every module of kafkalite, the extras' or not.
+        at_import = declared[""] if name.startswith(PACKAGE) else allowed
+        undeclared = tops_of(module.imports_required(at_import=False)) - allowed
+        undeclared |= tops_of(module.imports_required(at_import=True)) - at_import
+        for top in sorted(undeclared):
+            yield (
+                f"{name} imports {top} at run time: no dependency of its installation brings"
+                " that; declare it in pyproject.toml, import an extra's in the function that"
+                " needs it, or put it under TYPE_CHECKING"
+            )
+
+
+def under(name):
+    """A module's name and those of the packages it is in."""
+    return set(itertools.accumulate(name.split("."), "{}.{}".format))
+
+
+def tops_of(names):
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def declared_imports(house):
+    """The top-level modules that the base, under "", and each extra of pyproject.toml bring."""
+    project = tomllib.loads((house.root / "pyproject.toml").read_text())["project"]
+    declared = {"": project["dependencies"], **project["optional-dependencies"]}
+
+    def brought_by(requirements):
+        for requirement in requirements:
+            name, extra = re.match(r"([\w.-]+)(?:\[(\w+)\])?", requirement).groups()
+            if name == PACKAGE:
+                yield from brought_by(declared[extra])
+            else:
+                yield IMPORTED_AS.get(name, name.replace("-", "_"))
+
+    ours = {PACKAGE, CONNECTOR}
+    return {extra: {*brought_by(needed), *ours} for extra, needed in declared.items()}
+
+
 RULES = (
     imports_go_down,
     the_towers_meet_only_on_the_wire,
@@ -254,6 +317,7 @@ RULES = (
     functions_are_short,
     names_say_what_a_thing_is,
     a_broker_imports_only_what_it_needs,
+    what_is_imported_is_declared,
 )
 
 
@@ -316,6 +380,15 @@ def built(tmp_path, files):
         path.write_text(textwrap.dedent(text))
     return House(tmp_path)
 
+
+PYPROJECT = """
+[project]
+dependencies = ["pyzmq>=26"]
+[project.optional-dependencies]
+arrow = ["pyarrow>=16"]
+spark = ["kafkalite[arrow]"]
+demo = []
+"""
 
 BREACHES = [
     (
@@ -412,6 +485,27 @@ BREACHES = [
         {"kafkalite/storage/log.py": "from numpy.lib import scimath"},
         "kafkalite.storage.log imports numpy: columns are the client's",
     ),
+    *(
+        (what_is_imported_is_declared, {"pyproject.toml": PYPROJECT, **files}, complaint)
+        for files, complaint in [
+            (
+                {"kafkalite/client/rows.py": "from typing_extensions import Buffer"},
+                "kafkalite.client.rows imports typing_extensions at run time",
+            ),
+            (
+                {"kafkalite/client/tables.py": "import pyarrow"},
+                "kafkalite.client.tables imports pyarrow",
+            ),
+            (
+                {"kafkalite/cli/topic.py": "def table():\n    import pyarrow"},
+                "kafkalite.cli.topic imports pyarrow",
+            ),
+            (
+                {"spark/pyspark_kafkalite/sink.py": "import pandas"},
+                "pyspark_kafkalite.sink imports pandas",
+            ),
+        ]
+    ),
 ]
 
 
@@ -447,6 +541,12 @@ def test_a_sound_house_has_no_complaints(tmp_path, rule):
         "class DataLoss(Exception): ...",
         "ext/walk.pyx": '"""Walks."""\nfrom layout cimport SIZE\ncdef int f(int a):\n    return a',
         "ext/layout.pxd": "# Where things stand.",
+        "pyproject.toml": PYPROJECT,
+        "kafkalite/client/__init__.py": '"""A client."""\nMODULES = {"Producer": "producer"}',
+        "kafkalite/client/producer.py": '"""A producer."""\nimport zmq\n'
+        "def send():\n    import pyarrow.compute\n"
+        "with suppress(ImportError):\n    import pytest\n"
+        "if TYPE_CHECKING:\n    from typing_extensions import Buffer",
     }
     assert list(rule(built(tmp_path, sound))) == []
 

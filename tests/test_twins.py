@@ -6,13 +6,16 @@ their types; hypothesis chooses which.
 
 import crc32c as packaged
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite._ext import record_batch, records
+from kafkalite._ext import record_batch, records, zstd_blocks
+from kafkalite._ext.record_scan import RecordScan
 from tests.twins import crc32c as crc_twin
 from tests.twins import record_batch as batch_twin
 from tests.twins import records as records_twin
+from tests.twins import zstd_blocks as zstd_twin
 
 RUNS = settings(max_examples=200, deadline=None)
 
@@ -123,6 +126,59 @@ def test_what_a_leader_writes_is_what_the_twin_writes(payload, offset, epoch, wh
     assert record_batch.check(ours) == 0
 
 
+@RUNS
+@given(payload=st.binary(max_size=30), when=I64)
+def test_a_corrected_max_timestamp_is_the_one_the_twin_writes(payload, when):
+    ours, twins = batch_twin.build(payload), batch_twin.build(payload)
+    record_batch.correct_max_timestamp(ours, when)
+    batch_twin.correct_max_timestamp(twins, when)
+    assert ours == twins
+    assert record_batch.check(ours) == 0
+    assert record_batch.header(ours) == batch_twin.header(twins)
+
+
+BLOCK = st.tuples(st.integers(0, 3), st.integers(0, 40) | st.sampled_from([131072, 131073]))
+
+
+@st.composite
+def zstd_frames(draw):
+    """Frames whose blocks say all that blocks can say; no decoder need like what is in them."""
+    frames = b""
+    for _ in range(draw(st.integers(1, 3))):
+        descriptor = draw(st.integers(0, 255))
+        frames += (0xFD2FB528).to_bytes(4, "little") + bytes([descriptor])
+        frames += bytes(draw(st.integers(0, 14)))
+        blocks = draw(st.lists(BLOCK, min_size=1, max_size=5))
+        for number, (kind, size) in enumerate(blocks):
+            last = number == len(blocks) - 1
+            frames += (size << 3 | kind << 1 | last).to_bytes(3, "little")
+            frames += bytes(1 if kind == 1 else min(size, 50))
+        if descriptor & 4:
+            frames += bytes(4)
+    return frames
+
+
+@RUNS
+@given(
+    payload=zstd_frames() | st.binary(max_size=40).map(b"\x28\xb5\x2f\xfd".__add__),
+    cut=st.integers(0, 60), output_max=st.sampled_from([131072, 131080, 1 << 20]),
+)  # fmt: skip
+def test_zstd_frames_are_divided_as_the_twin_divides_them(payload, cut, output_max):
+    for given_bytes in (payload, payload[: len(payload) - cut]):
+        found = zstd_twin.divide(given_bytes, output_max)
+        assert zstd_blocks.divide(given_bytes, output_max) == found
+
+
+@RUNS
+@given(st.binary(max_size=50), st.integers(0, 5), st.integers(0, 3000), st.booleans())
+def test_frames_of_a_compressor_are_divided_as_the_twin_divides_them(text, frames, times, checked):
+    encoder = zstandard.ZstdCompressor(write_checksum=checked)
+    payload = b"".join(encoder.compress(text * (times * n)) for n in range(frames))
+    parts = zstd_blocks.divide(payload, 131072)
+    assert parts == zstd_twin.divide(payload, 131072)
+    assert parts is not None and sum(ends for _, ends in parts) == frames
+
+
 def both_decode(payload, count, last_offset_delta=None):
     found = records_twin.decode(payload, count, last_offset_delta)
     assert records.decode(payload, count, last_offset_delta) == found
@@ -161,13 +217,26 @@ def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
 
 
 @RUNS
-@given(RECORDS, st.sampled_from([-1, 0, 1 << 40, (1 << 63) - 1]), I64, I64, st.integers(1, 4))
-def test_the_twin_finds_the_same_times_out_of_bounds(drawn, base, oldest, newest, count_max):
-    bounds = (base, oldest, newest, count_max)
-    payload = records.encode(drawn)
+@given(
+    RECORDS, st.sampled_from([-1, 0, 1 << 40, (1 << 63) - 1]), I64, I64, st.integers(1, 4),
+    st.booleans(), st.integers(1, 40), st.integers(0, 400), st.integers(0, 3),
+)  # fmt: skip
+def test_scan_in_pieces_finds_what_the_twin_finds(
+    drawn, base, oldest, newest, hits_max, inside, piece_size, at, flip
+):
+    payload = bytearray(records.encode(drawn))
+    if payload:
+        payload[at % len(payload)] ^= flip
     for count in (len(drawn), len(drawn) + 1):
-        twins = records_twin.timestamps_outside(payload, count, *bounds)
-        assert records.timestamps_outside(payload, count, *bounds) == twins
+        twins = records_twin.timestamps(
+            bytes(payload), count, base, oldest, newest, hits_max, inside
+        )
+        scan = RecordScan(count, count - 1, len(payload), base)
+        scan.collect(oldest, newest, inside=inside, hits_max=hits_max)
+        for start in range(0, len(payload), piece_size):
+            scan.feed(payload[start : start + piece_size])
+        code = scan.end()
+        assert (code or scan.hits) == twins
 
 
 @RUNS

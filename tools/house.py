@@ -11,7 +11,7 @@ tests/test_house.py keeps these rules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -60,8 +60,16 @@ class Module:
 
         At run time those for the type checker alone do not count.
         """
+        return self._imported(running(self.tree) if at_run_time else ast.walk(self.tree))
+
+    def imports_required(self, at_import: bool) -> Iterator[str]:
+        """Yield the names that must be installed: for the module's import, or for all it does."""
+        left_out = (is_optional, is_function) if at_import else (is_optional,)
+        return self._imported(running(self.tree, *left_out))
+
+    def _imported(self, nodes: Iterable[ast.AST]) -> Iterator[str]:
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-        for node in running(self.tree) if at_run_time else ast.walk(self.tree):
+        for node in nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -70,13 +78,33 @@ class Module:
                 yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a tree that are run: all but what stands under `if TYPE_CHECKING`."""
+def running(tree: ast.AST, *left_out: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:
+    """The nodes of a tree that are run: all but what stands under `if TYPE_CHECKING`.
+
+    Nodes for which a `left_out` is true do not count either, nor what is within them.
+    """
     yield tree
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue
-        yield from running(child)
+        if not any(is_left_out(child) for is_left_out in left_out):
+            yield from running(child, *left_out)
+
+
+def is_function(node: ast.AST) -> bool:
+    """Return True if the node's body runs only when it is called."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def is_optional(node: ast.AST) -> bool:
+    """Return True for a block that goes on without what it cannot import."""
+    match node:
+        case ast.With(items=items):
+            return any("suppress(ImportError)" in ast.unparse(item) for item in items)
+        case ast.Try(handlers=handlers):
+            kinds = [ast.unparse(handler.type) for handler in handlers if handler.type]
+            return "ImportError" in kinds
+    return False
 
 
 class House:

@@ -3,6 +3,9 @@ from typing import final
 
 @final
 class Question:
+    identity: bytes
+    @property
+    def size(self) -> int: ...
     def fail(self, code: int, sentence: str) -> None: ...
 
 @final
@@ -53,7 +56,12 @@ class Intake:
     message_count: int
     size: int
     def __init__(
-        self, gathering: Gathering, socket: int, library: str, routed: bool
+        self,
+        gathering: Gathering,
+        socket: int,
+        library: str,
+        routed: bool,
+        frame_size_max: int,
     ) -> None: ...
     def take(self, count_max: int, size_max: int, now_ms: int) -> bool: ...
     def answer(self, question: Question) -> int: ...

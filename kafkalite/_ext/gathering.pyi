@@ -1,4 +1,5 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from typing_extensions import Buffer
@@ -7,8 +8,10 @@ from kafkalite.client.batch import OnDelivery, RecordMetadata
 from kafkalite.errors import KafkaError
 
 _Content = Buffer | str | None
-_Headers = Iterable[tuple[str, _Content]]
-_Append = Callable[[_Content, _Content, _Headers | None, int], int]
+_Pairs = Iterable[tuple[str, _Content]]
+_Headers = _Pairs | Mapping[str, _Content]
+_Append = Callable[[_Content, _Content, _Pairs | None, int], int]
+_Serializer = Callable[[Any], _Content]
 _Partitioner = Callable[[str, bytes | None, int], int]
 
 class Delivery:
@@ -45,15 +48,29 @@ class Gatherer:
     @property
     def topics(self) -> dict[str, Any]: ...
     partitioner: _Partitioner | None
+    key_serializer: _Serializer | None
+    value_serializer: _Serializer | None
     is_open: bool
     def __init__(self, partitioner: _Partitioner | None = None) -> None: ...
     def send(
         self,
         topic: str,
-        value: _Content = None,
-        key: _Content = None,
+        value: Any = None,
+        key: Any = None,
         headers: _Headers | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        serializer: _Serializer | None = None,
+    ) -> Delivery: ...
+    def gather(
+        self,
+        topic: str,
+        value: _Content,
+        key: _Content,
+        headers: _Pairs | None,
+        timestamp: int | None,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
     ) -> Delivery: ...

@@ -10,7 +10,7 @@ class Message:
         topic: str,
         partition: int,
         offset: int,
-        timestamp: int = -1,
+        timestamp: int | None = None,
         timestamp_type: int = 0,
         key: bytes | None = None,
         value: bytes | None = None,
@@ -23,7 +23,7 @@ class Message:
     @property
     def offset(self) -> int: ...
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int | None: ...
     @property
     def timestamp_type(self) -> int: ...
     @property

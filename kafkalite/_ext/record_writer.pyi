@@ -62,10 +62,10 @@ def encode_columns(
     timestamps: _Timestamps | None,
     now_ms: int,
 ) -> tuple[int, int, int, int]: ...
-def check_columns(
+def measure_columns(
     count: int,
     value: _Column | None,
     key: _Column | None,
     headers: _Headers | None,
     timestamps: _Timestamps | None,
-) -> None: ...
+) -> tuple[int, int, int, int]: ...

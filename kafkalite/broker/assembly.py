@@ -10,9 +10,9 @@ from socket import socket
 from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.metadata_reader import MetadataReader
 from kafkalite.broker.node import Node
-from kafkalite.broker.node_settings import in_force
+from kafkalite.broker.node_settings import in_force, placement_limits
 from kafkalite.broker.remote_controller import RemoteController
-from kafkalite.config.broker import BROKER_RACK, WORKER_DEDICATED_MAX
+from kafkalite.config.broker import BROKER_RACK
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
@@ -43,13 +43,16 @@ def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener:
 
 def _take_all(node: Node) -> None:
     """Take what lies with other nodes, and what cannot come now, since the disk is full, later."""
-    if not evacuate(node.root, {SUPERVISOR_ID}, node.place_of, is_deleted=node.is_deleted):
+    if not evacuate(
+        node.root, {SUPERVISOR_ID}, node.place_of, node.logs.file_system,
+        is_deleted=node.is_deleted,
+    ):  # fmt: skip
         node.reactor.call_later(TAKE_AGAIN_MS, lambda: _take_all(node))
 
 
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     """The controller as its log tells; Refusal when that cannot be read."""
-    logs.flusher = Flusher()
+    logs.flusher = Flusher(file_system=logs.file_system)
     controller = LocalController(Controller(), logs.open_metadata(), logs.flusher, reactor.clock)
     controller.load()
     return controller
@@ -63,7 +66,7 @@ def settle(
     now = in_force(settings, controller.image, SUPERVISOR_ID)
     controller.ask_at_start(
         lambda machine: machine.settle_nodes(
-            addresses, now[BROKER_RACK], dedicated_max=now[WORKER_DEDICATED_MAX]
+            addresses, now[BROKER_RACK], limits=placement_limits(now)
         )
     )
 
@@ -92,7 +95,7 @@ def worker_node(
 
     Its image is what the metadata log's files say; Refusal when they cannot be read.
     """
-    logs.flusher = Flusher()
+    logs.flusher = Flusher(file_system=logs.file_system)
     reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
     controller = RemoteController(reader, reactor)
     controller.load()

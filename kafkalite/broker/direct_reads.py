@@ -7,8 +7,8 @@
 A grant is bounded as a fetch is, by the high watermark or the last stable offset, and ends where a
 batch does.  Files are numbered from 0 as the connection is given them, a descriptor once for each,
 opened anew and for reading only.  A file that is lent no more, because its segment was removed,
-its partition is led elsewhere, or others were lent since, is told as dropped with the next grant;
-it never comes again under that number.
+its partition is led elsewhere, or others were lent since, is told as dropped with the next answer,
+at the end of a log when the read's wait is over; it never comes again under that number.
 
 What is granted is counted as bytes out.
 
@@ -67,13 +67,12 @@ class DelayedRead(Delayed):
     def __init__(
         self, partition: Partition, read: dict[str, Any], respond: Callable[[], object]
     ) -> None:
-        super().__init__()
         self.partitions = (partition,)
         self._partition = partition
         self._read = read
         self._respond = respond
 
-    def ready(self) -> bool:
+    def look(self, partition: Partition) -> bool:
         read = self._read
         try:
             self._partition.check_epoch(read["leader_epoch"])
@@ -163,9 +162,10 @@ class DirectReads:
         """Answer with what there is to read; False when there is nothing yet."""
         partition.check_epoch(read["leader_epoch"])
         loan = partition.lend(read["offset"], max(0, read["size_max"]), read["isolation_level"])
+        # Also with nothing to read: a reader at the end is told in the answer to its wait.
+        self._drop_removed(partition)
         if loan is None:
             return False
-        self._drop_removed(partition)
         lent = self._files.get(loan.segment)
         fresh: list[OpenFile] = []
         if lent is None:

@@ -12,7 +12,7 @@ exception is ApiVersions, whose unknown versions are answered in version 0 (KIP-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.counts import RequestCounts
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
@@ -20,6 +20,10 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     At,
     Caller,
     Handler,
+    Requester,
+    Response,
+    Written,
+    acls,
     cluster,
     configs,
     fault_fields,
@@ -27,6 +31,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     groups,
     offsets,
     produce,
+    reassignments,
     telemetry,
     topics,
     transactions,
@@ -36,26 +41,13 @@ from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.errors import InvalidRequest, KafkaError, raise_for
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
-from kafkalite.transport.connection import Address, Disconnect
+from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
     from kafkalite.transport.connection import Answer
 
 Chunks = list[Any]
-
-
-class Requester(Protocol):
-    """Whose frame it is: a connection here, or one at another node (Membership)."""
-
-    peer: Address
-    local: Address
-
-    def expect(self) -> Any:
-        """Promise to answer later, by what this returns."""
-
-    def close(self) -> None:
-        """There will be no answer."""
 
 
 class Dispatcher:
@@ -65,6 +57,12 @@ class Dispatcher:
         self._node = node
         self._now_ns = node.clock.monotonic_ns
         self._counts: dict[int, RequestCounts] = {}
+
+    @staticmethod
+    def name_of(api_key: int) -> str:
+        """The API with this key."""
+        handler = SERVED.get(api_key)
+        return handler.api.name if handler is not None else f"API key {api_key}"
 
     @property
     def counts(self) -> Mapping[int, RequestCounts]:
@@ -93,6 +91,7 @@ class Dispatcher:
             client_id=header.client_id,
             peer=connection.peer,
             local=connection.local,
+            connection=connection,
         )
         try:
             request = _decode(handler, header, frame)
@@ -122,15 +121,19 @@ class Dispatcher:
         return [response_header(header.correlation_id, flexible=False), body]
 
     def _encode(
-        self, handler: Handler, header: RequestHeader, response: dict[str, Any]
+        self, handler: Handler, header: RequestHeader, response: Response | Written
     ) -> Chunks:
         version = header.version
         if handler.codec is not None:
+            assert isinstance(response, dict), "an API with a codec is not written in parts"
             if response.get("any_fault"):
                 self._counts[handler.api.key].failed_entries(response)
             return handler.codec.encode(version, header.correlation_id, response)
-        self._counts[handler.api.key].failed(response)
         flexible = handler.api.response_header_flexible(version)
+        if isinstance(response, Written):
+            self._counts[handler.api.key].failed(response.errors)
+            return [response_header(header.correlation_id, flexible=flexible), *response.body]
+        self._counts[handler.api.key].failed(response)
         body = handler.api.response.write(version, response)
         return [response_header(header.correlation_id, flexible=flexible), body]
 

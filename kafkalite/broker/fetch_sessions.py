@@ -10,16 +10,19 @@ inside it names what changed, and so does the answer.
     session id n, epoch e    what changed since e - 1
     session id n, epoch -1   the full list, and close n
 
-Sessions are a cache: when all slots are taken, the one least recently used goes, and its client
-hears FETCH_SESSION_ID_NOT_FOUND and begins anew.  A session names its topics as its first request
-did, all by name or all by id; a request of the other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
+Sessions are a cache: when all slots are taken, or all sessions together remember too many
+partitions, the one least recently used goes, and its client hears FETCH_SESSION_ID_NOT_FOUND and
+begins a new one.  A session ends with the connection that began it; Kafka's clients begin a new
+one after they reconnect.  A session names its topics as its first request did, all by name or all
+by id; a request of the other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from kafkalite.errors import (
     FetchSessionIdNotFound,
@@ -32,8 +35,11 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
-PARTITIONS_MAX = 100_000
-"""How many partitions one session may remember; a client that names more loses its session."""
+PARTITIONS_MAX = 20_000
+"""Maximum number of partitions in a session; a client that names more loses its session."""
+
+PARTITIONS_MAX_IN_ALL = 250_000
+"""Maximum number of partitions in all sessions together, at about 500 bytes each."""
 
 Wanted = tuple[int, int, int, int, int, int]
 """One partition of a request: index, current leader epoch, fetch offset, last fetched epoch, log
@@ -46,13 +52,16 @@ Key = tuple[str | bytes, int]
 class FetchSession:
     """What one client asked for, and what it was last told."""
 
-    __slots__ = ("by_id", "epoch", "session_id", "told", "wanted")
+    __slots__ = ("by_id", "epoch", "owner", "session_id", "told", "wanted")
 
-    def __init__(self, session_id: int, by_id: bool) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: Owner) -> None:
+        self.owner = owner
         self.session_id = session_id
         self.by_id = by_id
         self.epoch = INITIAL_EPOCH + 1
-        self.wanted: OrderedDict[Key, Wanted] = OrderedDict()
+        self.wanted: dict[Key, Wanted] = {}
+        """The requested partitions; one that gave records goes to the end, so that in the next
+        response's byte limit the others come first."""
         self.told: dict[Key, tuple[int, int, int]] = {}
 
     def change(self, topics: list[Any], forgotten: list[Any]) -> None:
@@ -65,36 +74,30 @@ class FetchSession:
                 self.wanted.pop((topic, index), None)
                 self.told.pop((topic, index), None)
 
-    def topics(self) -> list[tuple[str | bytes, list[Wanted]]]:
-        """The full list, in the order the session keeps."""
-        grouped: dict[str | bytes, list[Wanted]] = {}
-        for (topic, _), partition in self.wanted.items():
-            grouped.setdefault(topic, []).append(partition)
-        return list(grouped.items())
+    def tells(self, topic: str | bytes, entry: tuple[Any, ...], everything: bool) -> bool:
+        """Return whether the response must hold this entry: it has records, an error or moved
+        offsets; and remember that it was sent."""
+        index, error_code, high_watermark, _, log_start_offset, *_ = entry
+        records = entry[7]
+        key = (topic, index)
+        offsets = (error_code, high_watermark, log_start_offset)
+        gave = records is not None and _size(records) > 0
+        wanted = self.wanted.get(key)
+        if gave and wanted is not None:
+            del self.wanted[key]
+            self.wanted[key] = wanted
+        if not (everything or gave or error_code or self.told.get(key) != offsets):
+            return False
+        if wanted is not None:
+            self.told[key] = offsets
+        return True
 
-    def news(self, topics: list[Any], everything: bool) -> list[Any]:
-        """Of an answer, what the client has not been told: records, errors, moved offsets.
 
-        A partition that gave records goes to the end of the line, so that in the next answer's
-        byte limit the others come first.
-        """
-        answer = []
-        for topic, partitions in topics:
-            kept = []
-            for entry in partitions:
-                index, error_code, high_watermark, _, log_start_offset, *_ = entry
-                records = entry[7]
-                key = (topic, index)
-                offsets = (error_code, high_watermark, log_start_offset)
-                gave = records is not None and _size(records) > 0
-                if everything or gave or error_code or self.told.get(key) != offsets:
-                    kept.append(entry)
-                    self.told[key] = offsets
-                if gave and key in self.wanted:
-                    self.wanted.move_to_end(key)
-            if kept:
-                answer.append((topic, kept))
-        return answer
+class Owner(Protocol):
+    """The connection that a session belongs to."""
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once when it is gone."""
 
 
 class FetchSessions:
@@ -103,6 +106,10 @@ class FetchSessions:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of: dict[Owner, set[int]] = {}
+        """The sessions that each open connection began."""
+        self.partition_count = 0
+        """The partitions that all sessions remember."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -110,8 +117,7 @@ class FetchSessions:
     def resize(self, slots: int) -> None:
         """Remember at most so many from now on."""
         self._slots = slots
-        while len(self._sessions) > slots:
-            self._sessions.popitem(last=False)
+        self._make_room()
 
     def enter(
         self,
@@ -119,6 +125,7 @@ class FetchSessions:
         epoch: int,
         topics: list[Any],
         forgotten: list[Any],
+        owner: Owner,
         *,
         by_id: bool = False,
     ) -> FetchSession | None:
@@ -129,10 +136,10 @@ class FetchSessions:
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+                self._remove(session_id)
             if epoch == FINAL_EPOCH or not self._slots:
                 return None
-            return self._begin(topics, by_id)
+            return self._begin(topics, owner, by_id)
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionIdNotFound()
@@ -141,26 +148,53 @@ class FetchSessions:
         if by_id is not session.by_id:
             raise FetchSessionTopicIdError()
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        session.change(topics, forgotten)
+        self._change(session, topics, forgotten)
         if len(session.wanted) > PARTITIONS_MAX:
-            del self._sessions[session_id]
+            self._remove(session_id)
             raise FetchSessionIdNotFound()
         if not session.wanted:
             # Nothing is left to remember: it is over, and the answer bears no session's id.
-            del self._sessions[session_id]
+            self._remove(session_id)
             return None
         self._sessions.move_to_end(session_id)
+        self._make_room()
         return session
 
-    def _begin(self, topics: list[Any], by_id: bool) -> FetchSession:
+    def _begin(self, topics: list[Any], owner: Owner, by_id: bool) -> FetchSession:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
-        session = self._sessions[session_id] = FetchSession(session_id, by_id)
-        session.change(topics, [])
-        if len(self._sessions) > self._slots:
-            self._sessions.popitem(last=False)
+        session = self._sessions[session_id] = FetchSession(session_id, by_id, owner)
+        if owner not in self._of:
+            self._of[owner] = set()
+            owner.on_close(lambda: self._closed(owner))
+        self._of[owner].add(session_id)
+        self._change(session, topics, [])
+        self._make_room()
         return session
+
+    def _change(self, session: FetchSession, topics: list[Any], forgotten: list[Any]) -> None:
+        before = len(session.wanted)
+        session.change(topics, forgotten)
+        self.partition_count += len(session.wanted) - before
+
+    def _make_room(self) -> None:
+        """Remove sessions, the least recently used first, until the bounds hold."""
+        while len(self._sessions) > self._slots or (
+            self.partition_count > PARTITIONS_MAX_IN_ALL and len(self._sessions) > 1
+        ):
+            self._remove(next(iter(self._sessions)))
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partition_count -= len(session.wanted)
+            self._of[session.owner].discard(session_id)
+
+    def _closed(self, owner: Owner) -> None:
+        for session_id in list(self._of[owner]):
+            self._remove(session_id)
+        del self._of[owner]
 
 
 def _size(records: Any) -> int:

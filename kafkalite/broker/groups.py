@@ -8,8 +8,8 @@ maybe by a later request's decision.  So a JoinGroup is a Later that another mem
 the timer, resolves.
 
 The topic is made at the first FindCoordinator, as in Kafka, and led by node 0.  When the node
-opens, its coordinators are loaded before anything is served: members that come back in time find
-their generation.
+opens, its coordinators are loaded, a little at a time on the loop: until one is, its groups hear
+COORDINATOR_LOAD_IN_PROGRESS, and members that come back in time find their generation.
 
 A process that was stopped for a while has heard nobody, which is no member's silence: a timer that
 comes late lets what waits in the sockets be read first.
@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafkalite.broker.later import Later
@@ -45,6 +46,7 @@ from kafkalite.coordination.machine import Result
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     KafkaError,
     KafkaStorageError,
@@ -68,6 +70,10 @@ AWAY_MS = 500
 """A timer that comes so much too late says that this process itself was away."""
 AGAIN_MS = 1_000
 """How long what was said meanwhile then has to be heard, before anybody is called silent."""
+LOAD_MS, LOAD_PAUSE_MS = 10, 1
+"""Duration of a step of loading, and of the pause between two."""
+FORGOTTEN_AT_ONCE, FORGET_PAUSE_MS = 500, 2
+"""Number of offsets of deleted topics, and of groups without any, in a step: milliseconds."""
 MEMBERS_TOLD_MAX, NAME_TOLD_MAX = 20, 100
 """How much of a generation the log tells: so many members, and so much of a name."""
 
@@ -102,7 +108,16 @@ class Groups:
         """The partitions that could not be read, and why; only another start tries again."""
 
     def __iter__(self) -> Iterator[GroupHost]:
-        return iter(self._hosts.values())
+        """The coordinators that are loaded."""
+        return (host for host in self._hosts.values() if not host.is_loading)
+
+    @property
+    def lacking(self) -> int:
+        """The error code of a list of all groups: some may not be loaded yet, or not readable."""
+        if self.unread:
+            return CoordinatorNotAvailable.code
+        loading = any(host.is_loading for host in self._hosts.values())
+        return CoordinatorLoadInProgress.code if loading else 0
 
     def open(self) -> None:
         """Load the coordinators of the partitions that are led here."""
@@ -136,15 +151,21 @@ class Groups:
             except KafkaError as fault:
                 raise CoordinatorNotAvailable(str(fault)) from None
             host = self._hosts[index] = self._loaded(partition)
+        if host.is_loading:
+            raise CoordinatorLoadInProgress()
         return host
 
     def _loaded(self, partition: Partition) -> GroupHost:
         try:
-            return GroupHost(partition, self._node)
+            return GroupHost(partition, self._node, self._unread)
         except KafkaError as fault:
-            log.error("the groups of %s are not served: %s", partition, fault)
-            self.unread[partition.index] = CoordinatorNotAvailable(str(fault))
-            raise self.unread[partition.index].again() from None
+            raise self._unread(partition, fault) from None
+
+    def _unread(self, partition: Partition, fault: KafkaError) -> KafkaError:
+        log.error("Groups of %s are not served: %s", partition, fault)
+        self._hosts.pop(partition.index, None)
+        self.unread[partition.index] = CoordinatorNotAvailable(str(fault))
+        return self.unread[partition.index].again()
 
     def ask(self, group_id: str, decide: Decide) -> Later[Any]:
         """Let the group's coordinator decide: the response, when it comes."""
@@ -154,34 +175,87 @@ class Groups:
         """What there is to see of a group, once it is committed."""
         return self.host_of(group_id).look(look)
 
-    def forget_topics(self, names: Iterable[str]) -> None:
-        """These topics are deleted: nobody has read them any more."""
-        gone = list(names)
-        for host in self:
-            asked = host.ask(lambda groups, _, now_ms, __: groups.forget_topics(gone, now_ms))
-            asked.abandoned = None  # nobody is answered, and it would keep itself
+    def forget_topics(self, topics: Mapping[str, bytes]) -> None:
+        """These topics, given by name and id, are deleted: nobody has read them any more."""
+        for host in self._hosts.values():
+            host.forget_topics(topics)
 
 
 class GroupHost:
     """One coordinator at work; see the module."""
 
-    def __init__(self, partition: Partition, node: Node) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        node: Node,
+        unread: Callable[[Partition, KafkaError], object],
+    ) -> None:
         self._reactor = node.reactor
         self._timer: Timer | None = None
         self._due_ms = 0
         self._not_before_ms = 0
+        self._node = node
+        self._partition = partition
+        self._unread = unread
+        self._deleted: dict[str, bytes] = {}
+        """Topics that were deleted while this was loading."""
         self.coordinator = GroupCoordinator(limits_of(node.settings), new_member_id)
         self._journal = PartitionJournal(
             partition, node.replicas, node.flusher, node.reactor,
             group_records.write, group_records.read,
         )  # fmt: skip
-        count = self._journal.load(self.coordinator)
+        self.is_loading = True
+        self._load_some(self._journal.load_steps(self.coordinator))
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def _load_some(self, left: Iterator[int]) -> None:
+        """Load for LOAD_MS, and the rest in later ticks."""
+        end_ns = self._reactor.clock.monotonic_ns() + LOAD_MS * 1_000_000
+        count = 0
+        for count in left:  # noqa: B007  (the last one counts)
+            if self._reactor.clock.monotonic_ns() >= end_ns:
+                self._reactor.call_later(LOAD_PAUSE_MS, lambda: self._load_more(left))
+                return
+        self.is_loading = False
         self.coordinator.loaded(self._now_ms())
         self._host = MachineHost(self.coordinator, self._journal)
         self._host.on_change(told)
         if count:
-            log.info("%s: %d records of groups are loaded", partition, count)
-        self._tend()
+            log.info("Groups of %s are loaded. records=%d", self._partition, count)
+        self.reconfigure(limits_of(self._node.settings))
+        if self._deleted:
+            self.forget_topics(self._deleted)
+
+    def _load_more(self, left: Iterator[int]) -> None:
+        if self._partition.fault is not None:
+            return  # it is deleted, or closed
+        try:
+            self._load_some(left)
+        except KafkaError as fault:
+            self._unread(self._partition, fault)
+
+    # -- deleted topics ----------------------------------------------------------------------
+
+    def forget_topics(self, topics: Mapping[str, bytes]) -> None:
+        """Forget what was committed of deleted topics, in parts: it may be very much."""
+        if self.is_loading:
+            self._deleted |= topics
+        else:
+            self._forget_some(self.coordinator.topic_tombstones(topics))
+
+    def _forget_some(self, left: Iterator[group_records.GroupRecord | None]) -> None:
+        if self._partition.fault is not None:
+            return  # it is deleted, or closed
+        some = list(islice(left, FORGOTTEN_AT_ONCE))
+        tombstones = [record for record in some if record is not None]
+        if tombstones:
+            asked = self.ask(lambda groups, _, now, __: groups.forget_offsets(tombstones, now))
+            asked.abandoned = None  # nobody is answered, and it would keep itself
+        if len(some) == FORGOTTEN_AT_ONCE:
+            self._reactor.call_later(FORGET_PAUSE_MS, lambda: self._forget_some(left))
+
+    # -- asking ------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
         return self._reactor.clock.monotonic_ms()

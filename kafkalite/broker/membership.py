@@ -9,7 +9,8 @@
 Only the incarnation that the launcher started last is heard; a message of an older one is refused.
 A worker says no more than Hello until it was welcomed, so nothing it asks is lost before that.
 A worker whose session has ended is fenced: the launcher kills and reaps it before it starts
-another on the same files, so there are never two that write.
+another on the same files, so there are never two that write.  One whose process runs is busy, and
+its session goes on for longer (coordination/sessions.py).
 
 After a restart the supervisor knows nobody.  It greets every process the launcher tells of until
 that one has been heard, so a change of metadata goes out again at once.
@@ -101,6 +102,7 @@ class Membership:
         *,
         send: Send,
         fence: Callable[[Peer], None],
+        is_running: Callable[[int], bool],
         incarnation: int,
         heartbeat_ms: int,
     ) -> None:
@@ -116,6 +118,8 @@ class Membership:
         self._reactor = reactor
         self._send = send
         self._fence = fence
+        self._is_running = is_running
+        self._busy: set[int] = set()
         self._incarnation = incarnation
         self._heartbeat_ms = heartbeat_ms
         self._waiting: list[Waiting] = []
@@ -171,13 +175,29 @@ class Membership:
             # Whoever was stopped heard nobody; that is no one's silence but its own.
             self._sessions.excuse(late_ms)
         self._looked_ms = now_ms
-        for node_id, incarnation in self._sessions.silent(now_ms):
-            log.warning("node %d was silent for too long: it is ended and started anew", node_id)
+        for node_id, incarnation in self._sessions.silent(now_ms, self._is_busy):
+            log.warning(
+                "Node %d missed its heartbeats and is fenced. node=%d", node_id, node_id
+            )
             self._fence(Peer(node_id, incarnation))
         for member in self.members.values():
             if not member.welcomed:
                 self._welcome(member)
         self._reactor.call_later(LOOK_MS, self._look)
+
+    def _is_busy(self, node_id: int) -> bool:
+        """Return whether a node that is silent has a process that runs."""
+        process = self.processes.get(node_id)
+        if process is None or not self._is_running(process.pid):
+            return False
+        if node_id not in self._busy:
+            self._busy.add(node_id)
+            log.warning(
+                "Node %d misses its heartbeats, but its process runs; it is given time."
+                " node=%d pid=%d tick_timeout_ms=%d",
+                node_id, node_id, process.pid, self._sessions.tick_timeout_ms,
+            )  # fmt: skip
+        return True
 
     def _welcome(self, member: Member) -> None:
         member.welcomed = self._send(
@@ -206,6 +226,7 @@ class Membership:
             self._refuse(f"a {message.kind} of {identity!r}, which is not for the supervisor")
             return
         self._sessions.heard(*peer, self._reactor.clock.monotonic_ms())
+        self._busy.discard(peer.node_id)
         take(self, member, message.fields)
 
     def _refuse(self, what: str) -> None:
@@ -249,7 +270,8 @@ class Membership:
             (fields["local_host"], fields["local_port"]),
             answer,
         )
-        handler = SERVED.get(int.from_bytes(fields["frame"][:2], "big"))
+        api_key = int.from_bytes(fields["frame"][:2], "big")
+        handler = SERVED.get(api_key)
         if handler is None or handler.at is not At.CONTROLLER:
             answer(None, InvalidRequest("Only what the controller answers comes from other nodes."))
             return
@@ -265,6 +287,7 @@ class Membership:
         else:
             if isinstance(chunks, list):
                 requester.send(chunks)
+            self._reactor.end_step(api_key)
 
     def _allocate_ids(self, member: Member, fields: dict[str, Any]) -> None:
         def answer(block: Block | None, fault: KafkaError | None) -> None:
@@ -364,6 +387,10 @@ class Requester:
     def send(self, chunks: Sequence[Any]) -> None:
         """The answer: no records are fetched by way of another node, so it is bytes only."""
         self._answer(b"".join(chunks))
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Nothing of this node lasts as long as a connection at another."""
+        raise AssertionError("requests for leaders are not forwarded")
 
     def close(self) -> None:
         """There is no answer: the client's connection is to be closed."""

@@ -27,8 +27,9 @@ from kafkalite.coordination.machine import Machine
 from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
-from kafkalite.storage.disk import DISK, DiskFailed, put_file
+from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.layout import file_name
+from kafkalite.storage.write_back import write_back_failed
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
@@ -96,7 +97,7 @@ class MetadataLog:
         if flush is not None:
             flush.run(DISK)
             if flush.error is not None:
-                raise DiskFailed(f"{self.log.directory} cannot be flushed: {flush.error}")
+                raise write_back_failed(DISK, self.log.directory, flush.error)
             self.log.flush_end(flush)
 
     # -- loading -----------------------------------------------------------------------------

@@ -7,9 +7,8 @@ Nothing is changed and nothing is locked.  The supervisor may be in the middle o
 died there, so reading ends at the first batch that does not check; what is behind it comes later,
 or never was.  Segments are only removed when two snapshots stand for what was in them.
 
-Left out: the records are read as soon as they are written, a moment before they are durable.  Only
-a machine that loses its power could take them back, and it takes this reader with it; where a
-flush fails, the supervisor's log may come back shorter, and whoever read further must begin again.
+No record is replayed before it is durable: what was read is flushed first, whoever wrote it.  Else
+a worker could create a log and acknowledge records to it, and a power cut take the topic away.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from pathlib import Path
 
 from kafkalite._ext import record_batch
 from kafkalite.broker.metadata_log import SNAPSHOT, read_snapshot
-from kafkalite.errors import CorruptMessage, KafkaError, Refusal
+from kafkalite.errors import CorruptMessage, Fatal, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import RecordBatch
 from kafkalite.storage import layout
+from kafkalite.storage.disk import DISK, SHORTAGES, Disk, sync_directory
+from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -37,8 +38,11 @@ ROLLED_TIMES_MAX = 10
 class MetadataReader:
     """Where in the metadata log a follower is; see the module."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disk: Disk = DISK) -> None:
         self.directory = directory
+        self._disk = disk
+        self._named = -1
+        """The newest segment whose name was flushed."""
         self.offset = 0
         """The offset of the next record."""
         self._segment = -1
@@ -96,6 +100,8 @@ class MetadataReader:
         with (self.directory / layout.file_name(self._segment, layout.LOG)).open("rb") as file:
             file.seek(self._position)
             content = file.read()
+            if content:
+                self._make_durable(file.fileno())
         for batch in _whole_batches(content):
             if batch.header.base_offset >= end_offset:
                 break
@@ -107,6 +113,20 @@ class MetadataReader:
                     self.offset = record.offset + 1
             self._position += batch.header.size
         return number + 1 < len(bases) and bases[number + 1] == self.offset
+
+    def _make_durable(self, descriptor: int) -> None:
+        """Flush the segment, and its name where it is new here."""
+        try:
+            self._disk.fdatasync(descriptor)
+            if self._segment != self._named:
+                sync_directory(self._disk, self.directory)
+                self._named = self._segment
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                # Nothing is known to be lost, so this process ends alone and starts again.
+                reason = f"{self.directory} cannot be flushed now: {error.strerror}"
+                raise Fatal(reason) from error
+            raise write_back_failed(self._disk, self.directory, error) from error
 
     def _bases(self) -> list[int]:
         if not self.directory.exists():

@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.placement import Move, drain_moves
+from kafkalite.coordination.placement import Move, PlacementLimits, drain_moves
 from kafkalite.storage import layout
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ class Mover:
         membership: Membership,
         reactor: Reactor,
         root: Path,
+        limits: Callable[[], PlacementLimits],
     ) -> None:
         self._controller = controller
         self._membership = membership
         self._reactor = reactor
         self._root = root
+        self._limits = limits
         self._plan: deque[Move] = deque()
         self._moving: dict[tuple[bytes, int], OnItsWay] = {}
         self._deciding = False
@@ -112,7 +114,9 @@ class Mover:
         self._plan.extendleft(reversed(kept))
         for node in list(image.nodes.values()):
             if node.draining and len(chosen) < count_max:
-                wanted = drain_moves(image, node.node_id, self._sizes_for(node.node_id))
+                wanted = drain_moves(
+                    image, node.node_id, self._sizes_for(node.node_id), self._limits()
+                )
                 taken = {move[:2] for move in chosen}
                 can = [move for move in wanted if move[:2] not in taken and self._can_move(move)]
                 chosen += can[: count_max - len(chosen)]

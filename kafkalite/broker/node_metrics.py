@@ -28,11 +28,21 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.client_telemetry import Pusher
 from kafkalite.broker.counts import Traffic
+from kafkalite.broker.delayed_fetch import DelayedFetch
 from kafkalite.broker.direct_reads import DelayedRead
 from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.purgatory import Delayed, DelayedFetch, DelayedProduce
+from kafkalite.broker.purgatory import Delayed, DelayedProduce
 from kafkalite.errors import BY_CODE
-from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, PUSHES, Family, Page, page_path
+from kafkalite.metrics import (
+    BUCKET_COUNT,
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    PUSHES,
+    Family,
+    Page,
+    page_path,
+)
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
@@ -44,6 +54,10 @@ IDLE_PERIODS = 5
 COST = 200
 """A page that takes long is written seldomer: at most so small a part of the time is spent on it,
 unless that would make it too old."""
+
+STEP_MS, STEP_PAUSE_MS = 5, 1
+"""Duration of a step of writing a page, at least one family, and of the pause between two."""
+WRITTEN = object()
 
 TOPIC_COUNTERS = {
     "messages_in": ("messagesin", "Records that were produced."),
@@ -104,6 +118,8 @@ class NodeMetrics:
         self.page = Page(page_path(run_directory, node.node_id), node.node_id)
         self.began_s = time.time()
         self._frames = -1
+        self._took_ns = 0
+        self._closed = False
         self._periods = 0
         self._busy: tuple[float, float] = (time.monotonic(), time.thread_time())
         self._idle = 1.0
@@ -111,23 +127,40 @@ class NodeMetrics:
 
     def look(self) -> None:
         """Write the page, if there may be news, and look again later."""
-        began_ns = self.node.clock.monotonic_ns()
         door = self.node.local_door
         frames = self.node.reactor.counters["frames"] + (door.work if door is not None else 0)
         self._periods += 1
-        if frames != self._frames or self._periods >= IDLE_PERIODS:
-            self._frames, self._periods = frames, 0
-            self._look_idle()
-            try:
-                self.page.write(self.families(), self.node.clock.monotonic_ms())
-            except OSError as fault:
-                log.warning("%s cannot be written: %s", self.page.path, fault.strerror)
-        took_ms = (self.node.clock.monotonic_ns() - began_ns) // 1_000_000
-        period_ms = min(max(PERIOD_MS, COST * took_ms), PERIOD_MS_MAX)
+        if frames == self._frames and self._periods < IDLE_PERIODS:
+            self.node.reactor.call_later(PERIOD_MS, self.look)
+            return
+        self._frames, self._periods = frames, 0
+        self._look_idle()
+        self._took_ns = 0
+        self._write(self.page.write_steps(self.families(), self.node.clock.monotonic_ms()))
+
+    def _write(self, left: Iterator[None]) -> None:
+        """Write for STEP_MS, and the rest in later ticks."""
+        if self._closed:
+            return
+        began_ns = self.node.clock.monotonic_ns()
+        took_ns, is_done = 0, False
+        try:
+            while not is_done and took_ns < STEP_MS * 1_000_000:
+                is_done = next(left, WRITTEN) is WRITTEN
+                took_ns = self.node.clock.monotonic_ns() - began_ns
+        except OSError as fault:
+            log.warning("%s cannot be written: %s", self.page.path, fault.strerror)
+            is_done = True
+        self._took_ns += took_ns
+        if not is_done:
+            self.node.reactor.call_later(STEP_PAUSE_MS, lambda: self._write(left))
+            return
+        period_ms = min(max(PERIOD_MS, COST * self._took_ns // 1_000_000), PERIOD_MS_MAX)
         self.node.reactor.call_later(period_ms, self.look)
 
     def close(self) -> None:
         """The node ends."""
+        self._closed = True
         self.page.close()
 
     def _look_idle(self) -> None:
@@ -196,7 +229,7 @@ class NodeMetrics:
     def _replicas(self) -> Iterator[Family]:
         replicas = self.node.replicas
         led = list(replicas)
-        waiting: dict[Delayed, None] = {}
+        waiting: set[Delayed] = set()
         for partition in led:
             waiting.update(partition.waiting)
         kinds = Counter(type(delayed) for delayed in waiting)
@@ -332,6 +365,7 @@ class NodeMetrics:
             yield one(name, GAUGE, sentence, round(self._idle, 4))
         for name, sentence in LOOP_COUNTERS.items():
             yield one(f"kafkalite_loop_{name}_total", COUNTER, sentence, counters[name])
+        yield from self._ticks()
         held = "Bytes of requests that have begun to come."
         yield one("kafkalite_loop_held_bytes", GAUGE, held, counters["bytes_held"])
         total, usable = self.node.logs.disk_size()
@@ -342,6 +376,30 @@ class NodeMetrics:
         )
         yield one("process_start_time_seconds", GAUGE, "When it began.", round(self.began_s, 3))
         yield one("process_resident_memory_bytes", GAUGE, "Its memory.", resident_size())
+
+    def _ticks(self) -> Iterator[Family]:
+        """The time of the loop's rounds, and the causes of those that took too long."""
+        total_ns, *counts = self.node.reactor.tick_times
+        slow = self.node.reactor.slow_ticks
+        yield Family(
+            "kafkalite_loop_tickms", HISTOGRAM,
+            "Ticks of the loop, from the events to the last response; waiting is not counted.",
+            [({}, [total_ns, *counts[: BUCKET_COUNT - 1], sum(counts[BUCKET_COUNT - 1 :])])],
+        )  # fmt: skip
+        for name, sentence, by_cause in (
+            ("slow_ticks", "Ticks over 50 ms, by the API or function that took longest in them.",
+             slow.counts),
+            ("slow_ticks_cpu", "Those of them in which the loop's thread computed for over 50 ms.",
+             slow.cpu_counts),
+        ):  # fmt: skip
+            samples = [({"cause": cause}, count) for cause, count in by_cause.items()]
+            yield Family(f"kafkalite_loop_{name}_total", COUNTER, sentence, samples)
+        for name, sentence, longest_ns in (
+            ("longest_tick_seconds", "The longest tick over 50 ms.", slow.longest_ns),
+            ("longest_tick_cpu_seconds", "The most processor time of one such tick.",
+             slow.longest_cpu_ns),
+        ):  # fmt: skip
+            yield one(f"kafkalite_loop_{name}", GAUGE, sentence, round(longest_ns / 1e9, 6))
 
 
 def one(name: str, kind: str, sentence: str, value: float) -> Family:

@@ -16,8 +16,15 @@ from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX
 from kafkalite.broker.later import Later
 from kafkalite.broker.membership import READY, STARTING, Process
 from kafkalite.broker.mover import Mover, sizes_on_disk
+from kafkalite.broker.node_settings import placement_limits
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
-from kafkalite.coordination.placement import Move, drain_moves, rebalance_moves
+from kafkalite.coordination.placement import (
+    Move,
+    PlacementLimits,
+    drain_moves,
+    leading,
+    rebalance_moves,
+)
 from kafkalite.errors import InvalidRequest, KafkaError
 from kafkalite.protocol.schemas import bus
 
@@ -83,11 +90,13 @@ class NodeOrders:
         image = self._node.image
         sizes = sizes_on_disk(self._root, image)
         if node_id in image.nodes and dry_run:
-            return self._nothing().map(lambda _: drain_moves(image, node_id, sizes))
+            return self._nothing().map(lambda _: drain_moves(image, node_id, sizes, self._limits))
 
         def begin(_: None) -> list[Move]:
+            moves: list[Move] = []
             # The next order may have removed it, before this one was on the disk.
-            moves = drain_moves(image, node_id, sizes) if node_id in image.nodes else []
+            if node_id in image.nodes:
+                moves = drain_moves(image, node_id, sizes, self._limits)
             self._mover.look()
             return moves
 
@@ -101,7 +110,7 @@ class NodeOrders:
 
     def _rebalance(self, dry_run: bool) -> Later[list[Move]]:
         image = self._node.image
-        moves = rebalance_moves(image, sizes_on_disk(self._root, image))
+        moves = rebalance_moves(image, sizes_on_disk(self._root, image), self._limits)
         if not dry_run:
             self._mover.plan(moves)
         return self._nothing().map(lambda _: moves)
@@ -137,10 +146,9 @@ class NodeOrders:
             if here
             else Process(-1, -1, node.host, node.port, STARTING),
         )
-        role = "supervisor" if here else "dedicated" if node.dedicated else "worker"
         return {
             "node_id": node.node_id,
-            "role": role,
+            "role": self._role(node),
             "host": process.host,
             "port": process.port,
             "pid": process.pid,
@@ -149,3 +157,19 @@ class NodeOrders:
             "size": member.size if member is not None else 0,
             "draining": node.draining,
         }
+
+    def _role(self, node: NodeImage) -> str:
+        if node.node_id == SUPERVISOR_ID:
+            return "supervisor"
+        if node.dedicated:
+            return "dedicated"
+        image = self._node.image
+        leads = node.draining or image.led_count(node.node_id) > 0
+        return "worker" if leads or node.node_id in self._leading() else "standby"
+
+    def _leading(self) -> Sequence[int]:
+        return leading(self._node.image.placeable, self._limits)
+
+    @property
+    def _limits(self) -> PlacementLimits:
+        return placement_limits(self._node.settings)

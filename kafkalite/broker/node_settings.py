@@ -12,6 +12,7 @@ the same way, by records of the metadata log, and so they outlive a restart, whi
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,15 @@ from kafkalite.config.broker import (
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_REQUEST_MAX_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
+    WORKER_DEDICATED_MAX,
+    WORKERS,
+    WORKERS_LEADING,
+    WORKERS_MAX,
 )
 from kafkalite.config.key import Update
 from kafkalite.config.resources import LEVELS, LOGGER, Resource
 from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.coordination.placement import PlacementLimits
 from kafkalite.errors import InvalidConfig
 from kafkalite.transport.reactor import Limits
 
@@ -77,6 +83,16 @@ def reactor_limits(settings: Settings) -> Limits:
         send_buffer_size=settings[SOCKET_SEND_BUFFER_BYTES],
         receive_buffer_size=settings[SOCKET_RECEIVE_BUFFER_BYTES],
     )
+
+
+def placement_limits(settings: Settings) -> PlacementLimits:
+    """Return the limits on placement that these settings, of the supervisor, set."""
+    leading_max = settings[WORKERS_LEADING]
+    if leading_max is None:
+        # On two cores beside its clients one leading worker takes in half as much again as three.
+        cores = len(os.sched_getaffinity(0))
+        leading_max = max(1, cores // 2) if settings[WORKERS] is None else WORKERS_MAX
+    return PlacementLimits(settings[WORKER_DEDICATED_MAX], leading_max)
 
 
 class NodeSettings:

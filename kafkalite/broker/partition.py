@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.purgatory import Delayed
     from kafkalite.config.settings import Settings
     from kafkalite.records.file_slice import FileSlice
+    from kafkalite.records.opening import Steps
     from kafkalite.storage.log import Appended, Log
 
 READ_COMMITTED = 1
@@ -43,9 +44,12 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
-        self.high_watermark = log.end_offset
+        # A log may end behind what is durable, after a move.
+        fsync = settings[DURABILITY] == "fsync"
+        self.high_watermark = min(log.end_offset, log.durable_offset) if fsync else log.end_offset
         self.lead(leader_epoch)
-        self.waiting: dict[Delayed, None] = {}
+        self.waiting: dict[Delayed, int | None] = {}
+        """Requests that wait for it; a fetch with the position this partition has in it."""
         self.fault: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
@@ -70,11 +74,21 @@ class Partition:
         """Where a read_committed consumer's reading ends."""
         return self.high_watermark
 
-    def append(self, batch: memoryview | bytes, *, from_client: bool = True) -> Appended:
+    def opening(self, batch: memoryview | bytes) -> Steps[bytes] | None:
+        """Return the steps that open a client's batch for `append`, or None if it needs none."""
+        if self.fault is not None:
+            raise self.fault.again()
+        return self.log.opening(batch)
+
+    def append(
+        self, batch: memoryview | bytes, *, from_client: bool = True, opened: bool = False
+    ) -> Appended:
         """Place a batch at the log's end; raises what the log finds wrong with it."""
         if self.fault is not None:
             raise self.fault.again()
-        appended = self.log.append(batch, self.leader_epoch, from_client=from_client)
+        appended = self.log.append(
+            batch, self.leader_epoch, from_client=from_client, opened=opened
+        )
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         traffic = self.traffic

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from kafkalite.storage.flusher import Flush, Flusher
     from kafkalite.transport.reactor import Reactor
 
-READ_SIZE = 4 << 20
+READ_SIZE = 1 << 20
+LOAD_COUNT = 100
+"""Number of records in a step of loading."""
 REWRITE_AFTER_SIZE = 16 << 20
 """So much may be written before it is looked for what could go."""
 REWRITE_COUNT = 200
@@ -74,6 +76,7 @@ class PartitionJournal:
         self._written_size = partition.log.size  # since it was last short
         self._short_size = 0
         self._rewriting = False
+        self.moved = lambda: None
         partition.waiting[Moved(self)] = None
 
     @property
@@ -103,18 +106,28 @@ class PartitionJournal:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, machine: Machine) -> int:
-        """Replay the last record of each key; how many there were.
+        """Replay the last record of each key, all at once; how many there were."""
+        count = 0
+        for count in self.load_steps(machine):  # noqa: B007  (the last one counts)
+            pass
+        return count
 
-        A KafkaError says that the log is damaged, and that what it says is not known.
+    def load_steps(self, machine: Machine) -> Iterator[int]:
+        """The same in steps of about a millisecond, for who goes on in between.
+
+        Nobody appends meanwhile.  A KafkaError says that the log is damaged, and that what it says
+        is not known.
         """
         if self.partition.log.fault is not None:
             raise KafkaStorageError(self.partition.log.fault)
         latest: dict[bytes, bytes | None] = {}
-        for record in self._records():
+        for number, record in enumerate(self._records()):
             if record.key is not None:
                 latest[record.key] = record.value
+            if number % LOAD_COUNT == 0:
+                yield 0
         passed_over = 0
-        for key, value in latest.items():
+        for number, (key, value) in enumerate(latest.items()):
             try:
                 found = self._read(key, value)
                 if found is not None:
@@ -123,17 +136,24 @@ class PartitionJournal:
                 passed_over += 1
                 if passed_over == 1:
                     log.error("%s: a record is passed over: %s", self.partition, fault)
+            if number % LOAD_COUNT == 0:
+                yield number
         if passed_over > 1:
             log.error("%s: %d records are passed over", self.partition, passed_over)
-        return len(latest)
+        yield len(latest)
 
     def _records(self) -> Iterator[record_batch.Record]:
         stored = self.partition.log
         offset = stored.log_start_offset
         while offset < stored.end_offset:
-            found = stored.read(offset, READ_SIZE, stored.end_offset)
+            try:
+                found = stored.read(offset, READ_SIZE, stored.end_offset)
+                content = found.read() if found is not None else b""
+            except OSError as error:
+                reason = f"{stored.directory} cannot be read at offset {offset}: {error.strerror}"
+                raise KafkaStorageError(reason) from error
             next_offset = offset
-            for batch in record_batch.batches(found.read()) if found is not None else ():
+            for batch in record_batch.batches(content):
                 if not batch.header.is_control:
                     yield from batch.records()
                 next_offset = batch.header.last_offset + 1
@@ -202,10 +222,11 @@ class PartitionJournal:
 class Moved(Delayed):
     """Waits in the partition's purgatory for as long as there is one, and passes each move on."""
 
+    urgent = True
+
     def __init__(self, journal: PartitionJournal) -> None:
-        super().__init__()
         self._journal = journal
 
-    def ready(self) -> bool:
+    def look(self, partition: Partition) -> bool:
         self._journal.moved()
         return False

@@ -1,21 +1,39 @@
-"""Answers that wait: a produce for its records to be committed, a fetch for bytes to read.
+"""Delayed requests: a produce waits for its records to be committed, a fetch for bytes to read.
 
-A delayed request says what it waits for (`ready`) and what it then answers (`answer`).  It is
-looked at again whenever one of its partitions moves, answered when it is ready or when its time is
-up, and forgotten when its client goes away.  Everything happens on the node's one thread.
+A delayed request is looked at again whenever one of its partitions moves (`look`).  Once it is due
+or its time is up, its last steps run (`finish`), and its response is resolved.  It is forgotten
+when its client goes away.  Everything happens on the node's one thread.
+
+No tick takes long, however many requests one append wakes and however many partitions each of
+them names: produce responses are sent at once, everything else runs in steps, UNITS_PER_TICK a
+tick, one request after the other in turn (`run`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.later import Later
-from kafkalite.errors import KafkaError, RequestTimedOut
+from kafkalite.errors import KafkaError, KafkaStorageError, RequestTimedOut
 
 if TYPE_CHECKING:
     from kafkalite.broker.partition import Partition
-    from kafkalite.broker.replica_manager import FetchItem, ReplicaManager
+
+log = logging.getLogger("kafkalite.broker")
+
+SLICE = 64
+"""Number of partitions of a request, or requests of a partition, in one step."""
+
+SLICE_UNITS = 4
+"""The cost of such a step; a response to one partition's fetch costs 1, about 0.1 ms."""
+
+UNITS_PER_TICK = 32
+AT_ONCE_UNITS = 16
+"""Cost of the steps that run while a request is handled; the rest waits for its turn."""
 
 
 class Timer(Protocol):
@@ -35,19 +53,62 @@ class Timers(Protocol):
 class Delayed:
     """A request that cannot be answered yet."""
 
-    partitions: Collection[Partition]
+    partitions: Collection[Partition] = ()
 
-    def __init__(self) -> None:
-        self.later: Later[Any] = Later()
-        self.timer: Timer | None = None
+    urgent = False
+    """True if the response is sent as soon as it is due, as one that is cheap."""
 
-    def ready(self) -> bool:
-        """Whether what was waited for has come, or never will."""
-        raise AssertionError("every delayed request says when it is ready")
+    stepped = False
+    """True if its response takes several steps; otherwise `answer()` returns it."""
+
+    later: Later[Any] | None = None
+    """Its response, once its client waits for it."""
+
+    response: Any = None
+    timer: Timer | None = None
+    expired = False
+    queued = False
+    """True while its steps are queued or running."""
+
+    gone = False
+
+    def resolve(self, response: Any) -> None:
+        """Give this response to its client."""
+        self.response = response
+        if self.later is not None:
+            self.later.resolve(response)
+
+    def attach(self) -> None:
+        """Have its partitions tell it when they move."""
+        for partition in self.partitions:
+            partition.waiting[self] = None
+
+    def detach(self) -> None:
+        """Have them tell it no more."""
+        for partition in self.partitions:
+            partition.waiting.pop(self, None)
+
+    def look(self, partition: Partition) -> bool:
+        """Look again at one partition that moved; return whether the request is due."""
+        raise AssertionError("every delayed request looks at its partitions")
 
     def answer(self) -> Any:
         """The response, ready or out of time."""
         raise AssertionError("every delayed request has an answer")
+
+    def finish(self) -> Iterator[int]:
+        """Resolve the response, step by step; yield the cost of each step but the last."""
+        self.detach()
+        self.resolve(self.answer())
+        yield from ()
+
+
+class SteppedRequest(Delayed):
+    """A delayed request that takes steps before it waits."""
+
+    def begin(self) -> Iterator[int]:
+        """Run until it is answered or waits; yield the cost of each step but the last."""
+        raise AssertionError("every stepped request has a beginning")
 
 
 class DelayedProduce(Delayed):
@@ -60,22 +121,31 @@ class DelayedProduce(Delayed):
        committed later; the client asks again under the same sequence).
     """
 
-    def __init__(self, response: dict[str, Any], open_entries: Iterable[OpenEntry]) -> None:
-        super().__init__()
-        self.response = response
-        self.open_entries = list(open_entries)
-        self.partitions = {entry.partition for entry in self.open_entries}
+    urgent = True
 
-    def ready(self) -> bool:
-        self.open_entries = [entry for entry in self.open_entries if not entry.closed()]
-        return not self.open_entries
+    def __init__(self, response: dict[str, Any], open_entries: Iterable[OpenEntry]) -> None:
+        self._answer = response
+        self._open: dict[Partition, list[OpenEntry]] = {}
+        for entry in open_entries:
+            self._open.setdefault(entry.partition, []).append(entry)
+        self.partitions = list(self._open)
+
+    def look(self, partition: Partition) -> bool:
+        entries = self._open.get(partition, ())
+        still_open = [entry for entry in entries if not entry.closed()]
+        if still_open:
+            self._open[partition] = still_open
+        else:
+            self._open.pop(partition, None)
+        return not self._open
 
     def answer(self) -> Any:
-        for entry in self.open_entries:
-            if not entry.closed():
-                entry.fail(RequestTimedOut())
-                self.response["any_fault"] = True
-        return self.response
+        for entries in self._open.values():
+            for entry in entries:
+                if not entry.closed():
+                    entry.fail(RequestTimedOut())
+                    self._answer["any_fault"] = True
+        return self._answer
 
 
 class OpenEntry:
@@ -106,86 +176,143 @@ class OpenEntry:
         self.answers[self.position] = (index, fault.code, -1, -1, -1, (), str(fault), None)
 
 
-class DelayedFetch(Delayed):
-    """A fetch that found fewer bytes than it asked for.
-
-    Answered when
-    A  the partitions together hold `min_bytes` it may read, or
-    B  one of them would answer an error: not led here any more, a new leader epoch, its offset
-       out of range, or
-    C  the time is up.
-    Whatever there is by then is read anew, since a slice taken before is too short by now.
-    """
-
-    def __init__(
-        self,
-        replicas: ReplicaManager,
-        items: Sequence[FetchItem],
-        min_bytes: int,
-        max_bytes: int,
-        isolation_level: int,
-        respond: Any,
-    ) -> None:
-        super().__init__()
-        self.replicas = replicas
-        self.items = items
-        self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
-        self.isolation_level = isolation_level
-        self.respond = respond
-        self.partitions = {item.partition for item in items if item.partition is not None}
-
-    def ready(self) -> bool:
-        found = 0
-        for item in self.items:
-            try:
-                # Most ask for one byte, and then it need not be known how many there are.
-                if self.min_bytes > 1:
-                    found += item.available(self.isolation_level)
-                else:
-                    found += item.readable(self.isolation_level)
-            except KafkaError:  # B
-                return True
-            if found >= self.min_bytes:  # A
-                return True
-        return False
-
-    def answer(self) -> Any:
-        return self.respond(self.replicas.fetch(self.items, self.max_bytes, self.isolation_level))
-
-
 class Purgatory:
     """The delayed requests of a node."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
+        self._work: deque[tuple[Delayed | None, Iterator[int] | None]] = deque()
+        self._moving: set[Partition] = set()
+        """Partitions whose many waiting requests are still to be looked at."""
         self.size = 0
 
     def park(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
-        """Answer `delayed` once it is ready, in `wait_ms` milliseconds at the latest."""
-        later = delayed.later
-        later.abandoned = lambda: self._forget(delayed)
+        """Answer `delayed` once it is due, in `wait_ms` milliseconds at the latest."""
+        delayed.attach()
+        return self.hold(delayed, wait_ms)
+
+    def begin(self, request: SteppedRequest, wait_ms: int) -> Any:
+        """Run a request's first steps now; return its response, or a Later of it."""
+        steps = request.begin()
+        left = AT_ONCE_UNITS
+        for units in steps:
+            left -= units
+            if left <= 0:
+                self._queue(request, steps)
+                break
+        if request.response is not None:
+            return request.response
+        return self.hold(request, wait_ms)
+
+    def hold(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
+        """The same for a request that its partitions tell already."""
+        later = delayed.later = Later(partial(self._forget, delayed))
         self.size += 1
-        for partition in delayed.partitions:
-            partition.waiting[delayed] = None
-        delayed.timer = self._timers.call_later(wait_ms, lambda: self._settle(delayed))
+        delayed.timer = self._timers.call_later(wait_ms, partial(self._expire, delayed))
         return later
 
     def wake(self, partition: Partition) -> None:
         """Look again at what waits for `partition`, which has moved."""
-        if partition.waiting:
-            for delayed in list(partition.waiting):
-                # Settling one may, through its connection, take another away.
-                if delayed in partition.waiting and delayed.ready():
-                    self._settle(delayed)
+        if not partition.waiting:
+            return
+        patient = []
+        for delayed in list(partition.waiting):
+            if not delayed.urgent:
+                patient.append(delayed)
+            # Settling one may, through its connection, take another away.
+            elif delayed in partition.waiting and delayed.look(partition):
+                self._finish(delayed)
+        if len(patient) <= SLICE:
+            for delayed in patient:
+                self._look(delayed, partition)
+        elif partition not in self._moving:
+            self._moving.add(partition)
+            self._work.append((None, self._look_at_all(partition)))
 
-    def _settle(self, delayed: Delayed) -> None:
+    def run(self) -> None:
+        """Run some of the steps that are queued, at the end of each tick."""
+        work = self._work
+        left = UNITS_PER_TICK
+        while work and left > 0:
+            delayed, steps = work.popleft()
+            if delayed is not None and delayed.gone:
+                continue
+            if steps is None:
+                assert delayed is not None
+                self._finish(delayed)
+                left -= 1
+                continue
+            try:
+                units = next(steps, None)
+            except OSError as error:
+                if delayed is None:
+                    raise
+                _unreadable(delayed, error)
+                units = None
+            if units is not None:
+                work.append((delayed, steps))
+            elif delayed is not None:
+                self._step_ended(delayed)
+            left -= units or 1
+        if work:
+            self._timers.call_later(0, _wake_the_loop)
+
+    def _look_at_all(self, partition: Partition) -> Iterator[int]:
+        # A move from here on is looked at by another round.
+        self._moving.discard(partition)
+        for count, delayed in enumerate(list(partition.waiting), start=1):
+            self._look(delayed, partition)
+            if count % SLICE == 0:
+                yield 1
+
+    def _look(self, delayed: Delayed, partition: Partition) -> None:
+        if delayed in partition.waiting and delayed.look(partition):
+            self._due(delayed)
+
+    def _expire(self, delayed: Delayed) -> None:
+        delayed.expired = True
+        self._due(delayed)
+
+    def _due(self, delayed: Delayed) -> None:
+        if delayed.urgent:
+            self._finish(delayed)
+        elif not delayed.queued:
+            self._queue(delayed, delayed.finish() if delayed.stepped else None)
+
+    def _queue(self, delayed: Delayed, steps: Iterator[int] | None) -> None:
+        delayed.queued = True
+        self._work.append((delayed, steps))
+
+    def _step_ended(self, delayed: Delayed) -> None:
+        """Its steps ended: it is answered, or waits."""
+        delayed.queued = False
+        if delayed.later is None or delayed.later.settled:
+            self._forget(delayed)
+
+    def _finish(self, delayed: Delayed) -> None:
+        """Answer at once."""
         self._forget(delayed)
-        delayed.later.resolve(delayed.answer())
+        try:
+            delayed.resolve(delayed.answer())
+        except OSError as error:
+            _unreadable(delayed, error)
 
     def _forget(self, delayed: Delayed) -> None:
+        if delayed.gone:
+            return
+        delayed.gone = True
         self.size -= 1
-        for partition in delayed.partitions:
-            partition.waiting.pop(delayed, None)
+        delayed.detach()
         if delayed.timer is not None:
             delayed.timer.cancel()
+
+
+def _unreadable(delayed: Delayed, error: OSError) -> None:
+    """Fail a request whose log's files cannot be read; others of this tick go on."""
+    log.error("Delayed request cannot read its files. error=%s", error)
+    if delayed.later is not None and not delayed.later.settled:
+        delayed.later.fail(KafkaStorageError("A log's files cannot be read."))
+
+
+def _wake_the_loop() -> None:
+    """Do nothing: the steps run at the end of the tick."""

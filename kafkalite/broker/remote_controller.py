@@ -51,6 +51,9 @@ log = logging.getLogger("kafkalite.broker")
 ANSWER_MS_MAX = 30_000
 """How long a client's request may stay with the supervisor."""
 
+FORWARDED_SIZE_MAX = 64 << 20
+"""Bytes of clients' requests that wait for the supervisor, of all connections together."""
+
 Changed = Callable[[Sequence[Record], int], None]
 Send = Callable[[Record], bool]
 
@@ -62,6 +65,8 @@ class Asked:
     message: Record
     later: Later[Any]
     timer: Any
+    size: int
+    """Of the client's frame."""
     sent: bool = False
 
 
@@ -96,6 +101,7 @@ class RemoteController:
         self._made_offset = 0
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
+        self._forwarded_size = 0
 
     @property
     def offset(self) -> int:
@@ -249,7 +255,15 @@ class RemoteController:
         local: Address,
         wait_ms: int = ANSWER_MS_MAX,
     ) -> Later[bytes]:
-        """Have the controller answer a client's request: the response, header and all."""
+        """Have the controller answer a client's request: the response, header and all.
+
+        While others wait for it with FORWARDED_SIZE_MAX bytes, no more are taken.
+        """
+        size = len(frame)
+        if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
+            refused: Later[bytes] = Later()
+            refused.fail(RequestTimedOut("Too many requests wait for the controller; try later."))
+            return refused
         return self._ask(
             lambda request_id: bus.FORWARD(
                 request_id=request_id,
@@ -260,6 +274,7 @@ class RemoteController:
                 local_port=local[1],
             ),
             wait_ms,
+            size,
         )
 
     def request(
@@ -278,11 +293,16 @@ class RemoteController:
         """The next block of producer ids for this node."""
         return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
 
-    def _ask(self, message: Callable[[int], Record], wait_ms: int) -> Later[Any]:
+    def _ask(
+        self, message: Callable[[int], Record], wait_ms: int, size: int = 0
+    ) -> Later[Any]:
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
         timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
-        asked = self._asked[request_id] = Asked(message(request_id), later, timer)
+        asked = self._asked[request_id] = Asked(
+            message(request_id), later, timer, size
+        )
+        self._forwarded_size += size
         if self._is_welcome:
             self._send_asked(request_id, asked)
         return later
@@ -293,9 +313,15 @@ class RemoteController:
         if not self._send(asked.message):
             self._fail(request_id)
 
-    def _fail(self, request_id: int) -> None:
+    def _take(self, request_id: int) -> Asked:
+        """Remove a request that has its outcome."""
         asked = self._asked.pop(request_id)
+        self._forwarded_size -= asked.size
         asked.timer.cancel()
+        return asked
+
+    def _fail(self, request_id: int) -> None:
+        asked = self._take(request_id)
         asked.later.fail(RequestTimedOut("The controller has not answered."))
 
     def _fail_sent(self) -> None:
@@ -309,8 +335,7 @@ class RemoteController:
         asked = self._asked.get(fields["request_id"])
         if asked is None or asked.message.kind is not question:
             return  # it came too late, and somebody was told so
-        del self._asked[fields["request_id"]]
-        asked.timer.cancel()
+        self._take(fields["request_id"])
         try:
             raise_for(fields["error_code"], fields["error_message"])
             came = value()

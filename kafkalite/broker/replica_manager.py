@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.broker.counts import Traffic
-from kafkalite.broker.partition import READ_COMMITTED, Partition
+from kafkalite.broker.offline_partitions import OfflinePartitions
+from kafkalite.broker.partition import Partition
 from kafkalite.broker.purgatory import Purgatory, Timers
 from kafkalite.config.settings import Settings, Source
 from kafkalite.config.topic import (
@@ -28,7 +29,6 @@ from kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
-    OffsetOutOfRange,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -47,45 +47,6 @@ FLUSH_AGAIN_MS = 1_000
 
 Topic = str | bytes
 """How a request names a topic: by its name, or by its id of 16 bytes."""
-
-
-class FetchItem(NamedTuple):
-    """One partition of a fetch: found or not, and from where to read it."""
-
-    topic: Topic
-    index: int  # type: ignore[assignment]  # a tuple's own `index` is nothing to a partition
-    partition: Partition | None
-    fault: KafkaError | None
-    current_leader_epoch: int
-    offset: int
-    last_fetched_epoch: int
-    size_max: int
-
-    def checked(self) -> Partition:
-        """The partition, if it may be read under the epoch the client knows."""
-        if self.partition is None:
-            assert self.fault is not None
-            raise self.fault.again()
-        self.partition.check_epoch(self.current_leader_epoch)
-        return self.partition
-
-    def readable(self, isolation_level: int) -> bool:
-        """Whether reading this item would give anything."""
-        return self.checked().readable(self.offset, isolation_level)
-
-    def available(self, isolation_level: int) -> int:
-        """How many bytes reading this item would give."""
-        return self.checked().available(self.offset, self.size_max, isolation_level)
-
-
-class Fetched(NamedTuple):
-    """The answers of a fetch, item by item as the wire wants them, and what they add up to."""
-
-    topics: list[Any]
-    size: int
-    any_fault: bool
-    sizes: list[tuple[Traffic, int]]
-    """Whose bytes these are: counted when they go out, since a fetch that waits is read anew."""
 
 
 class FlushRule(NamedTuple):
@@ -129,10 +90,13 @@ class ReplicaManager:
         self._timers = timers
         self._flusher = flusher
         self._topics: dict[Topic, dict[int, Partition]] = {}
-        self._offline: dict[tuple[Topic, int], tuple[bytes, KafkaError]] = {}
+        self._offline = OfflinePartitions()
         self._dirty: dict[Partition, None] = {}
         self._flush_rules: dict[Partition, FlushRule | None] = {}
         self._retiring: dict[Partition, Callable[[], object]] = {}
+        self._sizes: dict[Partition, int] = {}
+        self._resized: dict[Partition, None] = {}
+        self._total_size = 0
         self.flush_times = Histogram()
         """From a flush's beginning until it was collected."""
         self._now_ns = now_ns
@@ -154,9 +118,28 @@ class ReplicaManager:
         partition = Partition(log, leader_epoch, settings, traffic)
         for topic in (partition.topic, partition.topic_id):
             self._topics.setdefault(topic, {})[partition.index] = partition
-            self._offline.pop((topic, partition.index), None)
+        self._offline.discard(partition.topic_id, partition.index)
+        self._sizes[partition] = 0
+        self._resized[partition] = None
         self.reconfigure(partition, settings)
+        if log.durable_offset < log.end_offset:
+            self.touched(partition)  # no append may come that would have it flushed
         return partition
+
+    @property
+    def led_count(self) -> int:
+        """Number of partitions led here."""
+        return len(self._sizes)
+
+    def total_size(self) -> int:
+        """The bytes of all partitions led here; looks only at those that were touched since."""
+        for partition in self._resized:
+            if partition in self._sizes:
+                size = partition.log.size
+                self._total_size += size - self._sizes[partition]
+                self._sizes[partition] = size
+        self._resized.clear()
+        return self._total_size
 
     def remove(self, partition: Partition) -> None:
         """It is deleted: what waits for it is answered, what comes for it is refused."""
@@ -171,6 +154,7 @@ class ReplicaManager:
         self.touched(partition)
 
     def _lead_no_more(self, partition: Partition) -> None:
+        self._total_size -= self._sizes.pop(partition)
         for topic in (partition.topic, partition.topic_id):
             del self._topics[topic][partition.index]
             if not self._topics[topic]:
@@ -203,33 +187,29 @@ class ReplicaManager:
     def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
         """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
         this is news."""
-        news = (topic, index) not in self._offline
-        self._offline[topic, index] = self._offline[topic_id, index] = (topic_id, fault)
-        return news
+        return self._offline.add(topic, topic_id, index, fault)
 
     @property
     def offline_count(self) -> int:
         """How many partitions of this node cannot be served."""
-        absent = sum(isinstance(topic, str) for topic, _ in self._offline)
-        return absent + sum(partition.log.fault is not None for partition in self)
+        return len(self._offline) + sum(partition.log.fault is not None for partition in self)
 
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether a partition of this node cannot be served: its log is not there, or damaged."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is None:
-            return (topic, index) in self._offline
+            return index in self._offline.of(topic)
         return partition.log.fault is not None
 
     def offline(self, topic: str) -> set[int]:
         """The partitions of a topic for which `is_offline` holds."""
         led = self._topics.get(topic, {})
         found = {index for index, partition in led.items() if partition.log.fault is not None}
-        return found | {index for name, index in self._offline if name == topic}
+        return found | self._offline.of(topic)
 
     def forget_offline(self, topic_id: bytes) -> None:
         """The topic is deleted."""
-        for key in [key for key, (of, _) in self._offline.items() if of == topic_id]:
-            del self._offline[key]
+        self._offline.forget_topic(topic_id)
 
     def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
         """The topic's partitions led here, by number."""
@@ -255,66 +235,13 @@ class ReplicaManager:
         return partition
 
     def _why_absent(self, topic: Topic, index: int) -> KafkaError:
-        if (topic, index) in self._offline:
-            return self._offline[topic, index][1].again()
+        fault = self._offline.fault(topic, index)
+        if fault is not None:
+            return fault.again()
         image = self._topic_image(topic)
         if image is None:
             return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()
         return NotLeaderOrFollower() if index in image.partitions else UnknownTopicOrPartition()
-
-    # -- reading -----------------------------------------------------------------------------
-
-    def fetch(self, items: Sequence[FetchItem], size_max: int, isolation_level: int) -> Fetched:
-        """Read each item in turn until `size_max` bytes are found.
-
-        The first batch found is given whole however large it is, so that a consumer with small
-        limits always gets on (KIP-74).
-        """
-        topics: list[Any] = []
-        sizes: list[tuple[Traffic, int]] = []
-        found = 0
-        any_fault = False
-        aborted = () if isolation_level == READ_COMMITTED else None
-        topic: Topic | None = None
-        entries: list[Any] = []
-        for item in items:
-            if item.topic != topic:
-                topic, entries = item.topic, []
-                topics.append((topic, entries))
-            try:
-                partition = item.checked()
-                diverging = _diverging(partition, item)
-                records = None
-                if diverging is None:
-                    records = partition.read(
-                        item.offset,
-                        max(0, min(item.size_max, size_max - found)),
-                        isolation_level,
-                        whole_first=not found,
-                    )
-            except KafkaError as fault:
-                any_fault = True
-                entries.append(_refused(item, fault))
-                continue
-            if records is not None:
-                found += records.size
-                sizes.append((partition.traffic, records.size))
-            any_fault = any_fault or diverging is not None
-            entries.append(
-                (
-                    item.index,
-                    0,
-                    partition.high_watermark,
-                    partition.last_stable_offset,
-                    partition.log.log_start_offset,
-                    aborted,
-                    -1,
-                    records,
-                    None,
-                    diverging,
-                )
-            )
-        return Fetched(topics, found, any_fault, sizes)
 
     # -- the end of the tick -----------------------------------------------------------------
 
@@ -324,9 +251,13 @@ class ReplicaManager:
 
     def settle(self) -> None:
         """Finish the tick's appends; see the module."""
-        if not self._dirty:
-            return
+        if self._dirty:
+            self._settle_dirty()
+        self.purgatory.run()
+
+    def _settle_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
+        self._resized.update(dirty)
         flushes: list[Flush] = []
         for partition in dirty:
             partition.log.settle()
@@ -395,21 +326,3 @@ class ReplicaManager:
         self._flush(partition, flushes)
         if flushes:
             self._flusher.submit(flushes)
-
-
-def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
-    # KIP-595: a reader whose last epoch ended earlier here must truncate to that end first.
-    if item.last_fetched_epoch < 0:
-        return None
-    epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
-    if end_offset < 0:
-        raise OffsetOutOfRange("The last fetched epoch never was here.")
-    if epoch == item.last_fetched_epoch and end_offset >= item.offset:
-        return None
-    return epoch, end_offset
-
-
-def _refused(item: FetchItem, fault: KafkaError) -> tuple[Any, ...]:
-    # What is not here has an empty list of aborted transactions, what is here none: as in Kafka.
-    aborted = () if item.partition is None else None
-    return (item.index, fault.code, -1, -1, -1, aborted, -1, None, None, None)

@@ -27,10 +27,12 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.direct_reads import DESCRIPTORS_RESERVED
 from kafkalite.broker.handlers.produce import ALL, append
+from kafkalite.broker.later import Later
 from kafkalite.broker.purgatory import DelayedProduce, OpenEntry
 from kafkalite.config.broker import NATIVE_RING_BYTES, NATIVE_RINGS_BYTES_MAX
 from kafkalite.errors import Fatal, KafkaError, KafkaStorageError, ThrottlingQuotaExceeded
@@ -38,8 +40,9 @@ from kafkalite.transport.ring import REASONS, WorkerRing, frame_size_max
 
 if TYPE_CHECKING:
     from kafkalite.broker.handlers import Caller
-    from kafkalite.broker.later import Later
     from kafkalite.broker.node import Node
+    from kafkalite.broker.partition import Partition
+    from kafkalite.storage.log import Appended
     from kafkalite.transport.reactor import Timer
 
 log = logging.getLogger("kafkalite.broker")
@@ -190,6 +193,8 @@ class HostedRing:
         self._refusals: list[tuple[int, int]] = []
         self._waiting: dict[int, Later[Any]] = {}
         self._count = 0
+        self._opening = 0
+        """The bytes of batches that are opened beside the loop."""
         self._wakes = False
         """Whether the producer is to be woken at the end of the tick."""
         self._rests = False
@@ -235,6 +240,8 @@ class HostedRing:
             self._give_up("serving it failed", "fault")
 
     def _take_some(self) -> None:
+        if self._opening >= self.size:
+            return  # it goes on when some of them are opened
         if self._rests:
             self._rests = False
             self._reader.woke()
@@ -279,15 +286,55 @@ class HostedRing:
         try:
             partition, appended = append(node, self._caller, acks, topic_id, index, batch)
         except KafkaError as fault:
-            node.replicas.traffic_of(topic_id).refused_batch(fault.code, len(batch))
-            self._host.errors[fault.code] += 1
-            if acks:
-                self._answer((correlation, fault.code, -1, -1, -1))
-            else:
-                self._refusals.append((correlation, fault.code))
-                self._host.has_answers(self)
+            self._refused(correlation, acks, topic_id, len(batch), fault)
             return
-        if not acks:
+        if isinstance(appended, Later):
+            self._opening += len(batch)
+            appended.then(partial(self._opened, correlation, acks, timeout_ms, len(batch),
+                                  partition))  # fmt: skip
+            return
+        self._appended(correlation, acks, timeout_ms, partition, appended)
+
+    def _opened(
+        self,
+        correlation: int,
+        acks: int,
+        timeout_ms: int,
+        size: int,
+        partition: Partition,
+        appended: Appended | None,
+        fault: KafkaError | None,
+    ) -> None:
+        """A batch that was opened beside the loop has been appended, or refused."""
+        self._opening -= size
+        if not self._ring.closed:
+            self._host.take_up_again(self)
+        if appended is not None:
+            self._appended(correlation, acks, timeout_ms, partition, appended)
+        else:
+            assert fault is not None
+            self._refused(correlation, acks, partition.topic_id, size, fault)
+
+    def _refused(
+        self, correlation: int, acks: int, topic_id: bytes, size: int, fault: KafkaError
+    ) -> None:
+        self._node.replicas.traffic_of(topic_id).refused_batch(fault.code, size)
+        self._host.errors[fault.code] += 1
+        if self._ring.closed:
+            return
+        if acks:
+            self._answer((correlation, fault.code, -1, -1, -1))
+        else:
+            self._refusals.append((correlation, fault.code))
+            self._host.has_answers(self)
+
+    def _appended(
+        self, correlation: int, acks: int, timeout_ms: int, partition: Partition,
+        appended: Appended,
+    ) -> None:  # fmt: skip
+        node = self._node
+        topic_id, index = partition.topic_id, partition.index
+        if not acks or self._ring.closed:
             return
         entry = (
             index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,

@@ -183,9 +183,12 @@ def resources(kind: str | None, as_json: bool, **connection: Unpack[Connection])
         help="part of a name, or a pattern with * and ?",
     ),
     argument("--json", dest="as_json", action="store_true", help="print a JSON list"),
+    *CONNECTION,
 )
-def keys(pattern: str, as_json: bool) -> None:
+def keys(pattern: str, as_json: bool, **connection: Unpack[Connection]) -> None:
     """List the keys there are, with type, default and meaning.
+
+    They are those of this version: a connection is accepted, as by the other verbs, and not used.
 
     Examples:
       kafkalite config keys

@@ -65,6 +65,7 @@ def serve(
     from kafkalite.gateway.serving import serve as serve_gateway
     from kafkalite.process.gateway_process import bind_doors, gateway_doors, remove_paths
     from kafkalite.process.log_file import LOG_FILE, log_to
+    from kafkalite.process.service_output import report_ready
 
     directory = chosen(data)
     given = dict(overrides)
@@ -76,6 +77,7 @@ def serve(
         return serve_gateway(
             listening(sockets), settings, lambda: broker_on(directory),
             lambda bootstrap: producer(bootstrap, settings), sys.stdin.fileno(),
+            report_ready,
         )  # fmt: skip
     doors = gateway_doors(settings, insecure)
     assert doors is not None

@@ -41,11 +41,12 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
     from kafkalite.exporter.exporting import export
     from kafkalite.process.exporter_process import bind_metrics
     from kafkalite.process.options import metrics_address
+    from kafkalite.process.service_output import report_ready
 
     directory = chosen(data)
     if descriptors is not None:
         given = socket.socket(fileno=int(descriptors))
-        return export(given, lambda: broker_on(directory), sys.stdin.fileno())
+        return export(given, lambda: broker_on(directory), sys.stdin.fileno(), report_ready)
     address = metrics_address(listen, insecure)
     assert address is not None
     if not directory.is_dir():

@@ -72,6 +72,7 @@ def add(data: Path | None, as_json: bool) -> None:
     """Add a worker, and wait until it answers.
 
     New topics are placed on it too; `rebalance` gives it its share of those that are there.
+    Where enough workers lead already (`workers.leading`) it stands by.
 
     Examples:
       kafkalite node add && kafkalite node rebalance
@@ -86,6 +87,12 @@ def add(data: Path | None, as_json: bool) -> None:
         print(json.dumps(in_words(node)))
     else:
         print(f"node {node['node_id']} added, listening at {address(node)}")
+    if node["role"] == "standby":
+        say(
+            "it stands by: as many workers lead partitions as workers.leading allows; to have it"
+            " lead, raise that key (kafkalite config set cluster workers.leading=N) and run"
+            " kafkalite node rebalance"
+        )
 
 
 @command(NODE, DATA, JSON)

@@ -27,6 +27,9 @@ CPU = "process_cpu_seconds_total"
 MEMORY = "process_resident_memory_bytes"
 REQUESTS = "kafkalite_loop_frames_total"
 CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+SLOW_TICKS = "kafkalite_loop_slow_ticks_total"
+NODE_VALUES = ("pid", "cpu", "memory", "connections", "requests_per_s", "slow_ticks")
+"""Values of a node's page that concern its process."""
 
 
 class Last(NamedTuple):
@@ -179,7 +182,7 @@ class Meter:
 
     def _process(self, page: Read | None) -> Told:
         """What a node's page tells of its process."""
-        told: Told = dict.fromkeys(("pid", "cpu", "memory", "connections", "requests_per_s"))
+        told: Told = dict.fromkeys(NODE_VALUES)
         if page is None:
             return told
         values = whole(page)
@@ -187,11 +190,20 @@ class Meter:
         told["pid"] = page.pid
         told["memory"] = values.get(MEMORY)
         told["connections"] = values.get(CONNECTIONS)
+        told["slow_ticks"] = total(page, SLOW_TICKS)
         if CPU in values:
             told["cpu"] = self.rates.of((CPU, *key), values[CPU], at_s)
         if REQUESTS in values:
             told["requests_per_s"] = self.rates.of((REQUESTS, *key), values[REQUESTS], at_s)
         return told
+
+
+def total(page: Read, name: str) -> Any:
+    """The sum of a family's samples; None when the page has no such family."""
+    for family in page.families:
+        if family.name == name:
+            return sum(value for _, value in family.samples)
+    return None
 
 
 def whole(page: Read) -> Mapping[str, float]:

@@ -86,6 +86,7 @@ def known(table: Table) -> Table:
 
 NODE_TITLES = (
     "NODE", "ADDRESS", "ROLE", "LEADERS", "CPU", "MEMORY", "CONNECTIONS", "REQUESTS/S",
+    "SLOW TICKS",
 )  # fmt: skip
 
 
@@ -104,6 +105,7 @@ def node_row(node: Mapping[str, Any]) -> list[str | None]:
         size_words(memory) if memory is not None else None,
         number(node["connections"]),
         number(node["requests_per_s"]),
+        number(node["slow_ticks"] or None),
     ]
 
 

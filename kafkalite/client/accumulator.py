@@ -51,6 +51,24 @@ class Topic(OpenTopic):
         """Somebody wants to hear of a batch that is under way without waiting for it."""
         self.sender.listen(batch)
 
+    def look_at(self, batch: Batch) -> None:
+        """Somebody asks for a batch's outcome."""
+        self.sender.look_at(batch)
+
+    def owe(self, batch: Batch) -> None:
+        """Have a callback run that came after its batch was decided."""
+        self.sender.outcomes.owe(batch)
+
+    def drop_lines(self, count: int) -> list[Line]:
+        """Keep only so many lines; the others, which take no more records."""
+        dropped: list[Line] = self.lines[count:]
+        del self.lines[count:]
+        for line in dropped:
+            line.dropped = True
+        if self.sticky in dropped:
+            self.sticky = None
+        return dropped
+
     def stick(self) -> Line:
         """Another partition for what has no key: any that has a leader, but not the last one."""
         lines = self.lines

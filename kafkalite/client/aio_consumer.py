@@ -26,6 +26,7 @@ from kafkalite.client.consumer import BATCH_SIZE, Consumer, Watermarks
 from kafkalite.client.intake import FOREVER, Wait
 from kafkalite.client.offsets import OffsetAt
 from kafkalite.client.patience import Deadline
+from kafkalite.client.settings import Bootstrap
 from kafkalite.client.tables import Bounds
 from kafkalite.client.topology import TopicPartition
 
@@ -40,7 +41,7 @@ class AsyncConsumer:
 
     def __init__(
         self,
-        bootstrap: str | list[str] | None = None,
+        bootstrap: Bootstrap = None,
         topics: str | Iterable[str] | None = None,
         group: str | None = None,
         **settings: Any,
@@ -76,6 +77,30 @@ class AsyncConsumer:
                 return message
             if not await self._wait(deadline, self._intake.fill):
                 return None
+
+    async def getmany(
+        self, timeout: float = 0.0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Message]]:
+        """Return the messages that are there by partition, waiting for the first of them.
+
+        Args:
+            timeout: Seconds to wait for the first message.
+            max_records: How many messages at the most; None: all that are decoded.
+
+        Returns:
+            Lists of messages by partition; empty when none has come in time.
+        """
+        if max_records is not None and max_records < 1:
+            raise ValueError(f"max_records is at least 1, not {max_records}")
+        found: dict[TopicPartition, list[Message]] = {}
+        message = await self.poll(timeout)
+        count = 0
+        while message is not None:
+            place = TopicPartition(message.topic, message.partition)
+            found.setdefault(place, []).append(message)
+            count += 1
+            message = self._intake.take() if count != max_records else None
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Message after message; ends as a Consumer's iteration does."""
@@ -130,6 +155,9 @@ class AsyncConsumer:
         )
 
     # Where it reads.
+
+    async def subscribe(self, topics: str | Iterable[str]) -> None:
+        await self._call(self._consumer.subscribe, topics)
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         await self._call(self._consumer.assign, partitions)

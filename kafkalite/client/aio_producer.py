@@ -4,34 +4,62 @@
         delivery = await producer.send("flights", b"EWR-IAH")     # it is on its way
         print(await delivery)                                     # RecordMetadata
 
-`send` stops the loop no longer than it takes to append a record.  Where a Producer would wait (an
-unknown topic, no memory), this one does so in a thread.  Awaiting a delivery sends its batch at the
-end of the loop's turn, so that tasks which run in the same turn share it.
+`send` stops the loop no longer than it takes to append a record.  For room in buffer.memory it
+waits in the loop, task after task in the order they came.  Topics are looked up, and send_arrow,
+flush and close run, in threads of the producer's own, never in the loop's default executor.  A
+send() that was cancelled appends nothing; a send_arrow() that has begun goes on.  Awaiting a
+delivery sends its batch at the end of the loop's turn, so that tasks which run in the same turn
+share it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kafkalite._ext.gathering import Delivery
+from kafkalite.client import hints
 from kafkalite.client.accumulator import BufferExhausted, Topic
 from kafkalite.client.arrow_sending import Deliveries
 from kafkalite.client.batch import Batch, OnDelivery, RecordMetadata
+from kafkalite.client.lifetime import EXIT_TIMEOUT_S
 from kafkalite.client.producer import Producer
+from kafkalite.client.settings import Bootstrap
+from kafkalite.errors import RequestTimedOut
+
+T = TypeVar("T")
+
+THREADS = 4
+"""For topics that are looked up, tables and flushes; what comes when all are busy waits."""
 
 
 class WouldWait(Exception):
     """The topic has to be asked for first."""
 
 
+class Deferred(Exception):
+    """A record cannot be taken yet.
+
+    `record` holds the arguments of Producer.gather(): iterators of headers have been read and
+    serializers called, which must happen once.
+    """
+
+    def __init__(self, record: tuple[Any, ...], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.record = record
+        self.is_topic_unknown = isinstance(cause, WouldWait)
+
+
 class Impatient(Producer):
     """A Producer that does not wait in the loop's own thread."""
 
-    def __init__(self, bootstrap: str | list[str] | None, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, **keywords: Any) -> None:
         super().__init__(bootstrap, **keywords)
         self._loop_thread = threading.get_ident()
 
@@ -40,11 +68,56 @@ class Impatient(Producer):
             raise WouldWait
         return super()._topic(name, wait_s)
 
+    def _send_slowly(self, *record: Any) -> Delivery:
+        try:
+            return super()._send_slowly(*record)
+        except (WouldWait, BufferExhausted) as cause:
+            raise Deferred(record, cause) from cause
+
+    @property
+    def block_s(self) -> float:
+        return self._block_s
+
+    def await_progress(self, gate: Room) -> None:
+        """Let nothing linger, and have the gate opened when the next batch is decided."""
+        sender = self._sender
+        sender.turn(sender.outcomes.gates.append, gate)
+        sender.turn(sender.want_all)
+
+    def raise_unseen(self) -> None:
+        """Raise the first error of failed records whose outcome nobody has asked for."""
+        self._sender.outcomes.check()
+
     def _patience_s(self) -> float:
         return 0.0 if self._may_not_wait() else super()._patience_s()
 
     def _may_not_wait(self) -> bool:
         return threading.get_ident() == self._loop_thread
+
+
+class Room:
+    """A gate that a task waits at until there may be room; any thread opens it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.create_future()
+
+    def release(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._open)
+        except RuntimeError:
+            pass  # the loop is closed, and nobody waits any more
+
+    def _open(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened.done()
+
+    async def wait(self) -> None:
+        await asyncio.shield(self._opened)
 
 
 class AsyncDelivery:
@@ -90,8 +163,14 @@ class AsyncDeliveries:
 class AsyncProducer:
     """Writes records to topics, from the tasks of one loop."""
 
-    def __init__(self, bootstrap: str | list[str] | None = None, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
+        """Open a producer; arguments as for a Producer."""
         self._producer = Impatient(bootstrap, **keywords)
+        self._threads = ThreadPoolExecutor(THREADS, "kafkalite-async-producer")
+        self._lookups: dict[str, asyncio.Future[int]] = {}
+        self._turns = asyncio.Lock()
+        """Held by the task that waits for room; the others stand in line for it."""
+        self._room: Room | None = None
         self._awaited: dict[Batch, asyncio.Future[None]] = {}
         """Batches that tasks wait for, each with what wakes them."""
         self._wanted: list[Batch] = []
@@ -105,34 +184,133 @@ class AsyncProducer:
         value: Any = None,
         key: Any = None,
         headers: Any = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        serializer: Callable[[Any], Any] | None = None,
     ) -> AsyncDelivery:
-        """Take a record for a topic; await the answer to wait for it."""
-        words = (topic, value, key, headers, timestamp, partition, on_delivery)
+        """Take a record for a topic; await the answer to wait for it.
+
+        Arguments and errors are Producer.send's.  Waits up to max.block.ms for the topic and for
+        room; a call that is cancelled has written nothing.
+        """
+
         try:
-            delivery = self._producer.send(*words)
-        except (WouldWait, BufferExhausted):
-            delivery = await asyncio.to_thread(self._producer.send, *words)
+            delivery = self._producer.send(
+                topic, value, key, headers, timestamp, partition, on_delivery,
+                serializer=serializer,
+            )  # fmt: skip
+        except Deferred as deferred:
+            delivery = await self._send_deferred(topic, deferred)
         return AsyncDelivery(self, delivery)
+
+    async def _send_deferred(self, topic: str, deferred: Deferred) -> Delivery:
+        """Take the record once its topic is known and there is room."""
+
+        def attempt() -> Delivery | None:
+            try:
+                delivery: Delivery = self._producer.gather(*deferred.record)
+            except Deferred:
+                return None
+            return delivery
+
+        delivery = None
+        if deferred.is_topic_unknown:
+            await self._look_up(topic)
+            delivery = attempt()
+        if delivery is None:
+            delivery = await self._when_there_is_room(attempt)
+        return delivery
+
+    async def _when_there_is_room(self, attempt: Callable[[], Delivery | None]) -> Delivery:
+        """Repeat the attempt after each completed batch until there is room; return its result."""
+        try:
+            async with asyncio.timeout(self._producer.block_s), self._turns:
+                while True:
+                    room = self._room
+                    if room is None or room.is_open:
+                        room = self._room = Room()
+                        self._producer.await_progress(room)
+                    # Only now: what is decided from here on opens the gate.
+                    delivery = attempt()
+                    if delivery is not None:
+                        return delivery
+                    await room.wait()
+        except TimeoutError:
+            raise BufferExhausted(
+                "buffer.memory was used up for as long as max.block.ms allows: records come"
+                " faster than they are taken."
+            ) from None
+
+    async def _look_up(self, topic: str) -> None:
+        """Learn of a topic, in a thread; one question for all tasks that want to know."""
+        looking = self._lookups.get(topic)
+        if looking is None:
+            looking = self._in_thread(self._producer.partitions_for, topic)
+            self._lookups[topic] = looking
+            looking.add_done_callback(lambda done: self._looked_up(topic, done))
+        try:
+            async with asyncio.timeout(self._producer.block_s + 1):
+                await asyncio.shield(looking)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"Topic {topic!r} was not looked up within max.block.ms: too many other topics"
+                " are being looked up."
+            ) from None
+
+    def _looked_up(self, topic: str, done: asyncio.Future[int]) -> None:
+        self._lookups.pop(topic, None)
+        if not done.cancelled():
+            done.exception()  # seen, also when all who wanted to know were cancelled
+
+    def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def send_arrow(self, topic: str, rows: Any) -> AsyncDeliveries:
         """Send the rows of an Arrow table; back when all are on their way."""
-        deliveries = await asyncio.to_thread(self._producer.send_arrow, topic, rows)
+        deliveries = await self._in_thread(self._producer.send_arrow, topic, rows)
+        return AsyncDeliveries(self, deliveries)
+
+    async def send_table(
+        self, topic: str, frame: Any, format: str = "json", **options: Any
+    ) -> AsyncDeliveries:
+        """Send the rows of a data frame, each as one record; encoded and sent in a thread.
+
+        Args:
+            topic: Name of the topic.
+            frame: pyarrow Table or RecordBatch, pandas or polars DataFrame, with any columns.
+            format: "json", "csv" or "avro".
+            options: `key`, `timestamp`, `columns` and `schema` of Producer.send_table.
+
+        Returns:
+            What is awaited for the outcomes, when all rows are on their way.
+
+        Raises:
+            TypeError, ValueError, KafkaError: As Producer.send_table.
+        """
+        send = partial(self._producer.send_table, topic, frame, format, **options)
+        deliveries = await self._in_thread(send)
         return AsyncDeliveries(self, deliveries)
 
     async def partitions_for(self, topic: str) -> int:
         """How many partitions the topic has."""
-        return await asyncio.to_thread(self._producer.partitions_for, topic)
+        return await self._in_thread(self._producer.partitions_for, topic)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is decided; TimeoutError when that takes longer."""
-        await asyncio.to_thread(self._producer.flush, timeout)
+        await self._in_thread(self._producer.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left and end; what is not decided in time has failed."""
-        await asyncio.to_thread(self._producer.close, timeout)
+        closing = ThreadPoolExecutor(1, "kafkalite-async-producer-close")
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                closing, self._producer.close, timeout
+            )
+        finally:
+            closing.shutdown(wait=False)
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,7 +321,15 @@ class AsyncProducer:
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        """As the end of a Producer's with block."""
+        if kind is not None:
+            await self.close(EXIT_TIMEOUT_S)
+        else:
+            await self.close()
+            self._producer.raise_unseen()
+
+    def __getattr__(self, name: str) -> Any:
+        raise hints.missing(self, name, hints.PRODUCER)
 
     def metrics(self) -> dict[str, int]:
         """What it has counted, and what is waiting now."""

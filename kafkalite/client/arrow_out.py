@@ -5,7 +5,7 @@
     topic           string
     partition       int32
     offset          int64
-    timestamp       timestamp[ms, UTC]     -1 ms where the record has none
+    timestamp       timestamp[ms, UTC]     null where the record has none
     timestamp_type  int8                   0 as the producer said, 1 as the log appended
     headers         list<struct<key: string, value: binary>>
 
@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from typing_extensions import Buffer
-
 from kafkalite._ext import record_reader
 from kafkalite._ext.record_reader import ColumnBuilder
 from kafkalite.client.record_sets import decode_set
@@ -31,6 +29,7 @@ from kafkalite.errors import InvalidConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Buffer
 
 COLUMNS = {
     "key": record_reader.KEY,
@@ -149,7 +148,8 @@ def _column(
         return _fields(buffers, name, kind, start, count)
     if name != "headers":
         values = pa.py_buffer(buffers[name])
-        return pa.Array.from_buffers(kind, count, [None, values], 0, start)
+        array = pa.Array.from_buffers(kind, count, [None, values], 0, start)
+        return _known_times(array) if name == "timestamp" else array
     header_count = len(buffers["header_key_offsets"]) // 4 - 1
     parts = [
         _fields(buffers, "header_key", pa.string(), 0, header_count),
@@ -158,6 +158,18 @@ def _column(
     header = pa.StructArray.from_arrays(parts, names=["key", "value"])
     offsets = pa.py_buffer(buffers["header_offsets"])
     return pa.Array.from_buffers(kind, count, [None, offsets], 0, start, [header])
+
+
+def _known_times(array: pa.Array[Any]) -> pa.Array[Any]:
+    """The times with null for -1 ms, which stands where a record has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ticks = array.view(pa.int64())
+    least = pc.min(ticks).as_py()
+    if least is None or least >= 0:
+        return array
+    return pc.if_else(pc.equal(ticks, -_TICKS[array.type.unit]), None, array)
 
 
 def _fields(

@@ -227,6 +227,7 @@ class Deliveries:
         """Why the first of them that failed did, or None; waits."""
         end_s = None if timeout is None else time.monotonic() + timeout
         for batch in self.batches:
+            batch.look_at()
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.line.topic.wait(batch, left_s):
                 raise TimeoutError(f"{batch!r} is not decided yet")

@@ -18,6 +18,7 @@ import math
 import select
 import threading
 import time
+from collections.abc import Callable
 
 from kafkalite.client.batch import NOBODY, Batch, Identity
 from kafkalite.client.cluster import Closed
@@ -51,9 +52,12 @@ log = logging.getLogger(__name__)
 class Background:
     """The thread, from `start` until `stop`; it sleeps while there is nothing to do."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, drained: Callable[[], None]) -> None:
+        """`drained` is called by the thread, as its last deed, after `drain`."""
         self._sender = sender
+        self._drained = drained
         self._stopped = False
+        self._draining = False
         self._begun = 0
         self._misled = False
         """Whether batches went astray that nobody waits for."""
@@ -79,6 +83,11 @@ class Background:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
+    def drain(self) -> None:
+        """Have the thread send what there is, and end.  Takes no lock: finalizers call it."""
+        self._draining = True
+        self._sender.kick()
+
     # The loop.
 
     def _run(self) -> None:
@@ -90,13 +99,17 @@ class Background:
                 events = sender.epoll.poll(rest_s)
                 sender.turn(self._look, events)
                 self._talk()
-                sender.tell()
+                sender.outcomes.tell()
                 self._do_chores()
+                if self._draining and not sender.turn(sender.want_all) and not sender.busy:
+                    self._stopped = True
             except Closed:
                 return
-            except Exception:
+            except BaseException:  # of a callback, too: without the thread nothing is sent by TCP
                 log.exception("The producer's background thread stumbled; it goes on.")
                 time.sleep(TICK_S)
+        if self._draining:
+            self._drained()
 
     def _rest_s(self) -> float:
         """How long it may sleep; and whoever wakes it knows that it does."""

@@ -71,6 +71,7 @@ class Batch:
         "identity",
         "lane",
         "line",
+        "looked_at",
         "memory_size",
         "not_before_s",
         "parent",
@@ -114,6 +115,8 @@ class Batch:
         self.parent: Batch | None = None
         """What it is a part of."""
         self._hearers: deque[Hearer] | None = None
+        self.looked_at = False
+        """True if somebody has asked for the outcome, or has a callback for it."""
         self.heard = False
         """Whether anybody wants to be told without waiting: then somebody must listen."""
 
@@ -139,6 +142,7 @@ class Batch:
         return self.metadata_of(delivery)
 
     def fault_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
+        self.look_at()
         if not self.done and not self.line.topic.wait(self, timeout_s):
             raise TimeoutError(f"{self!r} is not decided yet")
         return self.part_of(delivery.place)[1].fault
@@ -173,14 +177,28 @@ class Batch:
             return [self]
         return [leaf for _, part in self.parts for leaf in part.leaves()]
 
+    @property
+    def root(self) -> Batch:
+        """The batch that records were sent in, of which this is a part, or it itself."""
+        return self if self.parent is None else self.parent.root
+
+    def look_at(self) -> None:
+        """Note that somebody asks for the outcome, whose failure needs no report then."""
+        if not self.looked_at:
+            self.line.topic.look_at(self)
+
     # Who is told.
 
     def tell_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
-        """Call callback(delivery) once this is decided."""
-        self._hear(lambda: callback(delivery))
+        """Call callback(delivery) once this is decided; here and now if it is."""
+        if self.done:
+            self.look_at()
+            called(lambda: callback(delivery))
+        else:
+            self._hear(lambda: callback(delivery))
 
     def deliver_to(self, delivery: Delivery, on_delivery: OnDelivery) -> None:
-        """Call on_delivery(error, metadata) once this is decided."""
+        """Call on_delivery(error, metadata) once this is decided, and never from here."""
 
         def told() -> None:
             fault = self.fault_of(delivery, 0)
@@ -197,9 +215,9 @@ class Batch:
             hearers = self._hearers = deque()
         hearers.append(hearer)
         self.heard = True
-        # Decided meanwhile: whoever takes it out of the queue tells it.
+        self.look_at()
         if self.done:
-            self.tell()
+            self.line.topic.owe(self)  # decided meanwhile, and perhaps told already
         elif self.lane is not None:
             self.line.topic.listen(self)
 
@@ -211,7 +229,14 @@ class Batch:
                 hearer = hearers.popleft()
             except IndexError:
                 return
-            try:
-                hearer()
-            except Exception:
-                log.exception("A delivery callback failed.")
+            called(hearer)
+
+
+def called(hearer: Hearer) -> None:
+    """Run a callback; what it raises is logged, but for Ctrl-C."""
+    try:
+        hearer()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # sys.exit() would silently end the background thread
+        log.exception("A delivery callback failed.")

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+from kafkalite._ext.locking import LockGuard
 from kafkalite.client.connection import Connection, Identity
 from kafkalite.client.patience import Backoff, Deadline
 from kafkalite.client.settings import ClientSettings
@@ -176,7 +177,7 @@ class Cluster:
         InvalidRequest when there can be no such broker.
         """
         told = nodes_in(endpoints)
-        with self._lock:
+        with LockGuard(self._lock):
             self._nodes = self._nodes | told
             known = self._topics.get(topic)
             if known is None or partition not in known.topic.partitions:
@@ -218,7 +219,7 @@ class Cluster:
 
     def _told(self, found: dict[str, TopicMeta | KafkaError]) -> dict[str, TopicMeta | KafkaError]:
         """Take in what was told of topics."""
-        with self._lock:
+        with LockGuard(self._lock):
             for name, topic in found.items():
                 if isinstance(topic, TopicMeta):
                     known = self._topics.get(name)
@@ -244,7 +245,7 @@ class Cluster:
             return connection.believed(lambda: understood(answer, names))
 
         cluster_id, nodes, topics = self._try_anyone(ask, deadline)
-        with self._lock:
+        with LockGuard(self._lock):
             if cluster_id != self._cluster_id:
                 self._cluster_id = cluster_id
                 self._topics.clear()
@@ -289,7 +290,7 @@ class Cluster:
 
     def forget_coordinator(self, group: str) -> None:
         """It is another one now, or gone: ask anew when it is needed."""
-        with self._lock:
+        with LockGuard(self._lock):
             self._coordinators.pop(group, None)
 
     def _find_coordinator(self, group: str, deadline: Deadline) -> int:
@@ -307,7 +308,7 @@ class Cluster:
             return connection.believed(lambda: node_in(told))
 
         node = self._try_anyone(ask, deadline)
-        with self._lock:
+        with LockGuard(self._lock):
             self._nodes = {**self._nodes, node.node_id: node}
             self._coordinators[group] = node.node_id
         return node.node_id
@@ -397,7 +398,7 @@ class Cluster:
 
     def _connection_to(self, place: Address, purpose: str) -> Connection:
         gone = []
-        with self._lock:
+        with LockGuard(self._lock):
             self._check()
             connection = self._connections.get((place, purpose))
             if connection is not None and not connection.alive():
@@ -435,19 +436,19 @@ class Cluster:
 
     def _discard(self, connection: Connection, purpose: str) -> None:
         key = connection.place, purpose
-        with self._lock:
+        with LockGuard(self._lock):
             if self._connections.get(key) is connection:
                 del self._connections[key]
         connection.close()
 
     def _begin_anew(self) -> None:
         """What is known of the brokers is not true any more; only bootstrap.servers is left."""
-        with self._lock:
+        with LockGuard(self._lock):
             self._nodes = {}
             self._cluster_id = None
 
     def _backoff_of(self, place: Address) -> Backoff:
-        with self._lock:
+        with LockGuard(self._lock):
             if place not in self._backoffs:
                 self._backoffs[place] = Backoff(
                     self.settings[RECONNECT_BACKOFF_MS], self.settings[RECONNECT_BACKOFF_MAX_MS]
@@ -485,7 +486,7 @@ class Cluster:
 
     def _places(self) -> list[Address]:
         """Where to ask, the best place first: those connected, those known, those we began with."""
-        with self._lock:
+        with LockGuard(self._lock):
             connected = [
                 place
                 for (place, purpose), connection in self._connections.items()
@@ -551,7 +552,7 @@ class Cluster:
             connections = list(self._connections.values())
         else:
             self._closing.set()
-            with self._lock:
+            with LockGuard(self._lock):
                 connections = list(self._connections.values())
                 self._connections.clear()
         for connection in connections:

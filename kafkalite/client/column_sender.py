@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kafkalite.client.arrow_in import Columns
 from kafkalite.client.arrow_sending import CHUNK_SIZE_MAX, Run, stretch_of
 from kafkalite.client.batch import NOBODY, Batch
 from kafkalite.client.line import Line
 from kafkalite.client.native import RingLane
 from kafkalite.client.patience import Deadline
-from kafkalite.errors import MessageTooLarge, NetworkException
+from kafkalite.errors import InvalidRecord, NetworkException
 from kafkalite.records.compression import Codec
 
 if TYPE_CHECKING:
     from kafkalite.client.sender import Sender
+
+
+KEPT_SIZE = 1 << 10
+"""Memory of a batch beside its bytes: a Batch, its Content, and their list entries."""
 
 
 class ColumnSender:
@@ -23,25 +30,20 @@ class ColumnSender:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         accumulator = sender.accumulator
-        self.chunk_size = min(
-            max(CHUNK_SIZE_MAX, accumulator.batch_size),
-            accumulator.record_size_max,
-            accumulator.memory_size,
-        )
+        self.record_size_max = min(accumulator.record_size_max, accumulator.memory_size)
+        """The largest batch with one record."""
+        self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
 
-    def send(self, run: Run, now_ms: int, block_s: float) -> list[Batch]:
-        """Send rows of columns, in as many batches as they take; waits for room."""
-        batches = []
-        line = run.line
+    def send(self, run: Run, now_ms: int, block_s: float, batches: list[Batch]) -> None:
+        """Send rows of columns, in as many batches as they take, and enter these in the list."""
         while run.first < run.end:
             batch = self._sender.turn(self._send_stretch, run, now_ms)
             if batch is None:
                 deadline = Deadline(block_s)
                 while (batch := self._sender.turn(self._send_stretch, run, now_ms)) is None:
-                    self._sender.waiting.await_room(lambda: self._may_send(line), deadline)
+                    self._sender.waiting.await_room(partial(self._may_send, run), deadline)
             batches.append(batch)
             run = run._replace(first=run.first + batch.count)
-        return batches
 
     def _ring_of(self, line: Line) -> RingLane | None:
         node = self._sender.nodes.get(line.leader)
@@ -49,33 +51,48 @@ class ColumnSender:
             return None
         return node.ring_for(line)
 
-    def _may_send(self, line: Line) -> bool:
+    def _room_size(self, columns: Columns) -> int:
+        """Return the maximum size of a batch of these; every batch has room for the largest row."""
+        return max(min(columns.size_max, self.chunk_size), columns.largest[0])
+
+    def _held_size(self, columns: Columns) -> int:
+        """Return the bytes of buffer.memory that a batch in memory of its own may take."""
+        memory_size = self._sender.accumulator.memory_size
+        return min(self._room_size(columns) + KEPT_SIZE, memory_size)
+
+    def _may_send(self, run: Run) -> bool:
         """Whether a stretch would find room now, as far as one can tell without trying."""
-        sender = self._sender
+        line, sender = run.line, self._sender
         node = sender.nodes.get(line.leader)
         if node is None or not node.ring_tried:
             return False
         if sender.numbered and sender.identity == NOBODY:
             return False
         lane = self._ring_of(line)
-        if lane is None:
-            return sender.accumulator.memory_left >= self.chunk_size
-        return not lane.full and line.is_free
+        if lane is not None:
+            if lane.full or not line.is_free:
+                return False
+            if run.columns.largest[0] <= min(lane.batch_size_max, self.chunk_size):
+                return True
+        return sender.accumulator.memory_left >= self._held_size(run.columns)
 
     def _send_stretch(self, run: Run, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; None: there is no room now."""
         line, now_s, sender = run.line, time.monotonic(), self._sender
+        sender.check_open(line)
         if line.open_batch is not None:
             sender.close_open(line, now_s)
         if line.under_way:
             sender.take_unwatched(line, now_s)
-        lane = self._ring_of(line)
-        if not self._may_send(line):
+        if not self._may_send(run):
             return None
+        lane = self._ring_of(line)
         if lane is None or (line.under_way and line.lane is not lane):
             return self._keep_stretch(run, now_ms)
         try:
-            room = lane.reserve(min(lane.batch_size_max, self.chunk_size))
+            room = lane.reserve(
+                min(run.columns.size_max, lane.batch_size_max, self.chunk_size)
+            )
             if room is None:
                 return None
             stretch = stretch_of(run, room, now_ms)
@@ -91,24 +108,26 @@ class ColumnSender:
         return batch
 
     def _keep_stretch(self, run: Run, now_ms: int) -> Batch | None:
-        """Put the rows of one batch into memory of their own; None: there is none."""
+        """Put the rows of one batch into memory of their own; None: there is none.
+
+        What the buffer takes is what buffer.memory counts: one that is not filled is cut.
+        """
         accumulator = self._sender.accumulator
-        size = self.chunk_size
-        if not accumulator.take(size):
+        held = self._held_size(run.columns)
+        if not accumulator.take(held):
             return None
-        buffer = bytearray(size)
-        stretch = stretch_of(run, buffer, now_ms)
-        if stretch is None and size < accumulator.record_size_max:
-            accumulator.memory_left -= accumulator.record_size_max - size
-            size = accumulator.record_size_max
-            buffer = bytearray(size)
+        try:
+            buffer = bytearray(self._room_size(run.columns))
             stretch = stretch_of(run, buffer, now_ms)
-        if stretch is None:
-            accumulator.memory_left += size
-            raise MessageTooLarge(f"Row {run.first} is larger than max.request.size allows.")
-        content = stretch.of_buffer(buffer)
-        accumulator.memory_left += size - content.size
+            if stretch is None:
+                raise InvalidRecord("Somebody has written to the columns of send_arrow meanwhile.")
+            del buffer[stretch.size :]
+        except BaseException:
+            accumulator.memory_left += held
+            raise
+        kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
+        accumulator.memory_left += held - kept
         now_s = time.monotonic()
-        batch = self._sender.enter(run.line, content, content.size, now_s)
+        batch = self._sender.enter(run.line, stretch.of_buffer(buffer), kept, now_s)
         self._sender.pump(run.line, now_s)
         return batch

@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from kafkalite._ext.locking import LockGuard
 from kafkalite.client.inbox import ANSWER_SIZE_MAX, Inbox
 from kafkalite.client.patience import Deadline
 from kafkalite.client.settings import ClientSettings
@@ -167,16 +168,12 @@ class Connection:
         """Whether it can be used, after a look whether the broker has hung up in silence."""
         if self.closed or not self.opened:
             return not self.closed
-        if not self._turn.acquire(blocking=False):
-            return True
-        try:
-            if not self._awaited and self._socket is not None:
+        with LockGuard(self._turn, 0) as is_locked:
+            if is_locked and not self._awaited and self._socket is not None:
                 self._poll.modify(self._socket, select.POLLIN)
                 if self._poll.poll(0):
                     self._end("the broker closed the connection")
-        finally:
-            self._turn.release()
-        return not self.closed
+        return not (is_locked and self.closed)
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and select; readable when `take` is worth a try."""
@@ -190,12 +187,12 @@ class Connection:
             if self._socket is not None:
                 self._socket.close()
             return
-        with self._ending:
+        with LockGuard(self._ending):
             self._closed_because = self._closed_because or "the connection was closed"
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # the other side was quicker
                     self._socket.shutdown(socket.SHUT_RDWR)
-        with self._turn:
+        with LockGuard(self._turn):
             self._end(self._closed_because)
 
     # Versions.
@@ -366,12 +363,11 @@ class Connection:
         """One thread at a time, of the process that made it."""
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self!r} was made by another process, before a fork")
-        if not self._turn.acquire(timeout=min(deadline.left_s, threading.TIMEOUT_MAX)):
-            raise RequestTimedOut(f"{spoken(self.place)} is busy with other requests.")
-        try:
+        wait_s = min(deadline.left_s, threading.TIMEOUT_MAX)
+        with LockGuard(self._turn, wait_s) as is_locked:
+            if not is_locked:
+                raise RequestTimedOut(f"{spoken(self.place)} is busy with other requests.")
             yield deadline
-        finally:
-            self._turn.release()
 
     @contextlib.contextmanager
     def _broken_off(self) -> Iterator[None]:
@@ -401,7 +397,7 @@ class Connection:
         raise InvalidRequest(f"{spoken(self.place)}: {self._closed_because}") from None
 
     def _end(self, words: str) -> None:
-        with self._ending:
+        with LockGuard(self._ending):
             self._closed_because = self._closed_because or words
             if self._socket is not None:
                 self._socket.close()
@@ -433,14 +429,14 @@ class Connection:
         """Connect to the first of the host's addresses that takes it."""
         faults = []
         for family, kind, protocol, _, place in found:
-            with self._ending:
+            with LockGuard(self._ending):
                 self._socket = socket.socket(family, kind, protocol)
             try:
                 self._reach(self._socket, place, deadline)
                 return
             except OSError as fault:
                 faults.append(words_of(fault))
-                with self._ending:
+                with LockGuard(self._ending):
                     self._poll.unregister(self._socket)
                     self._socket.close()
                     self._socket = None

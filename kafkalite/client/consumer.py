@@ -26,21 +26,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.message_reader import Message
-from kafkalite.client import offsets
+from kafkalite.client import hints, offsets
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed
 from kafkalite.client.intake import FOREVER, Intake, column_reader
 from kafkalite.client.offsets import OffsetAt
 from kafkalite.client.patience import Deadline
+from kafkalite.client.positions import shown
+from kafkalite.client.settings import Bootstrap
 from kafkalite.client.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.topology import TopicPartition
 from kafkalite.config.client import CHECK_CRCS, GROUP_ID
 from kafkalite.errors import (
     IllegalGeneration,
     InvalidGroupId,
+    KafkaError,
     RebalanceInProgress,
     UnknownMemberId,
 )
@@ -62,11 +66,15 @@ class Watermarks(NamedTuple):
 
 
 class Consumer:
-    """Reads `topics`, or what it is assigned; other keywords are Kafka's settings."""
+    """Reads `topics`, or what it is assigned; other keywords are Kafka's settings.
+
+    A topic that begins with ^ is a pattern (subscribe).  `assignment` is empty until the topics are
+    known, which poll, consume and lag see to.
+    """
 
     def __init__(
         self,
-        bootstrap: str | list[str] | None = None,
+        bootstrap: Bootstrap = None,
         topics: str | Iterable[str] | None = None,
         group: str | None = None,
         **settings: Any,
@@ -88,6 +96,9 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __getattr__(self, name: str) -> Any:
+        raise hints.missing(self, name, hints.CONSUMER)
+
     # Messages.
 
     def poll(self, timeout: float | None = None) -> Message | None:
@@ -96,6 +107,43 @@ class Consumer:
             return message
         self.intake.fill(Deadline(FOREVER if timeout is None else timeout))
         return next(self.intake.ready, None)
+
+    def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
+        """Return the next messages, waiting until there are as many or the time is up.
+
+        Args:
+            num_messages: How many at the most.
+            timeout: Seconds to wait; None waits for all of them.
+
+        Returns:
+            Messages in the order they would be polled; fewer when the time is up.
+        """
+        if num_messages < 0:
+            raise ValueError(f"num_messages is at least 0, not {num_messages}")
+        deadline = Deadline(FOREVER if timeout is None else timeout)
+        messages: list[Message] = []
+        try:
+            while True:
+                messages += islice(self.intake.ready, num_messages - len(messages))
+                if len(messages) >= num_messages or not self.intake.fill(deadline):
+                    return messages
+        except (KafkaError, Closed):
+            if not messages:
+                raise
+            return messages  # the next call raises it again
+        except BaseException:
+            self._give_back(messages)
+            raise
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """Have messages come again that the caller was not given."""
+        with self.intake.entered() as intake:
+            for message in reversed(messages):
+                position = intake.reading.assignment[
+                    TopicPartition(message.topic, message.partition)
+                ]
+                intake.take_back(position)
+                position.seek(message.offset)
 
     def __iter__(self) -> Iterator[Message]:
         """Message after message, waiting for each; ends after consumer.timeout.ms without one, or
@@ -177,12 +225,29 @@ class Consumer:
         if "offset" not in wanted:
             reader = self.column_reader([*wanted, "offset"], timestamp_unit)
         with self.intake.entered() as intake:
+            intake.check_topics(intake.reading.topics, timeout)
             partitions = sorted(position.partition for position in intake.known(timeout))
             spans = spans_of(intake, partitions, (start, end), intake.limit_s(timeout))
             table = read_table(intake, spans, reader, timeout)
         return table.select(wanted)
 
     # Where it reads.
+
+    def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Read all partitions of these topics, in the place of whatever was read before.
+
+        Partitions that were read before go on where they are.
+
+        Args:
+            topics: Names of topics.  One that begins with ^ is a regular expression, searched for
+                in the names of all topics, again every metadata.max.age.ms; of a topic that
+                appears later all records are read.
+
+        Raises:
+            InvalidConfig: A pattern is no regular expression.
+        """
+        with self.intake.entered() as intake:
+            intake.subscribe(topics)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, in the place of whatever was read before.
@@ -258,7 +323,8 @@ class Consumer:
 
     def watermarks(self, partition: tuple[str, int], timeout: float | None = None) -> Watermarks:
         """The first offset there is and the one behind the last, as they are now."""
-        with self.intake.entered():
+        with self.intake.entered() as intake:
+            intake.check_topics([partition[0]], timeout)
             return self._watermarks([TopicPartition(*partition)], timeout)[0]
 
     def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
@@ -266,6 +332,7 @@ class Consumer:
         as they are now."""
         with self.intake.entered() as intake:
             intake.settle()
+            intake.check_topics(intake.reading.topics, timeout)
             positions = intake.known(timeout, tuple(dict.fromkeys(partitions)), begun=True)
             ends = self._watermarks([position.partition for position in positions], timeout)
             return sum(
@@ -294,7 +361,8 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAt | None]:
         """The first record at or after each time, its offset and timestamp; None without one."""
         sought = {place: timestamp_ms(when) for place, when in times.items()}
-        with self.intake.entered():
+        with self.intake.entered() as intake:
+            intake.check_topics((topic for topic, _ in sought), timeout)
             found = self._offsets_at(sought, timeout)
         return {place: at if at.offset >= 0 else None for place, at in found.items()}
 
@@ -310,6 +378,13 @@ class Consumer:
         The consumer is no member; a group that has members refuses it.
         """
         group = self._group()
+        for partition, kept in (offsets_to_keep or {}).items():
+            offset = kept[0] if isinstance(kept, tuple) else kept
+            if offset < 0:
+                raise ValueError(
+                    f"{shown(TopicPartition(*partition))}: a committed offset is at least 0, not"
+                    f" {offset}"
+                )
         with self.intake.entered() as intake:
             intake.settle()
             if offsets_to_keep is None:
@@ -342,6 +417,11 @@ class Consumer:
         return group
 
     def metrics(self) -> dict[str, Any]:
-        """How each node is read (`direct` or `tcp`), and how often auto.offset.reset was used."""
+        """Return how each node is read (`direct` or `tcp`), how often auto.offset.reset was used,
+        and how many offsets were deleted before they were read."""
         reading = self.intake.reading
-        return {"lanes": reading.lanes.ways, "offset_resets": reading.resets}
+        return {
+            "lanes": reading.lanes.ways,
+            "offset_resets": reading.resets,
+            "missed_records": reading.missed_records,
+        }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 
 from kafkalite.errors import InvalidRequest
 
@@ -111,10 +110,16 @@ class Inbox:
         return memoryview(large)[: self._large_size]
 
     def _unused(self) -> bytearray | None:
-        """A kept buffer that nobody looks at: only the list, the loop and the question hold it."""
+        """Return a kept buffer without a view, or None.
+
+        A bytearray counts its views and refuses to change its size while there is one.
+        """
         for buffer in self._kept:
-            if sys.getrefcount(buffer) == 3:
-                return buffer
+            try:
+                buffer.append(buffer.pop())
+            except BufferError:
+                continue
+            return buffer
         return None
 
 

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed, Cluster
@@ -31,18 +32,23 @@ from kafkalite.client.positions import Position
 from kafkalite.client.reading import Reading
 from kafkalite.client.record_sets import Builder
 from kafkalite.client.rows import NO_ROWS, Rows
-from kafkalite.client.settings import consumer_settings
+from kafkalite.client.settings import Bootstrap, consumer_settings
 from kafkalite.client.stretch import ShortRead, Stretch
+from kafkalite.client.subscription import Subscription
 from kafkalite.client.topology import TopicPartition
 from kafkalite.client.waker import Waker
 from kafkalite.config.client import CHECK_CRCS, CONSUMER_TIMEOUT_MS, GROUP_ID
-from kafkalite.errors import InvalidConfig
+from kafkalite.errors import InvalidConfig, KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_SIZE = 64 << 10
 """About how many bytes of records become messages at once."""
+
+LAG_S = 1.0
+"""Time for a topic that was just created to be known to every node, before it counts as missing."""
+LAG_REST_S = 0.05
 
 FOREVER = math.inf
 
@@ -69,7 +75,7 @@ class Intake:
 
     def __init__(
         self,
-        bootstrap: str | list[str] | None,
+        bootstrap: Bootstrap,
         topics: str | Iterable[str] | None,
         group: str | None,
         settings: dict[str, Any],
@@ -79,12 +85,7 @@ class Intake:
                 raise InvalidConfig(f"{GROUP_ID.name} is said twice.")
             settings = {**settings, GROUP_ID.name: group}
         self.settings = consumer_settings(bootstrap, settings)
-        names = [topics] if isinstance(topics, str) else list(topics or ())
-        if names and self.settings[GROUP_ID] is not None:
-            raise InvalidConfig(
-                "A group whose members share topics comes with a later version: leave out group"
-                " to read all partitions of the topics, or topics to assign() partitions."
-            )
+        subscription = self._subscription(topics)
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._handing = threading.Lock()
@@ -102,7 +103,35 @@ class Intake:
         self.cluster = Cluster(self.settings)
         self.waker = Waker()
         self.reading = Reading(self.cluster, self.settings, "fetch", self.waker)
-        self.reading.subscribe(names)
+        self.reading.subscribe(subscription)
+
+    def _subscription(self, topics: str | Iterable[str] | None) -> Subscription:
+        subscription = Subscription(topics)
+        if subscription and self.settings[GROUP_ID] is not None:
+            raise InvalidConfig(
+                "A group whose members share topics comes with a later version: leave out group"
+                " to read all partitions of the topics, or topics to assign() partitions."
+            )
+        return subscription
+
+    def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Read all partitions of these topics, in the place of whatever was read before."""
+        subscription = self._subscription(topics)
+        self.take_back()
+        self.reading.subscribe(subscription)
+
+    def check_topics(self, topics: Iterable[str], timeout: float | None) -> None:
+        """Raise UnknownTopicOrPartition for a topic that is not there, and create none."""
+        names = [name for name in dict.fromkeys(topics) if not self.reading.knows(name)]
+        deadline = Deadline(self.limit_s(timeout)).within(LAG_S)
+        while names:
+            told = self.cluster.described(names, self.limit_s(timeout), create=False)
+            errors = [error for error in told.values() if isinstance(error, KafkaError)]
+            names = [name for name in names if isinstance(told[name], KafkaError)]
+            if errors and (deadline.passed or not errors[0].retriable):
+                raise errors[0]
+            if names:
+                self.cluster.rest(min(LAG_REST_S, deadline.left_s))
 
     # Who is inside.
 
@@ -110,18 +139,20 @@ class Intake:
     def entered(self) -> Iterator[Self]:
         """One thread at a time, of the process that made it, until it is closed."""
         self.check()
-        if not self._turn.acquire(blocking=False):
-            self.check()
-            raise RuntimeError("A consumer is used by one thread at a time; this one is in use.")
-        self._inside = threading.get_ident()
-        try:
-            self.check()
-            yield self
-        finally:
-            self._inside = None
-            if self.closed:
-                self._let_go()
-            self._turn.release()
+        with LockGuard(self._turn, 0) as is_locked:
+            if not is_locked:
+                self.check()
+                raise RuntimeError(
+                    "A consumer is used by one thread at a time; this one is in use."
+                )
+            self._inside = threading.get_ident()
+            try:
+                self.check()
+                yield self
+            finally:
+                self._inside = None
+                if self.closed:
+                    self._let_go()
 
     def check(self) -> None:
         """Raise when it cannot be used any more."""
@@ -143,7 +174,7 @@ class Intake:
         if os.getpid() != self._pid:
             self._let_go()  # whoever was inside is not in this process
         else:
-            with self._turn:  # whoever is inside has been woken
+            with LockGuard(self._turn):  # whoever is inside has been woken
                 self._let_go()
 
     def _let_go(self) -> None:
@@ -159,7 +190,7 @@ class Intake:
             self.settle()
             if self._rows.left:
                 return True
-            with self._handing:
+            with LockGuard(self._handing):
                 self._take_columns_back(None)
             while (stretch := self._stretch(deadline)) is not None:
                 builder = self._builder_of(stretch.position.partition)
@@ -201,13 +232,13 @@ class Intake:
 
     def take(self) -> Message | None:
         """A message that is ready, for a thread that is not inside."""
-        with self._handing:
+        with LockGuard(self._handing):
             return next(self.ready, None)
 
     def take_columns(self) -> list[pa.RecordBatch]:
         """The columns that are ready; the position is behind them with that."""
         self.check()
-        with self._handing:
+        with LockGuard(self._handing):
             found, self._columns = self._columns, None
             if found is None:  # another call has moved its partition
                 return []
@@ -219,12 +250,12 @@ class Intake:
 
     def settle(self) -> None:
         """Have the positions say what was taken."""
-        with self._handing:
+        with LockGuard(self._handing):
             self._rows.settle()
 
     def take_back(self, position: Position | None = None) -> None:
         """Take back what nobody has taken, of this position or of any."""
-        with self._handing:
+        with LockGuard(self._handing):
             if position is None or self._rows.position is position:
                 self._rows.drop()
                 self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
@@ -268,7 +299,7 @@ class Intake:
     # Steps.
 
     def _stretch(self, deadline: Deadline) -> Stretch | None:
-        if not self.reading.subscribed and not self.reading.assignment:
+        if not self.reading.subscription and not self.reading.assignment:
             raise RuntimeError("It reads nothing yet: give it topics, or assign() partitions.")
         stretch = self.reading.stretch(deadline)
         if stretch is None and self.closed:

@@ -128,6 +128,9 @@ class Lanes:
     def close(self) -> None:
         for node_id in list(self._lanes):
             self._drop(node_id)
+        if self._memory.owner is not None:
+            # The grant and the window hold each other, and with them a segment's descriptor.
+            self._memory.owner.close()
 
     @property
     def ways(self) -> dict[int, str]:

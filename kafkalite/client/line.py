@@ -49,6 +49,7 @@ class Line(OpenLine):
 
     __slots__ = (
         "batches",
+        "dropped",
         "identity",
         "in_flight_max",
         "lane",
@@ -72,6 +73,8 @@ class Line(OpenLine):
         self.leader_epoch = -1
         self.lane: Any = None
         """Over which the last batch went."""
+        self.dropped = False
+        """True if the topic was created again with fewer partitions, without this one."""
         self.batches: list[Batch] = []
         self.under_way = 0
         self.stalled = False

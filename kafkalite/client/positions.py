@@ -25,6 +25,7 @@ NOWHERE = -101
 none, which is an error to be told."""
 
 NO_EPOCH = -1
+NOT_OVERTAKEN = -1
 
 
 class Position:
@@ -35,6 +36,7 @@ class Position:
         "leader",
         "leader_epoch",
         "offset",
+        "overtaken_at",
         "partition",
         "paused",
         "short_at",
@@ -51,6 +53,8 @@ class Position:
         self.ahead = -1
         self.turn = 0
         self.paused = False
+        self.overtaken_at = NOT_OVERTAKEN
+        """The offset that was not there any more, until it is known where to go on."""
         self.told = False
         """Whether the metadata has ever told of it."""
         self.topic_id = NO_ID
@@ -71,11 +75,13 @@ class Position:
     def seek(self, offset: int) -> None:
         """Go on from here, whatever was fetched."""
         self.offset = self.ahead = offset
+        self.overtaken_at = NOT_OVERTAKEN
         self.begin_turn()
 
     def restart(self, start: int) -> None:
         """Go on from where `start` says, once that is known."""
         self.offset, self.ahead, self.start = None, -1, start
+        self.overtaken_at = NOT_OVERTAKEN
         self.begin_turn()
 
     def rewind(self) -> None:

@@ -4,64 +4,74 @@
         producer.send("flights", b"EWR-IAH", key="UA1545")          # a Delivery, like a future
         producer.send("flights", "JFK-MIA").result()                # waits: RecordMetadata
         producer.send_arrow("flights", table)
+        producer.send_table("flights", frame, key="carrier")        # a row as JSON
 
 On the broker's own host records go through a ring of shared memory, elsewhere over TCP; nobody
 notices when that changes.  Batches are numbered (enable.idempotence), so that what is sent again
 after a fault is written once.
 
-Any thread may use it.  It is of no use in a process forked from this one, which is told so.  What
-is not sent when the interpreter ends is given EXIT_TIMEOUT_S.
+Any thread may use it.  It is of no use in a process forked from this one, which is told so.  One
+that is dropped without close() is flushed and closed in the background, with a ResourceWarning;
+what is not sent when the interpreter ends is given EXIT_TIMEOUT_S (lifetime.py).
+
+on_delivery and done callbacks run in the background thread, or in a thread that is inside
+result(), exception(), flush() or close(): never inside send().  They must not block, and cannot
+wait for deliveries.  A failure that nobody asks about is logged, and a with block that ends after
+one raises it (outcomes.py).
 
 A record is appended to its batch by ext/gathering; here is what happens about once a batch.
 """
 
 from __future__ import annotations
 
-import atexit
-import logging
-import os
 import time
-import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from kafkalite._ext.gathering import Delivery, Gatherer
 from kafkalite._ext.hashing import partition_of
 from kafkalite._ext.record_batch import HEADER_SIZE
+from kafkalite.client import hints
 from kafkalite.client.accumulator import Accumulator, Topic
-from kafkalite.client.arrow_in import columns_of
+from kafkalite.client.arrow_in import check_sizes, columns_of
 from kafkalite.client.arrow_sending import Deliveries, runs_of
-from kafkalite.client.background import Background
 from kafkalite.client.batch import Batch, OnDelivery
 from kafkalite.client.cluster import Cluster
 from kafkalite.client.content import Packed
+from kafkalite.client.lifetime import EXIT_TIMEOUT_S, Lifetime
 from kafkalite.client.line import Line
 from kafkalite.client.partitioner import partitioner_of
 from kafkalite.client.patience import Deadline
 from kafkalite.client.sender import Sender
-from kafkalite.client.settings import producer_settings
+from kafkalite.client.settings import Bootstrap, producer_settings
 from kafkalite.config.client import (
     BATCH_SIZE,
     BUFFER_MEMORY,
+    KEY_SERIALIZER,
     LINGER_MS,
     MAX_BLOCK_MS,
     MAX_REQUEST_SIZE,
+    VALUE_SERIALIZER,
 )
-from kafkalite.errors import KafkaError, MessageTooLarge, RequestTimedOut
-
-EXIT_TIMEOUT_S = 5.0
-
-log = logging.getLogger(__name__)
-
-_open: weakref.WeakSet[Producer] = weakref.WeakSet()
+from kafkalite.errors import KafkaError, MessageTooLarge
 
 
 class Producer(Gatherer):
     """Writes records to topics."""
 
-    def __init__(self, bootstrap: str | list[str] | None = None, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
+        """Open a producer; it connects when it is first used.
+
+        Args:
+            bootstrap: Brokers as HOST:PORT, or a mapping of Kafka's keys ("linger.ms": 5).
+            keywords: Kafka's keys with underscores.  `key_serializer` and `value_serializer` are
+                functions of one argument that return bytes or str; None is not passed to them.
+        """
         settings = producer_settings(bootstrap, keywords)
         super().__init__(partitioner_of(settings))
+        self.key_serializer = settings[KEY_SERIALIZER]
+        self.value_serializer = settings[VALUE_SERIALIZER]
         self._settings = settings
         self._cluster = Cluster(settings)
         accumulator = Accumulator(
@@ -71,16 +81,15 @@ class Producer(Gatherer):
             settings[MAX_REQUEST_SIZE],
         )
         self._sender = Sender(settings, self._cluster, accumulator, self.topics)
-        self._background = Background(self._sender)
         self._block_s = settings[MAX_BLOCK_MS] / 1000
-        self._closed = False
-        self._forked = False
-        self._background.start()
         self.is_open = True
-        _open.add(self)
+        self._lifetime = Lifetime(self, self._sender, self._cluster)
 
     def __repr__(self) -> str:
         return f"<Producer at {self._cluster!r}{'' if self.is_open else ', closed'}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise hints.missing(self, name, hints.PRODUCER)
 
     # Records.
 
@@ -101,18 +110,20 @@ class Producer(Gatherer):
         if partition is None and key is None and self.partitioner is None:
             before, line = topic.sticky, topic.stick()
             if line is not before and line.open_batch is not None:
-                return self.send(name, value, key, headers, timestamp, line.index, on_delivery)
+                return self.gather(name, value, key, headers, timestamp, line.index, on_delivery)
         else:
             line = self._line(topic, key, partition)
         sender = self._sender
         size = sender.accumulator.room_for(key, value, headers)
         sender.waiting.make_room(line, line.open_batch, size, deadline.left_s)
-        delivery = self.send(name, value, key, headers, timestamp, line.index, on_delivery)
+        delivery: Delivery = self.gather(
+            name, value, key, headers, timestamp, line.index, on_delivery
+        )
         if not sender.accumulator.batch_size:
             sender.turn(sender.end_batch, line)
         elif not sender.accumulator.linger_s:
             sender.turn(sender.push, line)
-        sender.tell()
+        sender.outcomes.tell_soon()
         return delivery
 
     def _line(self, topic: Topic, key: bytes | None, partition: int | None) -> Line:
@@ -143,19 +154,78 @@ class Producer(Gatherer):
     def send_arrow(self, topic: str, rows: Any) -> Deliveries:
         """Send the rows of an Arrow table or record batch, or of what can become one.
 
-        Columns: value, and if wanted key, headers, timestamp, partition (arrow_in.py).  Rows that
-        are refused are refused before any is sent.  Back when all are on their way.
+        Columns: value, and if wanted key, headers, timestamp, partition (arrow_in.py).  Returns
+        when all rows are on their way, or waits up to max.block.ms for room.
+
+        Rows that cannot be records, or are larger than max.request.size, are refused before the
+        first is sent.  What is raised later (BufferExhausted, for one) has an attribute
+        `deliveries`: the Deliveries of the rows that were sent before, as those below.
         """
         self._check_open()
+        columns = self._sender.columns
         pieces = columns_of(rows)
+        check_sizes(pieces, columns.record_size_max)
         known = self._topic(topic)
         now_ms = time.time_ns() // 1_000_000
-        batches: list[Batch] = []
         runs = [run for piece in pieces for run in runs_of(known, piece, self.partitioner)]
-        for run in runs:
-            batches += self._sender.columns.send(run, now_ms, self._block_s)
-        self._sender.tell()
+        batches: list[Batch] = []
+        try:
+            for run in runs:
+                columns.send(run, now_ms, self._block_s, batches)
+        except Exception as error:
+            error.deliveries = Deliveries(batches)  # type: ignore[attr-defined]
+            raise
+        finally:
+            self._sender.outcomes.tell_soon()
         return Deliveries(batches)
+
+    def send_table(
+        self,
+        topic: str,
+        frame: Any,
+        format: str = "json",
+        *,
+        key: str | None = None,
+        timestamp: str | None = None,
+        columns: Sequence[str] | None = None,
+        schema: Any = None,
+    ) -> Deliveries:
+        """Send the rows of a data frame, each as one record whose value is the row as JSON.
+
+            producer.send_table("readings", frame, key="sensor", timestamp="time").result()
+
+        Args:
+            topic: Name of the topic.
+            frame: pyarrow Table or RecordBatch, pandas or polars DataFrame, with any columns.
+            format: "json" (one object a row), "csv" (without a header line) or "avro" (the plain
+                datum, without registry framing; needs fastavro).  row_encoding.py has each type's
+                form; NaN and infinity are null in JSON.
+            key: Column whose cells are the keys: text, binary, or a value with an exact text.
+                Null: no key.
+            timestamp: Column whose cells are the records' timestamps: timestamps of any unit, or
+                integers of milliseconds.
+            columns: Columns that the value holds, in this order.  By default all of them, those
+                of `key` and `timestamp` included.
+            schema: Avro only: the schema, as a dict or JSON text.  Derived from the columns
+                by default.
+
+        Returns:
+            The Deliveries of the rows, as those of send_arrow.
+
+        Raises:
+            TypeError: The frame, or a column, is of a type that cannot be encoded.
+            ValueError: A column or format does not exist, or a row does not fit the schema.
+            MessageTooLarge: A row is larger than max.request.size allows.
+            BufferExhausted: There was no room for max.block.ms; its `deliveries` are of the rows
+                sent before.  No row is sent with the other errors.
+        """
+        from kafkalite.client.row_encoding import records_of
+
+        self._check_open()
+        records = records_of(
+            frame, format, key=key, timestamp=timestamp, columns=columns, schema=schema
+        )
+        return self.send_arrow(topic, records)
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> int:
         """How many partitions the topic has now; made by the first question where brokers do that.
@@ -200,48 +270,28 @@ class Producer(Gatherer):
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
             made.deliver_to(delivery, on_delivery)
-        self._sender.tell()
+        self._sender.outcomes.tell_soon()
         return delivery
 
     # The whole.
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is decided; TimeoutError when that takes longer."""
+        """Wait until everything sent so far is decided; TimeoutError when that takes longer.
+
+        Records that failed raise nothing here: their deliveries say so.
+        """
         self._check_process()
-        waiting = self._sender.turn(self._sender.want_all)
-        left = iter(waiting)
-        current = next(left, None)
-
-        def done() -> bool:
-            nonlocal current
-            while current is not None and current.done:
-                current = next(left, None)
-            return current is None
-
-        if not self._sender.waiting.work_until(done, timeout):
-            count = sum(not batch.done for batch in waiting)
-            raise TimeoutError(f"{count} batches are not decided after {timeout:g} s")
+        self._lifetime.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end; what is not decided in time has failed.  Twice is nothing."""
+        """Send what is left and end; what is not decided in time has failed.  Twice is nothing.
+
+        Failed records raise nothing here either; those whose outcome nobody asked for are logged
+        as an error.  The end of a with block raises for them.
+        """
         self._check_process()
-        if self._closed:
-            return
         self.is_open = False
-        self._closed = True
-        _open.discard(self)
-        sender = self._sender
-        try:
-            self.flush(timeout)
-        except TimeoutError:
-            pass
-        finally:
-            self._background.stop()
-            fault = RequestTimedOut("The producer was closed before an answer came.")
-            sender.turn(sender.abandon, fault)
-            sender.tell()
-            sender.turn(sender.close)
-            self._cluster.close()
+        self._lifetime.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -252,7 +302,15 @@ class Producer(Gatherer):
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """Close; raise the first error of failed records whose outcome nobody has asked for.
+
+        An exception that ends the block is never replaced, and waits for EXIT_TIMEOUT_S at most.
+        """
+        if kind is not None:
+            self.close(EXIT_TIMEOUT_S)
+        else:
+            self.close()
+            self._sender.outcomes.check()
 
     def metrics(self) -> dict[str, int]:
         """What it has counted, and what is waiting now."""
@@ -271,7 +329,7 @@ class Producer(Gatherer):
         """Send a batch without waiting for more records; somebody waits for it."""
         if not batch.done:
             self._sender.turn(self._sender.want, batch)
-            self._sender.tell()
+            self._sender.outcomes.tell_soon()
 
     def _patience_s(self) -> float:
         """How long a call may wait for room."""
@@ -283,28 +341,5 @@ class Producer(Gatherer):
             raise RuntimeError("The producer is closed.")
 
     def _check_process(self) -> None:
-        if self._forked:
+        if self._lifetime.forked:
             raise RuntimeError("A producer cannot be used after a fork; make a new one here.")
-
-
-def _at_exit() -> None:
-    """What nobody closed gets a moment to send what it has."""
-    for producer in list(_open):
-        producer.close(EXIT_TIMEOUT_S)
-        lost = producer.metrics()["failed_records"]
-        if lost:
-            log.warning("%r was not closed: %d records were not delivered.", producer, lost)
-
-
-def _after_fork() -> None:
-    for producer in list(_open):
-        producer.is_open = False
-        producer._forked = True
-        for node in producer._sender.nodes.values():
-            if node.ring is not None:
-                node.ring.close()  # else its lease lasts as long as this process
-    _open.clear()
-
-
-atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_after_fork)

@@ -30,9 +30,17 @@ from kafkalite.client.cluster import Cluster
 from kafkalite.client.lane import NEVER, Outcome
 from kafkalite.client.lanes import Lanes
 from kafkalite.client.patience import Backoff, Deadline
-from kafkalite.client.positions import COMMITTED, NOWHERE, Assignment, Position, shown
+from kafkalite.client.positions import (
+    COMMITTED,
+    NOT_OVERTAKEN,
+    NOWHERE,
+    Assignment,
+    Position,
+    shown,
+)
 from kafkalite.client.settings import ClientSettings
 from kafkalite.client.stretch import Stretch
+from kafkalite.client.subscription import Subscription
 from kafkalite.client.topology import NOBODY, TopicMeta, TopicPartition, fault_of
 from kafkalite.client.waker import Waker
 from kafkalite.config.client import (
@@ -91,9 +99,11 @@ class Reading:
     ) -> None:
         self.assignment = Assignment()
         self.lanes = Lanes(cluster, settings, purpose, waker)
-        self.subscribed: tuple[str, ...] = ()
+        self.subscription = Subscription()
         """Topics of which all partitions are read, those to come as well."""
         self.resets = 0
+        self.missed_records = 0
+        """Offsets that were deleted before they were read."""
         self._cluster = cluster
         self._settings = settings
         self._waker = waker
@@ -114,15 +124,37 @@ class Reading:
 
     # What is read.
 
-    def subscribe(self, topics: Collection[str]) -> None:
-        """Read all partitions of these topics."""
-        self.subscribed = tuple(dict.fromkeys(topics))
-        self._wonder(self.subscribed)
+    def subscribe(self, subscription: Subscription) -> None:
+        """Read all partitions of these topics, and nothing else; what was read goes on."""
+        if not self.subscription:
+            self._known.clear()  # only some partitions of an assigned topic are read
+        subscription.assume(self._known)
+        self.subscription = subscription
+        self._read_subscribed()
+        self._patience = Deadline(self._settings.call_timeout_s)
+
+    def _read_subscribed(self) -> None:
+        """Read the partitions of the topics that are subscribed to now, and no others."""
+        topics = set(self.subscription.topics)
+        kept = [p.partition for p in self.assignment if p.partition.topic in topics]
+        self.assignment.assign(kept, self._reset)
+        self._known &= topics
+        self._unknown = (self._unknown & topics) | (topics - self._known)
+        self._unknown.update(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are read."""
+        return list(self.subscription.topics or self.assignment.topics)
+
+    def knows(self, topic: str) -> bool:
+        """Return whether the metadata has told of a topic that is read."""
+        return topic in self._known
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these from now on; those that were read already stay where they are."""
         grouped = self._settings[GROUP_ID] is not None
-        self.subscribed = ()
+        self.subscription = Subscription()
         self.assignment.assign(partitions, COMMITTED if grouped else self._reset)
         self._known &= set(self.assignment.topics)
         self._unknown.clear()
@@ -224,7 +256,8 @@ class Reading:
         wanted = list(positions)
 
         def waiting() -> bool:
-            return bool(self._unknown) or any(position.offset is None for position in wanted)
+            due = self._unknown or self.subscription.is_due
+            return bool(due) or any(position.offset is None for position in wanted)
 
         while waiting():
             rest_s = self.keep_up(deadline, begin=bool(wanted))
@@ -238,11 +271,18 @@ class Reading:
     def _ask_metadata(self, patience: Deadline) -> None:
         age_s = time.monotonic() - self._asked_s
         if age_s >= self._settings[METADATA_MAX_AGE_MS] / 1000:
-            self._unknown.update(self.subscribed or self.assignment.topics)
-        for topics, create in (
-            (self._unknown - self._known, not self._strict),
-            (self._unknown & self._known, False),
-        ):
+            self._unknown.update(self.topics)
+            self.subscription.grow_old()
+        if self.subscription.is_due:
+            existing = self._cluster.all_topics(patience.left_s)
+            self.subscription.match(existing)
+            self._asked_s = time.monotonic()
+            self._read_subscribed()
+        new = {
+            name for name in self._unknown - self._known
+            if not self.subscription.only_matches(name)
+        }  # fmt: skip
+        for topics, create in ((new, not self._strict), (self._unknown - new, False)):
             if topics:
                 told = self._cluster.described(sorted(topics), patience.left_s, create=create)
                 self._asked_s = time.monotonic()
@@ -257,9 +297,10 @@ class Reading:
             self._rest(LeaderNotAvailable(f"Topic {name!r}: the node asked does not know it yet."))
             return
         self._unknown.discard(name)
-        if name in self.subscribed:
+        if name in self.subscription.topics:
             start = self._reset
-            if name in self._known and self._reset != NOWHERE:
+            later = name in self._known or self.subscription.came_later(name)
+            if later and self._reset != NOWHERE:
                 start = EARLIEST
             for number in topic.partitions:
                 partition = TopicPartition(name, number)
@@ -341,7 +382,20 @@ class Reading:
             if offset < 0:
                 offset = ends.get(position.partition, -1)
             if offset >= 0:
+                self._count_missed(position, offset)
                 position.seek(offset)
+
+    def _count_missed(self, position: Position, offset: int) -> None:
+        """Take in how many records were deleted before they were read."""
+        before, position.overtaken_at = position.overtaken_at, NOT_OVERTAKEN
+        if 0 <= before < offset:
+            missed = offset - before
+            self.missed_records += missed
+            log.warning(
+                "Consumer missed %d records that were deleted before it read them.  partition=%s"
+                " from=%d resumed_at=%d",
+                missed, shown(position.partition), before, offset,
+            )  # fmt: skip
 
     def _found(
         self, sought: dict[tuple[str, int], int], patience: Deadline
@@ -395,5 +449,8 @@ class Reading:
             return OffsetOutOfRange(words)
         self.resets += 1
         log.warning("%s  It is read from the %s.", words, self._settings[AUTO_OFFSET_RESET])
+        overtaken_at = position.offset
         position.restart(self._reset)
+        if overtaken_at is not None:
+            position.overtaken_at = overtaken_at
         return None

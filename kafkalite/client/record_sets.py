@@ -9,14 +9,15 @@ Left out: aborted transactions are not told from others; what is read was never 
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalite._ext import record_batch, record_reader
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
 from kafkalite.records.batch import BatchHeader
 from kafkalite.records.compression import decompress
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _LYING = "the batch does not check, or its records are not what its header says."
 

@@ -21,10 +21,10 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from kafkalite._ext.locking import LockGuard
 from kafkalite.client.accumulator import Accumulator, Topic
 from kafkalite.client.batch import NO_OFFSET, NO_TIMESTAMP, NOBODY, Batch, Identity
 from kafkalite.client.cluster import Cluster
@@ -33,6 +33,7 @@ from kafkalite.client.content import Content
 from kafkalite.client.line import Line
 from kafkalite.client.native import Answer, RingLane
 from kafkalite.client.node import Node
+from kafkalite.client.outcomes import Outcomes
 from kafkalite.client.patience import rest_s
 from kafkalite.client.settings import ClientSettings, compression_level, required_acks
 from kafkalite.client.topology import TopicMeta
@@ -56,6 +57,7 @@ from kafkalite.errors import (
     NetworkException,
     RequestTimedOut,
     StaleMetadata,
+    UnknownTopicOrPartition,
 )
 from kafkalite.records.compression import Codec
 
@@ -111,10 +113,7 @@ class Sender:
         self.epoll = select.epoll()
         self.background_id = 0
         self._kicked = False
-        self._finished: deque[Batch] = deque()
-        self.gates: list[threading.Lock] = []
-        """What threads sleep on that wait for another's work.  Not a Condition: those do not
-        survive a KeyboardInterrupt."""
+        self.outcomes = Outcomes(self.kick)
         self._in_turn = False
         self._shaken = False
         self.waiting = Waiting(self)
@@ -124,7 +123,7 @@ class Sender:
 
     def turn(self, step: Callable[..., T], *arguments: Any) -> T:
         """Do a step with the lock; KafkaErrors are answers, anything else is an accident."""
-        with self.lock:
+        with LockGuard(self.lock):
             if self._in_turn:
                 raise RuntimeError("The producer was interrupted at work and cannot be used here.")
             self._in_turn = True
@@ -151,7 +150,7 @@ class Sender:
         lines = [line for topic in self.topics.values() for line in topic.lines]
         for line in lines:
             for batch in line.mend():
-                self._finish(batch)
+                self.outcomes.decided(batch)
         self.busy = {line: None for line in lines if line.batches}
         waiting = [batch for line in self.busy for batch in line.batches]
         taken = sum(batch.memory_size for batch in waiting)
@@ -177,14 +176,13 @@ class Sender:
         """Open a batch with so much room instead of the one seen; False: there is no memory."""
         accumulator = self.accumulator
         now_s = time.monotonic()
+        self.check_open(line)
         if seen is not None and line.under_way:
             self.take_unwatched(line, now_s)
         if line.open_batch is not seen:
             return True  # another thread was here, or it could go at last
         if seen is not None and line.waits(seen) and accumulator.widen(seen, size):
             return True
-        if self.ended is not None:
-            raise self.ended.again()
         if not accumulator.take(size):
             return False
         if line.open_batch is not None:
@@ -218,6 +216,7 @@ class Sender:
 
     def add(self, line: Line, content: Content, size: int) -> Batch | None:
         """A batch of content that is whole already; None: there is no memory."""
+        self.check_open(line)
         if not self.accumulator.take(size):
             return None
         now_s = time.monotonic()
@@ -228,8 +227,6 @@ class Sender:
         return batch
 
     def enter(self, line: Line, content: Content, size: int, now_s: float) -> Batch:
-        if self.ended is not None:
-            raise self.ended.again()
         batch = Batch(line, content, now_s, now_s, size)
         batch.count = content.count
         line.batches.append(batch)
@@ -356,7 +353,7 @@ class Sender:
 
     def listen(self, batch: Batch) -> None:
         """Somebody wants to hear of this batch without waiting for it."""
-        with self.lock:
+        with LockGuard(self.lock):
             lane = batch.lane
             if isinstance(lane, RingLane):
                 lane.listened = True
@@ -397,7 +394,7 @@ class Sender:
         verdict, fault, unwritten = judge(answer, self._retries)
         if verdict is Verdict.WRITTEN:
             batch.decide(None, answer.base_offset, answer.append_time_ms)
-            self._finish(batch)
+            self.outcomes.decided(batch)
             line.written(batch)
             self.counts["records"] += batch.count
             self.counts["batches"] += 1
@@ -459,22 +456,12 @@ class Sender:
             line.close_batch()
         was = line.identity
         batch.decide(fault, NO_OFFSET, NO_TIMESTAMP)
-        self._finish(batch)
+        self.outcomes.decided(batch)
         line.failed(batch, unwritten=unwritten)
         if was != NOBODY and line.identity == NOBODY and was == self.identity:
             self.identity = NOBODY
         self.counts["failed_records"] += batch.count
         self._leave(batch)
-
-    def _finish(self, batch: Batch) -> None:
-        """Have those told who asked; of what it was a part of too, when this was the last part."""
-        self._finished.append(batch)
-        parent = batch.parent
-        if parent is not None and parent.ended and not parent.done:
-            parent.decide(None, NO_OFFSET, NO_TIMESTAMP)
-            self._finish(parent)
-        if self.gates:
-            self.open_gates()
 
     def _leave(self, batch: Batch) -> None:
         """A batch that is decided needs no room."""
@@ -482,25 +469,14 @@ class Sender:
         if not batch.line.batches:
             self.busy.pop(batch.line, None)
 
-    def tell(self) -> None:
-        """Tell those who asked what has been decided; without the lock, which they may want."""
-        finished = self._finished
-        while finished:
-            try:
-                batch = finished.popleft()
-            except IndexError:
-                return
-            batch.tell()
+    def look_at(self, batch: Batch) -> None:
+        """Somebody asks for the batch's outcome."""
+        with LockGuard(self.lock):
+            self.outcomes.look_at(batch)
 
     def changed(self) -> None:
         """Something is different for those who wait."""
-        self.turn(self.open_gates)
-
-    def open_gates(self) -> None:
-        """Wake who waits for another's work."""
-        gates, self.gates = self.gates, []
-        for gate in gates:
-            gate.release()
+        self.turn(self.outcomes.open_gates)
 
     # Lanes that end.
 
@@ -562,6 +538,7 @@ class Sender:
             topic.topic_id = told.topic_id
             for line in topic.lines:
                 line.known = False  # another log, which takes the first number that it hears
+            self._drop_lines(topic, len(told.partitions))
         for index in range(len(topic.lines), len(told.partitions)):
             topic.lines.append(Line(topic, index, self.in_flight_max, self.numbered))
         for line in topic.lines:
@@ -575,6 +552,30 @@ class Sender:
                         self.settings[RECONNECT_BACKOFF_MAX_MS],
                     )
                     self.kick()
+
+    def _drop_lines(self, topic: Topic, count: int) -> None:
+        """Drop the lines of a topic that was made again with only so many partitions.
+
+        Their batches fail: nobody knows any more which records were sent to this very partition
+        and which were brought here by their keys.
+        """
+        for line in topic.drop_lines(count):
+            for batch in list(line.batches):
+                self.fail(batch, self._gone(line), unwritten=not batch.attempts)
+
+    @staticmethod
+    def _gone(line: Line) -> UnknownTopicOrPartition:
+        return UnknownTopicOrPartition(
+            f"Partition {line.index} of topic {line.topic.name!r} is gone: the topic was deleted"
+            " and made again with fewer partitions.  Send the record again to reach one of those."
+        )
+
+    def check_open(self, line: Line) -> None:
+        """Raise why the line takes no more batches, if it takes none."""
+        if self.ended is not None:
+            raise self.ended.again()
+        if line.dropped:
+            raise self._gone(line)
 
     # The end.
 

@@ -11,7 +11,7 @@ those near it, and so is what does not go together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kafkalite.client.topology import address
 from kafkalite.config.client import (
@@ -24,6 +24,7 @@ from kafkalite.config.client import (
     DEFAULT_API_TIMEOUT_MS,
     DELIVERY_TIMEOUT_MS,
     ENABLE_IDEMPOTENCE,
+    KEY_SERIALIZER,
     LINGER_MS,
     MAX_BLOCK_MS,
     MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION,
@@ -32,12 +33,19 @@ from kafkalite.config.client import (
     REQUEST_TIMEOUT_MS,
     RETRIES,
     SECURITY_PROTOCOL,
+    VALUE_SERIALIZER,
 )
 from kafkalite.config.key import Key, Scope, Type, quoted
 from kafkalite.errors import InvalidConfig
 from kafkalite.records.compression import Codec
 
 T = TypeVar("T")
+
+Bootstrap: TypeAlias = str | list[str] | Mapping[str, Any] | None
+"""The first argument of a client: brokers, or all its settings by Kafka's dotted names."""
+
+FUNCTIONS = (KEY_SERIALIZER, PARTITIONER, VALUE_SERIALIZER)
+"""Keys that take a function."""
 
 LEVELS = {
     Codec.GZIP: COMPRESSION_GZIP_LEVEL,
@@ -73,7 +81,7 @@ class ClientSettings:
 
 
 def producer_settings(
-    bootstrap: str | list[str] | None, keywords: Mapping[str, Any]
+    bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> ClientSettings:
     """A producer's, whose promises go together."""
     values = parsed(PRODUCER, bootstrap, keywords)
@@ -104,7 +112,7 @@ def producer_settings(
 
 
 def consumer_settings(
-    bootstrap: str | list[str] | None, keywords: Mapping[str, Any]
+    bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> ClientSettings:
     """A consumer's."""
     return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))
@@ -123,12 +131,16 @@ def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
 
 
 def parsed(
-    scope: Scope, bootstrap: str | list[str] | None, keywords: Mapping[str, Any]
+    scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> dict[Key[Any], Any]:
-    """The typed values of keyword arguments, by key."""
+    """The typed values of keyword arguments and of a mapping in the place of bootstrap, by key."""
     values: dict[Key[Any], Any] = {}
     said = dict(keywords)
-    if bootstrap is not None:
+    if isinstance(bootstrap, Mapping):
+        if twice := said.keys() & bootstrap.keys():
+            raise InvalidConfig(f"{twice.pop()} is said twice.")
+        said |= bootstrap
+    elif bootstrap is not None:
         if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in said):
             raise InvalidConfig(f"{BOOTSTRAP_SERVERS.name} is said twice.")
         said[BOOTSTRAP_SERVERS.name] = bootstrap
@@ -143,7 +155,7 @@ def parsed(
 
 def typed(key: Key[Any], value: Any) -> Any:
     """The value of a key as it was given, text or typed."""
-    if key is PARTITIONER and callable(value):
+    if key in FUNCTIONS and callable(value):
         return value
     if key is ACKS and str(value) == "-1":
         value = "all"

@@ -54,12 +54,19 @@ class Waiting:
         return self._lease()
 
     def work_until(
-        self, done: Callable[[], bool], timeout_s: float | None, nodes: list[Node] | None = None
+        self,
+        done: Callable[[], bool],
+        timeout_s: float | None,
+        nodes: list[Node] | None = None,
+        *,
+        tells: bool = True,
     ) -> bool:
         """Take turns until it is done; False: it is not, and the time is up.
 
-        `nodes`: what is on lease already.
+        `nodes`: what is on lease already.  `tells`: run callbacks here, on the caller's stack.
         """
+        outcomes = self._sender.outcomes
+        tell = outcomes.tell if tells else outcomes.tell_soon
         if threading.get_ident() == self._sender.background_id:
             raise RuntimeError("A delivery callback cannot wait for the producer that calls it.")
         deadline = Deadline(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
@@ -75,11 +82,11 @@ class Waiting:
                 self._watch(nodes, min(left_s, NET_S))
             else:
                 self._await_progress(done, min(left_s, WAIT_S_MAX))
-            self._sender.tell()
+            tell()
             nodes = None
         if nodes:
             self._sender.turn(self._return, nodes, False)
-        self._sender.tell()
+        tell()
         return True
 
     def _lease(self) -> list[Node]:
@@ -146,15 +153,15 @@ class Waiting:
             self._sender.take(node, now_s)
             if lane.listened and node.ring is lane:
                 self._sender.arm(lane)
-        if self._sender.gates:
-            self._sender.open_gates()
+        if self._sender.outcomes.gates:
+            self._sender.outcomes.open_gates()
 
     def _await_progress(self, done: Callable[[], bool], timeout_s: float) -> None:
         """Sleep until another thread has decided something, or has given a ring back."""
         gate = threading.Lock()
         gate.acquire()
         # Under the lock: from here on nothing is decided without this gate's being opened.
-        self._sender.turn(lambda: self._sender.gates.append(gate))
+        self._sender.turn(lambda: self._sender.outcomes.gates.append(gate))
         if not done():
             gate.acquire(timeout=timeout_s)
 
@@ -181,10 +188,10 @@ class Waiting:
         return batch
 
     def await_room(self, done: Callable[[], bool], deadline: Deadline) -> None:
-        """Wait until something is so, and let nothing linger meanwhile."""
+        """Wait inside a send until something is so, and let nothing linger meanwhile."""
         sender = self._sender
         sender.turn(sender.want_all)
-        if not self.work_until(done, deadline.left_s):
+        if not self.work_until(done, deadline.left_s, tells=False):
             raise BufferExhausted(
                 f"buffer.memory ({sender.accumulator.memory_size} bytes) was used up for as long"
                 " as max.block.ms allows: records come faster than they are taken."

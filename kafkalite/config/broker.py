@@ -127,6 +127,15 @@ WORKERS: Key[int | None] = BROKER.declare(
         lambda count: 0 <= count <= WORKERS_MAX,
     ),
 )
+WORKERS_LEADING: Key[int | None] = BROKER.declare(
+    "workers.leading", Type.INT, None,
+    """Maximum number of workers that lead partitions; the others stand by.  Each leading worker is
+    one more connection, thread and wake-up for a client, and divides its requests.  Unset, all
+    workers lead where `workers` is set, otherwise one for every two processor cores, but at least
+    one.  A change applies to new partitions; `kafkalite node rebalance` moves the others.""",
+    check=between(1, WORKERS_MAX),
+    update=Update.CLUSTER_ONLY,
+)
 WORKER_DEDICATED_MAX = BROKER.declare(
     "worker.dedicated.max", Type.INT, 16,
     """How many workers there may be that serve one partition alone, of topics with
@@ -141,7 +150,14 @@ BROKER_HEARTBEAT_INTERVAL_MS = BROKER.declare(
 )
 BROKER_SESSION_TIMEOUT_MS = BROKER.declare(
     "broker.session.timeout.ms", Type.INT, 9_000,
-    """How long a worker may be silent before its process is ended and started anew.""",
+    """Maximum time that a node's process may miss its heartbeats before it is killed and started
+    again, if it is stopped.  One that runs is taken to be busy, until broker.tick.timeout.ms.""",
+    check=at_least(1),
+)
+BROKER_TICK_TIMEOUT_MS = BROKER.declare(
+    "broker.tick.timeout.ms", Type.INT, 60_000,
+    """Maximum time between two ticks of the event loop of a process that runs, before the process
+    is killed and started again.""",
     check=at_least(1),
 )
 
@@ -239,6 +255,15 @@ PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     "producer.id.expiration.ms", Type.INT, 86_400_000,
     """How long after its last batch a partition forgets an idempotent producer.""",
     check=at_least(1),
+    update=Update.CLUSTER_ONLY,
+)
+PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
+    "producer.state.max.per.partition", Type.INT, 10_000,
+    """Maximum number of idempotent producers that a partition remembers.  Beyond it, the partition
+    forgets those that wrote least recently, as if `producer.id.expiration.ms` had passed for them;
+    never one with an open transaction.  Ten thousand take about 5 MB of memory, and 4 to 6 ms of
+    their broker for each snapshot, as one step: the maximum keeps that below 50 ms.""",
+    check=between(1, 50_000),
     update=Update.CLUSTER_ONLY,
 )
 
@@ -386,12 +411,14 @@ GATEWAY_BUFFER_MEMORY = BROKER.declare(
 GATEWAY_RECEIVE_HWM = BROKER.declare(
     "gateway.receive.hwm", Type.INT, 1_000,
     """How many messages ZeroMQ holds of one sender while the gateway receives none, and how many
-    answers for one DEALER that does not read them: ZeroMQ's high-water mark.""",
+    answers for one DEALER: ZeroMQ's high-water mark.  The gateway keeps further answers until the
+    DEALER reads, up to gateway.buffer.memory, and then receives no more from DEALERs.""",
     check=between(1, 1_000_000),
 )
 GATEWAY_MESSAGE_MAX_BYTES = BROKER.declare(
     "gateway.message.max.bytes", Type.INT, 1 << 20,
-    """The largest frame of a message; a sender that announces a larger one is disconnected.""",
+    """The largest frame of a message.  A message with a larger one is refused; a sender that
+    announces one larger than 16 MiB, or than twice this size, is disconnected.""",
     check=between(1 << 10, 64 << 20),
 )
 GATEWAY_MEMORY_MAX_BYTES = BROKER.declare(
@@ -429,6 +456,13 @@ LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = BROKER.declare(
     "log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000,
     """How often the offsets are written down from which logs are checked after a crash.""",
     check=at_least(0),
+    update=Update.CLUSTER_WIDE,
+)
+LOG_BACKGROUND_FLUSH_INTERVAL_MS = BROKER.declare(
+    "log.background.flush.interval.ms", Type.LONG, 180_000,
+    """The interval between background flushes of logs with durability=os.  Recovery after a power
+    cut reads only what was written since the last one.""",
+    check=at_least(1000),
     update=Update.CLUSTER_WIDE,
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(

@@ -117,10 +117,6 @@ CLIENT.leave_out(
     because="metrics() of the object itself tells what it counts",
 )
 CLIENT.leave_out(
-    "key.serializer", "value.serializer", "key.deserializer", "value.deserializer",
-    because="keys and values are bytes, and text is sent as UTF-8",
-)
-CLIENT.leave_out(
     "client.dns.lookup", "bootstrap.controllers", "metadata.recovery.strategy",
     "metadata.recovery.rebootstrap.trigger.ms", "socket.connection.setup.timeout.max.ms",
     because="every address of every broker is tried, and bootstrap.servers when none answers",
@@ -199,6 +195,17 @@ PARTITIONER = PRODUCER.declare(
     without a key to one partition for as long as it takes to fill a batch.  `round_robin`: to each
     in turn.  Or a function of topic, key and the number of partitions.""",
     check=one_of("murmur2", "round_robin"),
+)
+KEY_SERIALIZER = PRODUCER.declare(
+    "key.serializer", Type.STRING, None,
+    """A function of a key that returns bytes or text; without one, keys are bytes or text.""",
+    check=Only(None, "a function is given instead of the name of a Java class"),
+)
+VALUE_SERIALIZER = PRODUCER.declare(
+    "value.serializer", Type.STRING, None,
+    """A function of a value that returns bytes or text; without one, values are bytes or text.
+    None, a tombstone, is not given to it.""",
+    check=Only(None, "a function is given instead of the name of a Java class"),
 )
 COMPRESSION_TYPE = PRODUCER.declare(
     "compression.type", Type.STRING, "none",
@@ -307,6 +314,9 @@ CONSUMER.leave_out(
     "partition.assignment.strategy", "group.protocol", "group.remote.assignor",
     "auto.commit.interval.ms", "internal.leave.group.on.close", "share.",
     because="this consumer joins no group yet",
+)
+CONSUMER.leave_out(
+    "key.deserializer", "value.deserializer", because="keys and values are bytes",
 )
 CONSUMER.leave_out(
     "client.rack", "exclude.internal.topics",

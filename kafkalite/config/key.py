@@ -187,6 +187,9 @@ class Scope(dict[str, Key[Any]]):
                 raise InvalidConfig(f"{name} is not a key here: {because}.")
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        if self.owner in ("topic", "group"):
+            # Kafka's words, which programs look for.
+            raise InvalidConfig(f"Unknown {self.owner} config name: {name}{hint if near else ''}")
         raise InvalidConfig(f"{name} is not a configuration key of a {self.owner}{hint}")
 
 

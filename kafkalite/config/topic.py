@@ -136,6 +136,13 @@ COMPRESSION_ZSTD_LEVEL = TOPIC.declare(
     check=between(-131_072, 22),
     overrides="compression.zstd.level",
 )
+COMPRESSED_RECORDS_VALIDATE = TOPIC.declare(
+    "compressed.records.validate", Type.BOOLEAN, True,
+    """Decompress each compressed batch to check its records, as Kafka does.  `false` saves the
+    processor time of the broker; a damaged batch is then found only by its consumers, which cannot
+    read past it.""",
+    overrides="compressed.records.validate",
+)
 MESSAGE_TIMESTAMP_TYPE = TOPIC.declare(
     "message.timestamp.type", Type.STRING, "CreateTime",
     """Whose time a record bears: the producer's (CreateTime) or the broker's at the append

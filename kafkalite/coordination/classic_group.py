@@ -67,6 +67,10 @@ GATHER_MS = 200
 """How long the first member of an empty group waits for those that are just about to join, where
 no delay is set: together they need one generation, and one after the other a heartbeat for each."""
 
+STATIC_GATHER_MS = 50
+"""The pause after which a static first member waits for nobody else, within `GATHER_MS`.  Nothing
+announces a static member, as an id given out announces a dynamic one."""
+
 SESSIONS_WAIT_MS_MIN = 1_000
 """How long at least until it is looked again whether anybody came, whatever members ask for."""
 
@@ -97,6 +101,8 @@ class ClassicGroup:
         """Members of this generation that have not asked for their assignment yet."""
         self._gathering_ms: int | None = None
         """While it comes out of being empty: how much longer it may wait for more members."""
+        self._pause_ms = 0
+        """While it does: how long nobody new may have come before it waits no more."""
         self._grew = False
 
     @property
@@ -283,38 +289,42 @@ class ClassicGroup:
         was_empty = self.state is State.EMPTY
         self._enter(State.PREPARING, turn)
         if was_empty:
-            delay_ms = turn.limits.initial_rebalance_delay_ms
-            self._gathering_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
-            self._grew = False
-            if delay_ms:
-                turn.put_off(self._due(JOIN), delay_ms)
-            elif self.pending:
-                turn.put_off(self._due(JOIN), GATHER_MS)
-            else:
-                self._complete_join(turn)
+            self._gather(turn)
         elif self._all_joined:
             self._complete_join(turn)
         else:
             turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
+
+    def _gather(self, turn: Turn) -> None:
+        """Wait for more members of a group that was empty, as long as any are to be expected."""
+        patience_ms = self.members.rebalance_timeout_ms
+        self._pause_ms = turn.limits.initial_rebalance_delay_ms
+        if not self._pause_ms and self.members.by_instance:
+            self._pause_ms, patience_ms = STATIC_GATHER_MS, min(patience_ms, GATHER_MS)
+        self._gathering_ms = max(patience_ms - self._pause_ms, 0)
+        self._grew = False
+        if self._pause_ms or self.pending:
+            turn.put_off(self._due(JOIN), self._pause_ms or GATHER_MS)
+        else:
+            self._complete_join(turn)
 
     @property
     def _all_joined(self) -> bool:
         return self.members.joined_count == len(self.members) and not self.pending
 
     def _complete_if_joined(self, turn: Turn) -> None:
-        delayed = self._gathering_ms is not None and turn.limits.initial_rebalance_delay_ms
-        if self._all_joined and not delayed:
+        paused = self._gathering_ms is not None and self._pause_ms
+        if self._all_joined and not paused:
             self._complete_join(turn)
 
     def expire_join(self, turn: Turn) -> None:
         """The time in which members were to join is up."""
         if self.state is not State.PREPARING:
             return
-        delay_ms = turn.limits.initial_rebalance_delay_ms
-        if self._gathering_ms and self._grew and delay_ms:
+        if self._gathering_ms and self._grew and self._pause_ms:
             self._grew = False
-            turn.put_off(self._due(JOIN), min(delay_ms, self._gathering_ms))
-            self._gathering_ms = max(self._gathering_ms - delay_ms, 0)
+            turn.put_off(self._due(JOIN), min(self._pause_ms, self._gathering_ms))
+            self._gathering_ms = max(self._gathering_ms - self._pause_ms, 0)
         else:
             self._complete_join(turn)
 

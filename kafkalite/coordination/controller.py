@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kafkalite.config.broker import WORKER_DEDICATED_MAX
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination import configs, nodes, topic_names
 from kafkalite.coordination.image import (
@@ -31,7 +30,13 @@ from kafkalite.coordination.image import (
 )
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.nodes import Placer
-from kafkalite.coordination.placement import UNMEASURED, Move, Sizes
+from kafkalite.coordination.placement import (
+    NO_LIMITS,
+    UNMEASURED,
+    Move,
+    PlacementLimits,
+    Sizes,
+)
 from kafkalite.coordination.producer_ids import Block, ProducerIds
 from kafkalite.errors import (
     InconsistentClusterId,
@@ -138,10 +143,10 @@ class Controller:
         rack: str | None,
         *,
         sizes: Sizes = UNMEASURED,
-        dedicated_max: int = WORKER_DEDICATED_MAX.default,
+        limits: PlacementLimits = NO_LIMITS,
     ) -> Result[None]:
         """At the start: exactly these nodes are there, and lead all partitions among them."""
-        return nodes.settle(self.image, addresses, rack, sizes, dedicated_max)
+        return nodes.settle(self.image, addresses, rack, sizes, limits)
 
     def locate_node(self, node_id: int, host: str, port: int, rack: str | None) -> Result[None]:
         """A node has got its listener, or another one."""
@@ -176,19 +181,21 @@ class Controller:
         defaults: Defaults,
         *,
         sizes: Sizes = UNMEASURED,
-        dedicated_max: int = WORKER_DEDICATED_MAX.default,
+        limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
+        created_count: int = 0,
     ) -> Result[dict[str, TopicImage | KafkaError]]:
         """Create topics, each for itself: the answer is its image, or what speaks against it.
 
-        `topic_ids` are fresh ids, one a topic.
+        `topic_ids` are fresh ids, one a topic.  `created_count` is the number of partitions
+        that earlier decisions of the same request have created.
         """
-        placer = Placer.over(self.image, sizes, dedicated_max)
+        placer = Placer.over(self.image, sizes, limits)
         assert len({new.name for new in wanted}) == len(wanted) == len(topic_ids)
         answers: dict[str, TopicImage | KafkaError] = {}
         records: list[Record] = []
         new_metric_names: dict[str, str] = {}
-        room = NEW_PARTITIONS_MAX
+        room = NEW_PARTITIONS_MAX - created_count
         for new, topic_id in zip(wanted, topic_ids, strict=True):
             try:
                 self._check_name(new.name, new_metric_names)
@@ -240,11 +247,11 @@ class Controller:
         wanted: Sequence[Growth],
         *,
         sizes: Sizes = UNMEASURED,
-        dedicated_max: int = WORKER_DEDICATED_MAX.default,
+        limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
     ) -> Result[dict[str, None | KafkaError]]:
         """Give topics more partitions, each for itself: None, or what speaks against it."""
-        placer = Placer.over(self.image, sizes, dedicated_max)
+        placer = Placer.over(self.image, sizes, limits)
         assert len({growth.name for growth in wanted}) == len(wanted)
         answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
@@ -315,6 +322,7 @@ class Controller:
             raise InvalidPartitions(
                 f"A topic has at least 1 partition, or -1 for the default; {count} is neither."
             )
+        topic_names.check_count(new.name, count)
         _check_room(count, room)
         return dict.fromkeys(range(count))
 
@@ -325,6 +333,7 @@ class Controller:
                 f"The topic {topic.name} has {present} partitions; their number can only grow,"
                 f" so it cannot become {growth.partition_count}."
             )
+        topic_names.check_count(topic.name, growth.partition_count)
         added = range(present, growth.partition_count)
         _check_room(len(added), room)
         if growth.assignments is None:
@@ -349,8 +358,12 @@ class Controller:
             )
         return {index: self._assigned(index, by_index[index]) for index in range(len(by_index))}
 
-    def _assigned(self, index: int, nodes: Sequence[int]) -> int:
-        """The node that somebody assigned a partition to, when it takes partitions."""
+    def _assigned(self, index: int, nodes: Sequence[int]) -> int | None:
+        """Return the node that a request assigned a partition to; None means any node.
+
+        Programs that expect one broker assign partitions to the first node of Metadata.  While
+        there are workers that is the supervisor, which leads none, so it stands for any of them.
+        """
         if not nodes:
             raise InvalidReplicaAssignment(f"Partition {index} is assigned to no node.")
         if len(nodes) > 1:
@@ -362,10 +375,10 @@ class Controller:
         placeable = self.image.placeable
         if node is not None and node.node_id in placeable:
             return node.node_id
+        if nodes[0] == SUPERVISOR_ID:
+            return None
         if node is None:
             why = "which is not there"
-        elif node.node_id == SUPERVISOR_ID:
-            why = "the supervisor, which leads no partitions while there are workers"
         elif node.dedicated:
             why = "which serves one partition alone"
         else:

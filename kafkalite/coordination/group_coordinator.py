@@ -22,7 +22,7 @@ Left out: the newer group protocols; commits in transactions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -300,13 +300,14 @@ class GroupCoordinator:
         """
         return self.offsets.fetch(group_id, wanted, id_of)
 
-    def forget_topics(self, names: Iterable[str], now_ms: int) -> Decision:
-        """These topics are deleted, and nobody has read them any more.
+    def topic_tombstones(self, topics: Mapping[str, bytes]) -> Iterator[GroupRecord | None]:
+        """Yield the tombstones of the offsets of deleted topics, for `forget_offsets` in parts."""
+        return self.offsets.topic_tombstones(topics)
 
-        The records may be many; each stands for itself, so they may be written in parts.
-        """
+    def forget_offsets(self, tombstones: Sequence[GroupRecord], now_ms: int) -> Decision:
+        """Take away these offsets, of topics that are deleted."""
         turn = self._turn(now_ms, NO_TIME)
-        turn.records += self.offsets.topic_tombstones([*names])
+        turn.records += tombstones
         return self._decided(turn, NOBODY)
 
     # -- administration ----------------------------------------------------------------------

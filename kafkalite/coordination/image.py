@@ -34,6 +34,10 @@ SUPERVISOR_ID = 0
 """The node that hosts the controller, and in a cluster without workers every partition as well."""
 
 
+DELETED_MAX = 10_000
+"""Maximum number of deleted topics that are remembered."""
+
+
 class NodeImage(NamedTuple):
     """One node: what clients see as a broker, once it has a listener."""
 
@@ -98,8 +102,8 @@ class ClusterImage:
         self.next_node_id = 0
         """Above every node id there ever was: a removed node's id is not given again."""
         self.deleted: dict[bytes, str] = {}
-        """The names of the topics that were deleted since the last snapshot: what is left of one
-        may go."""
+        """The names of topics that were deleted, the newest DELETED_MAX: what is left of one may
+        go, also by a node that was away.  Of an older one it is kept as `-stray`."""
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         """What is set on resources that are no topics; a resource with nothing set is not here."""
         self._led_count: dict[int, int] = {}
@@ -166,6 +170,10 @@ class ClusterImage:
             yield node_record(node)
         if self.next_node_id > max(self.nodes, default=-1) + 1:
             yield REMOVE_NODE(node_id=self.next_node_id - 1)
+        for topic_id, name in self.deleted.items():
+            # Before the topics there are: one of them may have the same name.
+            yield TOPIC(name=name, topic_id=topic_id)
+            yield REMOVE_TOPIC(topic_id=topic_id)
         for topic in self.topics.values():
             yield from topic_records(topic)
         for (kind, name), config in self.configs.items():
@@ -214,6 +222,8 @@ class ClusterImage:
     def _remove_topic(self, record: Record) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
         self.deleted[topic.topic_id] = topic.name
+        if len(self.deleted) > DELETED_MAX:
+            del self.deleted[next(iter(self.deleted))]
         del self.topics[topic.name]
         for partition in topic.partitions.values():
             self._leads(partition.leader, -1)

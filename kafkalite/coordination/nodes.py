@@ -27,7 +27,7 @@ from kafkalite.coordination.image import (
     partition_records,
 )
 from kafkalite.coordination.machine import Result
-from kafkalite.coordination.placement import Load, Move, Sizes
+from kafkalite.coordination.placement import Load, Move, PlacementLimits, Sizes, leading
 from kafkalite.errors import InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas.internal import REMOVE_NODE, Record
 
@@ -43,31 +43,31 @@ class Placer:
         image: ClusterImage,
         nodes: Sequence[int],
         sizes: Sizes,
+        limits: PlacementLimits,
         *,
         dedicated_count: int,
-        dedicated_max: int,
         next_node_id: int,
     ) -> None:
         self.dedicates = SUPERVISOR_ID not in nodes
         """Whether there can be dedicated workers; a cluster without workers has none."""
-        self.dedicated_max = dedicated_max
-        self.room = max(0, dedicated_max - dedicated_count)
+        self.dedicated_max = limits.dedicated_max
+        self.room = max(0, limits.dedicated_max - dedicated_count)
         self.made: list[NodeImage] = []
         """The dedicated nodes this decision makes."""
-        self._load = Load(image, nodes, sizes)
+        self._load = Load(image, leading(nodes, limits), sizes)
         self._sizes = sizes
         self._next_node_id = next_node_id
 
     @classmethod
-    def over(cls, image: ClusterImage, sizes: Sizes, dedicated_max: int) -> Placer:
+    def over(cls, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> Placer:
         """One for the nodes that are there."""
         assert image.nodes, "nodes are settled first"
         return cls(
             image,
             image.placeable,
             sizes,
+            limits,
             dedicated_count=sum(node.dedicated for node in image.nodes.values()),
-            dedicated_max=dedicated_max,
             next_node_id=image.next_node_id,
         )
 
@@ -94,7 +94,7 @@ def settle(
     addresses: Addresses,
     rack: str | None,
     sizes: Sizes,
-    dedicated_max: int,
+    limits: PlacementLimits,
 ) -> Result[None]:
     """Have exactly these nodes, and every partition led by one of them that may.
 
@@ -108,8 +108,8 @@ def settle(
         image,
         shared or [SUPERVISOR_ID],
         sizes,
+        limits,
         dedicated_count=sum(node.dedicated for node in nodes.values()),
-        dedicated_max=dedicated_max,
         next_node_id=max(image.next_node_id, *(node_id + 1 for node_id in nodes)),
     )
     moved: list[Record] = []

@@ -5,8 +5,9 @@ fewest in all, then with the fewest bytes, then with the lowest id.  So a topic 
 and the cluster with what is left.
 
 Only ordinary workers are looked at (ClusterImage.placeable): node 0 leads nothing while there are
-workers, and what is on a dedicated one stays there.  Everything here follows from its arguments
-alone; asked twice it answers the same.
+workers, and what is on a dedicated one stays there.  At most `workers.leading` of them lead, those
+with the lowest ids; the others stand by, and take the place of a leading worker that is drained.
+Everything here follows from its arguments alone; asked twice it answers the same.
 
 Which partition of an internal topic a coordinator's key falls to is Kafka's rule, so that a log
 of groups means the same to both.
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
 
 Place = tuple[bytes, int]
@@ -42,6 +44,22 @@ class Move(NamedTuple):
     partition: int
     from_node: int
     to_node: int
+
+
+class PlacementLimits(NamedTuple):
+    """Limits of the cluster on where partitions are placed."""
+
+    dedicated_max: int = WORKER_DEDICATED_MAX.default
+    leading_max: int = WORKERS_MAX
+
+
+NO_LIMITS = PlacementLimits()
+"""All workers lead, and dedicated workers have the default limit."""
+
+
+def leading(nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
+    """Return those of these nodes, in the order of their ids, that may lead partitions."""
+    return nodes[: limits.leading_max]
 
 
 class Load:
@@ -79,11 +97,13 @@ class Load:
         return placed
 
 
-def drain_moves(image: ClusterImage, node_id: int, sizes: Sizes) -> list[Move]:
+def drain_moves(
+    image: ClusterImage, node_id: int, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
+) -> list[Move]:
     """The moves that leave a worker without partitions; none when it is dedicated to one."""
     if image.nodes[node_id].dedicated:
         return []
-    others = [other for other in image.placeable if other != node_id]
+    others = leading([other for other in image.placeable if other != node_id], limits)
     load = Load(image, others, sizes)
     moves = []
     for topic in image.topics.values():
@@ -100,14 +120,17 @@ def drain_moves(image: ClusterImage, node_id: int, sizes: Sizes) -> list[Move]:
     return moves
 
 
-def rebalance_moves(image: ClusterImage, sizes: Sizes) -> list[Move]:
-    """The moves after which workers differ by at most one partition, and no swap is worth it.
+def rebalance_moves(
+    image: ClusterImage, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
+) -> list[Move]:
+    """The moves after which the leading workers differ by at most one partition, and no swap is
+    worth it; workers that stand by lose theirs.
 
     For their number as few as possible are moved, those first whose topic is crowded here and
     rare there; then partitions are swapped while that takes a tenth off the fuller of two nodes
     and spreads no topic worse.  A draining worker is left to drain_moves.
     """
-    arrangement = Arrangement(image, sizes)
+    arrangement = Arrangement(image, sizes, limits)
     arrangement.level_counts()
     if sizes:
         arrangement.level_sizes()
@@ -117,9 +140,10 @@ def rebalance_moves(image: ClusterImage, sizes: Sizes) -> list[Move]:
 class Arrangement:
     """A layout of partitions over the placeable workers, while it is being thought about."""
 
-    def __init__(self, image: ClusterImage, sizes: Sizes) -> None:
+    def __init__(self, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> None:
         self._image = image
         self._sizes = sizes
+        self._leading = leading(image.placeable, limits)
         self._at: dict[Place, int] = {}
         # by node and topic, the sizes and numbers of the partitions there, in order
         self._there: dict[int, dict[bytes, list[tuple[int, int]]]] = {
@@ -159,9 +183,11 @@ class Arrangement:
 
     def level_counts(self) -> None:
         """Bring the counts within one, with the fewest moves that do."""
-        fair, left = divmod(sum(self._count.values()), len(self._count))
+        fair, left = divmod(sum(self._count.values()), len(self._leading))
         fullest_first = sorted(self._count, key=lambda node_id: (-self._count[node_id], node_id))
-        due = {n: fair + (rank < left) for rank, n in enumerate(fullest_first)}
+        due = dict.fromkeys(fullest_first, 0)
+        for rank, node_id in enumerate(n for n in fullest_first if n in self._leading):
+            due[node_id] = fair + (rank < left)
         room = {n: due[n] - self._count[n] for n in sorted(due) if due[n] > self._count[n]}
         for node_id in fullest_first:
             if self._count[node_id] > due[node_id]:
@@ -203,7 +229,7 @@ class Arrangement:
         """Swap partitions of the fullest node with others' while it is worth it."""
         # Each swap brings the squares of the sizes down; the bound is for the time it may take.
         for _ in range(len(self._at)):
-            emptiest_first = sorted(self._size, key=lambda node_id: (self._size[node_id], node_id))
+            emptiest_first = sorted(self._leading, key=lambda n: (self._size[n], n))
             full = emptiest_first.pop()
             for other in emptiest_first:
                 swap = self._best_swap(full, other)

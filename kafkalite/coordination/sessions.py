@@ -2,8 +2,9 @@
 
 A session is one incarnation of a node: a number that grows with every process started for it.
 Words of an older incarnation are those of a process that is dead, or should be, and count for
-nothing.  A session is silent when nothing was heard for BROKER_SESSION_TIMEOUT_MS; its process is
-then ended before it gets a successor, whether it hangs or only cannot be heard.
+nothing.  A session is silent when nothing was heard for BROKER_SESSION_TIMEOUT_MS and its process
+is stopped or dead, or when nothing was heard for BROKER_TICK_TIMEOUT_MS; its process is then ended
+before it gets a successor, whether it hangs or only cannot be heard.
 
 Before its first word a node is not silent but starting: it may be recovering logs for minutes.
 Whoever sees it serve otherwise (the launcher tries its listener) says so by `heard`.
@@ -13,6 +14,7 @@ Time is monotonic and comes in as an argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -28,8 +30,9 @@ class Session:
 class NodeSessions:
     """The workers' sessions; see the module."""
 
-    def __init__(self, session_timeout_ms: int) -> None:
+    def __init__(self, session_timeout_ms: int, tick_timeout_ms: int = 0) -> None:
         self.session_timeout_ms = session_timeout_ms
+        self.tick_timeout_ms = tick_timeout_ms
         self._sessions: dict[int, Session] = {}
 
     @property
@@ -61,15 +64,23 @@ class NodeSessions:
         session.heard_ms = now_ms
         return True
 
-    def silent(self, now_ms: int) -> list[tuple[int, int]]:
-        """The sessions, as (node id, incarnation), that are over for their silence; each once."""
+    def silent(
+        self, now_ms: int, is_busy: Callable[[int], bool] = lambda node_id: False
+    ) -> list[tuple[int, int]]:
+        """The sessions, as (node id, incarnation), that are over for their silence; each once.
+
+        A node that missed its heartbeats is not over while it `is_busy`, up to the tick timeout.
+        """
         silent = []
         for node_id, session in self._sessions.items():
             if session.heard_ms is None or session.over:
                 continue
             # An excuse that reaches past now would be credit for silence to come.
             session.heard_ms = min(session.heard_ms, now_ms)
-            if now_ms - session.heard_ms > self.session_timeout_ms:
+            silent_ms = now_ms - session.heard_ms
+            if silent_ms > self.session_timeout_ms and (
+                silent_ms > self.tick_timeout_ms or not is_busy(node_id)
+            ):
                 session.over = True
                 silent.append((node_id, session.incarnation))
         return silent

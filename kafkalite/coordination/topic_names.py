@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 
-from kafkalite.errors import InvalidTopicException
+from kafkalite.errors import InvalidPartitions, InvalidTopicException
 
 LENGTH_MAX = 249
+
+DIRECTORY_LENGTH_MAX = 255
+"""Limit of the file system for a topic's name, a dash, and the partition's number."""
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Where groups and their offsets are kept."""
@@ -35,6 +38,17 @@ def check(name: str) -> None:
     if not _LEGAL.fullmatch(name):
         raise InvalidTopicException(
             f"The topic name {name!r} has characters other than letters, digits, '.', '_' and '-'."
+        )
+
+
+def check_count(name: str, partition_count: int) -> None:
+    """Refuse so many partitions that the last one's directory could not be named."""
+    digits = len(str(partition_count - 1))
+    if len(name) + 1 + digits > DIRECTORY_LENGTH_MAX:
+        raise InvalidPartitions(
+            f"A topic whose name has {len(name)} characters has at most"
+            f" {10 ** (DIRECTORY_LENGTH_MAX - 1 - len(name))} partitions: directory names would be"
+            f" longer than {DIRECTORY_LENGTH_MAX}."
         )
 
 

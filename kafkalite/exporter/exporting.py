@@ -27,10 +27,16 @@ class Broker(NamedTuple):
     run_directory: Path
 
 
-def export(listener: socket.socket, broker: Callable[[], Broker | None], until: int | None) -> int:
+def export(
+    listener: socket.socket,
+    broker: Callable[[], Broker | None],
+    until: int | None,
+    ready: Callable[[], object] = lambda: None,
+) -> int:
     """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
 
-    `broker` tells which one runs at the moment, if any.
+    `broker` tells which one runs at the moment, if any.  `ready` is called when nothing is missing
+    to serve.
     """
 
     def run_directory() -> Path | None:
@@ -55,6 +61,7 @@ def export(listener: socket.socket, broker: Callable[[], Broker | None], until: 
         signal.signal(number, lambda *_: os._exit(0))
     if until is not None:
         threading.Thread(target=end_with, args=[until], name="until", daemon=True).start()
+    ready()
     server.serve_forever()
     return 0
 

@@ -19,6 +19,7 @@ from kafkalite.metrics import HISTOGRAM, Read, bucket_bounds_s, read_gateway_pag
 SECONDS = {
     "kafka_network_requestmetrics_totaltimems": "kafkalite_request_seconds",
     "kafka_log_logflushstats_logflushrateandtimems": "kafkalite_log_flush_seconds",
+    "kafkalite_loop_tickms": "kafkalite_loop_tick_seconds",
 }
 LE = [*(f"{bound:.9g}" for bound in bucket_bounds_s()), "+Inf"]
 

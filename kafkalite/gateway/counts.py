@@ -38,6 +38,8 @@ class Counts:
         """Peers that were let in, by socket."""
         self.turned_away: Counter[tuple[str, str]] = Counter()
         """Peers that were not, by socket and reason."""
+        self.disconnected: Counter[str] = Counter()
+        """Peers that had been let in and left, by socket."""
         self.cut = 0
         """How often all were disconnected for the memory they took."""
         self.held_back_ms = 0
@@ -55,10 +57,10 @@ class Counts:
         self.complain(f"{count} messages for topic {topic} were not written", error, sentence)
         self.failed[error] += count
 
-    def leave_unanswered(self, reason: str) -> None:
-        """A DEALER cannot be told what became of its message."""
+    def leave_unanswered(self, reason: str, count: int = 1) -> None:
+        """A DEALER cannot be told what became of its messages."""
         self.complain("an answer to a DEALER was dropped", reason, reason)
-        self.unanswered[reason] += 1
+        self.unanswered[reason] += count
 
     def turn_away(self, socket: str, reason: str, sentence: str) -> None:
         """A peer was not let in."""
@@ -104,6 +106,11 @@ class Counts:
         yield Family(
             "kafkalite_gateway_turned_away_total", COUNTER, "Peers that were not let in.",
             pairs(self.turned_away, "reason"),
+        )  # fmt: skip
+        yield Family(
+            "kafkalite_gateway_disconnections_total", COUNTER,
+            "Peers that were let in and have left, or announced a frame beyond all bounds.",
+            singles(self.disconnected, "socket"),
         )  # fmt: skip
         yield one("cuts", "How often all peers were disconnected for their memory.", self.cut)
         yield one(

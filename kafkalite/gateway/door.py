@@ -3,10 +3,16 @@
 A socket of ZeroMQ has one type, and libzmq refuses at the handshake whoever's does not go with it:
 PUSH speaks to PULL, DEALER (and REQ) to ROUTER.  So there are two doors.
 
-What is bounded: messages that wait in libzmq for each peer (the high-water mark, both ways), the
-size of a frame, the time of a handshake.  The number of a message's frames is not, in libzmq: one
-that never ends grows and is never seen.  So whoever watches the memory can `cut`: everyone is
-disconnected, what had come whole is taken before, and the door opens anew.
+What is bounded: messages that wait in libzmq for each peer (the high-water mark, both ways), those
+of DEALERs that are not answered (answers.py), the size of a frame, the time of a handshake.  A
+frame above gateway.message.max.bytes is received, and its message refused; what libzmq itself
+refuses (MAXMSGSIZE) ends the connection, and it does not say why.  The number of a message's frames
+is not, in libzmq: one that never ends grows and is never seen.  So whoever watches the memory can
+`cut`: everyone is disconnected, what had come whole is taken before, and the door opens anew.
+
+A DEALER's identity is a name, and the last connection that gives it has it (ROUTER_HANDOVER).
+Without that libzmq ignores a DEALER that comes back before it has seen the old connection's end,
+for as long as the new one lasts: 88 of 300 quick restarts with a fixed identity were never heard.
 
 ZeroMQ's descriptor wakes the loop for what has happened since somebody looked, so what has come is
 taken to the end, a bounded part of it a tick; a descriptor of ours wakes it for what was left.
@@ -25,17 +31,21 @@ from zmq.backend.cython import _zmq
 
 from kafkalite._ext.gateway_intake import Gathering, Intake, Question
 from kafkalite.config.broker import (
+    GATEWAY_BUFFER_MEMORY,
     GATEWAY_HANDSHAKE_TIMEOUT_MS,
     GATEWAY_MESSAGE_MAX_BYTES,
     GATEWAY_RECEIVE_HWM,
 )
 from kafkalite.config.settings import Settings
+from kafkalite.gateway.answers import Answers
 from kafkalite.gateway.counts import PUSH, Counts
 from kafkalite.transport.bus import Drain, Parts
 from kafkalite.transport.reactor import Reactor
 
 LIBRARY = _zmq.__file__
 """From this file on, libzmq's functions can be found."""
+FRAME_SIZE_CUT_MIN = 16 << 20
+"""Frames up to here, or twice gateway.message.max.bytes, are received, if only to be refused."""
 TAKEN_PER_TICK, TAKEN_SIZE_PER_TICK = 2_000, 4 << 20
 DRAINED_MAX, DRAINED_SIZE_MAX = 200_000, 1 << 30
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 10, 6
@@ -103,6 +113,10 @@ class Door:
         self._counts = counts
         self._may_take = may_take
         self._gathered = gathered
+        self._answers = Answers(
+            reactor, counts, lambda question: self._intake.answer(question), self.look,
+            settings[GATEWAY_BUFFER_MEMORY],
+        )  # fmt: skip
         self._received = (0, 0)
         self._introducing: list[int] = []
         """Descriptors of connections whose handshake is not over, in order."""
@@ -116,13 +130,19 @@ class Door:
         messages, size = self._received
         return messages + self._intake.message_count, size + self._intake.size
 
+    @property
+    def answering(self) -> bool:
+        """True while answers wait for room in their peers' queues."""
+        return self._answers.waiting
+
     def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         """Let peers in."""
         self._socket = socket = context.socket(zmq.PULL if self.name == PUSH else zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, CLOSING_MS_MAX)
         socket.setsockopt(zmq.RCVHWM, self._settings[GATEWAY_RECEIVE_HWM])
         socket.setsockopt(zmq.SNDHWM, self._settings[GATEWAY_RECEIVE_HWM])
-        socket.setsockopt(zmq.MAXMSGSIZE, self._settings[GATEWAY_MESSAGE_MAX_BYTES])
+        frame_size_max = self._settings[GATEWAY_MESSAGE_MAX_BYTES]
+        socket.setsockopt(zmq.MAXMSGSIZE, max(FRAME_SIZE_CUT_MIN, 2 * frame_size_max))
         socket.setsockopt(zmq.HANDSHAKE_IVL, self._settings[GATEWAY_HANDSHAKE_TIMEOUT_MS])
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
@@ -141,7 +161,7 @@ class Door:
         news = socket.get_monitor_socket(WATCHED)
         self._news = Drain(self._reactor, news, self._learn)
         routed = self.name != PUSH
-        self._intake = Intake(self._gathering, socket.underlying, LIBRARY, routed)
+        self._intake = Intake(self._gathering, socket.underlying, LIBRARY, routed, frame_size_max)
         # libzmq closes what it is given.
         socket.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         socket.bind(self._endpoint)
@@ -155,14 +175,7 @@ class Door:
 
     def answer(self, questions: list[Question]) -> None:
         """Tell DEALERs what became of their messages."""
-        for question in questions:
-            fault = self._intake.answer(question)
-            if fault == 0:
-                self._counts.answers += 1
-            elif fault == zmq.EAGAIN:
-                self._counts.leave_unanswered("the peer does not read its answers")
-            else:
-                self._counts.leave_unanswered("the peer is gone")
+        self._answers.give(questions)
         self.look()
 
     def _take_on(self) -> None:
@@ -170,15 +183,21 @@ class Door:
         self._take_in()
 
     def _take_in(self) -> None:
-        if not self._may_take():
+        more = self._answers.waiting and self._answers.look()
+        if not self._may_take() or self._owes_too_much():
             # Its descriptor would wake the loop for ever; whoever ends this calls look().
             self._socket.getsockopt(zmq.EVENTS)
+            drained = True
         else:
             now_ms = self._reactor.clock.wall_ms()
             drained = self._intake.take(TAKEN_PER_TICK, TAKEN_SIZE_PER_TICK, now_ms)
             self._gathered()
-            if not drained:
-                os.eventfd_write(self._rest, 1)
+        if more or not drained:
+            os.eventfd_write(self._rest, 1)
+
+    def _owes_too_much(self) -> bool:
+        """Return True if too many answers are owed to take more in; PUSHes get none."""
+        return self.name != PUSH and self._answers.is_full(self.received[0])
 
     def drain(self) -> None:
         """Take all that has come whole, but not for ever."""
@@ -196,11 +215,13 @@ class Door:
         self._socket.disable_monitor()
         self._news.close()
         self._introducing.clear()
+        self._answers.drop_all()
         self._socket.close()
 
     def close(self) -> None:
         """Disconnect everyone; answers that stand in queues have a moment more."""
         self._leave()
+        self._answers.close()
         self._reactor.unwatch(self._rest)
         os.close(self._rest)
 
@@ -222,6 +243,8 @@ class Door:
                 self._introducing.remove(value)
                 if not self._failed:
                     self._counts.turn_away(self.name, *TURNED_AWAY[event])
+            else:
+                self._counts.disconnected[self.name] += 1
             self._failed = False
         elif event in TURNED_AWAY:
             self._counts.turn_away(self.name, *TURNED_AWAY[event])

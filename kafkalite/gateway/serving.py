@@ -252,7 +252,9 @@ class Gateway:
         self._gathering.ripen(self.reactor.clock.wall_ms())
         self._forward()
         over = self.reactor.clock.monotonic_ms() >= until_ms
-        if over or (self._forwarding.idle and not self._gathering.parked_size):
+        answering = any(door.answering for door in self._doors)
+        idle = self._forwarding.idle and not answering
+        if over or (idle and not self._gathering.parked_size):
             if over and self.held:
                 log.error("%d bytes of messages could not be written before the end", self.held)
             self.reactor.stop()
@@ -279,11 +281,13 @@ def serve(
     broker: Callable[[], Broker | None],
     sender: Callable[[str], Sender],
     until: int | None,
+    ready: Callable[[], object] = lambda: None,
 ) -> int:
     """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
 
     `broker` tells which one runs, if any; until one does, nobody is let in.  `sender` makes the
-    producer for its bootstrap address.
+    producer for its bootstrap address.  `ready` is called when only the broker is waited for;
+    a Refusal before says what is wrong with the keys.
     """
     reactor = Reactor(SystemClock())
     gateway: Gateway | None = None
@@ -305,6 +309,8 @@ def serve(
             end()
 
         reactor.watch(until, gone)
+    check_keys(settings)
+    ready()
     while not ended and (found := broker()) is None:
         reactor.tick(BROKER_LOOK_MS)
     if not ended and found is not None:
@@ -318,6 +324,14 @@ def serve(
     reactor.close()
     os.close(bell)
     return 0
+
+
+def check_keys(settings: Settings) -> None:
+    """Raise a Refusal when the CURVE keys that the settings name cannot be read."""
+    file, clients = settings[GATEWAY_CURVE_KEY_FILE], settings[GATEWAY_CURVE_CLIENTS]
+    if file is not None and clients is not None:
+        own_keys(Path(file))
+        Clients(Path(clients), lambda why: None)
 
 
 def hear_signals(reactor: Reactor, end: Callable[[], object]) -> int:

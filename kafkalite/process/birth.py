@@ -21,6 +21,9 @@ from kafkalite.config.settings import Settings
 REFUSED = 78
 """The exit code of a process that says why it cannot start."""
 
+WRITE_BACK_FAILED = 74
+"""The exit code of a process whose flush failed (sysexits.h: EX_IOERR)."""
+
 
 class Birth(NamedTuple):
     """One node's beginning; see the module."""

@@ -19,9 +19,10 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from kafkalite.errors import Refusal
-from kafkalite.process.birth import REFUSED, Birth, Run
+from kafkalite.process.birth import REFUSED, WRITE_BACK_FAILED, Birth, Run
 from kafkalite.process.log_file import LOG_FILE, log_to
 from kafkalite.process.loop import ENDING
+from kafkalite.storage.disk import WriteBackFailed
 
 log = logging.getLogger("kafkalite.process")
 
@@ -51,6 +52,10 @@ def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection
         code = REFUSED
         log.error("%s", refusal)
         say(words, str(refusal))
+    except WriteBackFailed as error:
+        code = WRITE_BACK_FAILED
+        log.critical("%s", error)
+        say(words, str(error))
     except BaseException as fault:
         log.critical("node %d ends because of a fault", birth.node_id, exc_info=True)
         say(words, f"this is a fault of kafkalite: {type(fault).__name__}: {fault}")

@@ -1,7 +1,7 @@
 """The launcher: what `kafkalite start` does, from its flags to a clean end.
 
-    settings → data directory locked → listeners bound → nodes' processes forked → each answers
-    → ready                              (workers=0: one node, in this process: single.py)
+    settings → data directory locked → listeners bound → nodes' processes forked → each answers,
+    services started → ready             (workers=0: one node, in this process: single.py)
 
 The launcher is no node.  It holds the listeners, so that nobody is refused while a node is started
 again, and makes so what the supervisor says shall be: its roster against the processes there are,
@@ -9,6 +9,7 @@ looked at anew after whatever happened (`settle`).
 
     supervisor ─▶ Roster    all the nodes that shall run
                ─▶ Fence     this process is silent: kill it, reap it, start the node anew
+               ─▶ Heartbeat it runs; else it is killed and started again (supervisor_watch.py)
     launcher   ─▶ Nodes     all the nodes there are, after each change
 
 It has one thread and no ZeroMQ context, since it forks; it imports all that its children need,
@@ -37,7 +38,7 @@ from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.announcement import Announcement, NodeThere, role_of
-from kafkalite.process.birth import REFUSED, Birth, Run
+from kafkalite.process.birth import REFUSED, WRITE_BACK_FAILED, Birth, Run
 from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
@@ -55,9 +56,11 @@ from kafkalite.process.orders import Orders
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
+from kafkalite.process.side_process import StartReport
 from kafkalite.process.sides import Sides, Wanted, wanted_sides
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
+from kafkalite.process.supervisor_watch import SupervisorWatch
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.parts import check_parts
 from kafkalite.transport.reactor import Reactor
@@ -153,15 +156,17 @@ class Launcher:
         self.runs = runs
         self.carried = carried
         self.reactor = Reactor(SystemClock())
-        self.sides = Sides(self.reactor, data, sides or Wanted())
+        report = StartReport(lambda: None, self.service_failed)
+        self.sides = Sides(self.reactor, data, sides or Wanted(), report)
         self.directory = LogDirectory(data)
         self.remembered = recall(data)
         self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
         self.announcement = Announcement(settings, data, readiness)
         lasts = lasting(settings, address, data)
         self.restarts = Restarts(self.reactor, SHAPE, lasts, lambda: None)
-        self.orders = Orders(self.reactor, self.told_roster, self.fence)
         self.nodes: dict[int, NodeProcess] = {}
+        self.watch = SupervisorWatch(self.reactor, settings, lambda: self.node(SUPERVISOR_ID))
+        self.orders = Orders(self.reactor, self.told_roster, self.fence, self.watch.heard)
         self.roster = first_roster(settings[WORKERS], workers_of(settings, data), self.remembered)
         self.dedicated = self.remembered.dedicated if self.remembered else frozenset()
         self.told = False
@@ -262,6 +267,11 @@ class Launcher:
         self.ending = True
         self.restarts.withdraw()
         self.sides.end(lambda: None)
+
+    def service_failed(self, sentence: str) -> None:
+        """End, because a service that was asked for cannot start."""
+        self.refusal = Refusal(sentence)
+        self.end()
 
     # -- making it so ------------------------------------------------------------------------
 
@@ -383,6 +393,8 @@ class Launcher:
         if node_id == SUPERVISOR_ID:
             self.orders.close()
         who = f"node {node_id} (process {death.pid})"
+        if death.code == WRITE_BACK_FAILED:
+            self.end_writers(who)
         if self.ending or death.state is State.ENDING:
             log.info("%s has ended, exit code %d", who, death.code)
         elif death.state is State.READY:
@@ -395,6 +407,20 @@ class Launcher:
             log.error("%s ended before it was ready: %s; it is tried again", who, death.how)
             if self.renewing and death.node.failures >= GIVEN_UP and not self.restarts.under_way:
                 self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
+
+    def end_writers(self, who: str) -> None:
+        """End every process that writes to the file system on which a flush failed.
+
+        The kernel reports a write-back error to each descriptor once at most, so the others may
+        never hear of it.  They are killed: a clean end would say that their logs are whole.
+        """
+        for node in self.nodes.values():
+            if node.runs:
+                log.error(
+                    "%s reported a failed flush; node %d on the same file system is killed, and"
+                    " recovers its logs. node=%d pid=%d", who, node.node_id, node.node_id, node.pid,
+                )  # fmt: skip
+                node.kill()
 
     # -- what the supervisor says, and is told -----------------------------------------------
 
@@ -441,7 +467,7 @@ class Launcher:
 
     def announce(self) -> None:
         """Bring the files to what is so, and greet when all is so for the first time."""
-        greet = not self.was_ready and self.told and self.calm
+        greet = not self.was_ready and self.told and self.calm and self.sides.ready
         self.was_ready |= greet
         if not self.was_ready:
             return

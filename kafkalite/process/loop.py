@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from kafkalite.transport.reactor import Reactor
 
-COLLECT_AFTER = 100_000
-"""How many objects more than before there must be, for cycles to be searched."""
+COLLECT_AFTER, MIDDLE_AFTER, OLD_AFTER = 10_000, 2, 300
+"""The thresholds of the collector's generations: a tick pays for each of its passes, so the young
+one is searched while it is small (100,000 cold objects take 20 to 60 ms), and the middle one after
+three of those.  The old one is searched once in about ten million objects."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a broker cleanly; a node's process among others hears SIGTERM only."""
@@ -46,4 +48,4 @@ def rest_collector() -> None:
     so there is little to find later."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    gc.set_threshold(COLLECT_AFTER, MIDDLE_AFTER, OLD_AFTER)

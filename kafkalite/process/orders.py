@@ -16,6 +16,7 @@ from kafkalite.errors import KafkaError
 from kafkalite.process.node_process import NodeProcess, State
 from kafkalite.protocol.schemas.bus import (
     FENCE,
+    HEARTBEAT,
     NODES,
     ROSTER,
     Record,
@@ -46,10 +47,12 @@ class Orders:
         reactor: Reactor,
         roster: Callable[[set[int], frozenset[int]], None],
         fence: Callable[[int, int], None],
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.reactor = reactor
         self.roster = roster
         self.fence = fence
+        self.heartbeat = heartbeat
         self.socket: socket.socket | None = None
         self.sent = b""
         self._waits = False
@@ -112,6 +115,8 @@ class Orders:
                 self.roster(roster, dedicated)
         elif message.kind is FENCE:
             self.fence(fields["node_id"], fields["incarnation"])
+        elif message.kind is HEARTBEAT:
+            self.heartbeat()
         else:
             self.complain(f"a message {message.kind}")
 

@@ -7,6 +7,10 @@ The listening sockets are made before anything else is begun, so that their plac
 known, and whoever comes while the process is started again waits in their backlog.  Its standard
 input is a pipe whose other end is here: at its end the process ends in its own time, so however
 this one ends, that one does.  Who is told to end and does not is killed.
+
+The broker is not ready before its services are (service_output.py).  A service that ends before it
+was ready fails the start of the broker with its last line.  One that ends later, or after a restart
+on new code, is started again, later each time.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.process.log_file import LOG_FILE
+from kafkalite.process.service_output import ServiceOutput
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
@@ -31,6 +35,9 @@ AGAIN_MS_MIN, AGAIN_MS_MAX = 200, 10_000
 LASTED_MS = 10_000
 """One that ran so long did start, and the next is started soon."""
 END_MS_MAX = 10_000
+START_MS_MAX = 60_000
+"""Time limit for the first start of a service."""
+
 
 
 class Side(NamedTuple):
@@ -45,13 +52,27 @@ class Side(NamedTuple):
     """Says where they are."""
 
 
+class StartReport(NamedTuple):
+    """The functions to call when the first start of a service has succeeded or failed."""
+
+    ready: Callable[[], object]
+    failed: Callable[[str], object]
+    """Takes the sentence that says why."""
+
+
 class SideProcess:
     """Keeps one running; nothing at all where none is wanted."""
 
-    def __init__(self, reactor: Reactor, data: Path, side: Side | None) -> None:
+    def __init__(
+        self, reactor: Reactor, data: Path, side: Side | None, report: StartReport
+    ) -> None:
         self.reactor = reactor
         self.data = data
         self.side = side
+        self.report = report
+        self.ready = side is None
+        """The broker need not wait for it: it has started once, in this run or an earlier one."""
+        self._output: ServiceOutput | None = None
         self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
         self._leash = self._pidfd = -1
@@ -67,6 +88,7 @@ class SideProcess:
 
     def bind(self, descriptors: Sequence[int] = ()) -> None:
         """Make the sockets, or take those that an earlier run left; Refusal says why not."""
+        self.ready = self.ready or bool(descriptors)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
             self.listeners.append(socket.socket(fileno=descriptor))
@@ -91,31 +113,54 @@ class SideProcess:
             return
         command = [sys.executable, "-m", "kafkalite", *self.side.words, "--data", str(self.data)]
         command += ["--descriptors", ",".join(map(str, self.descriptors))]
-        stdin, self._leash = os.pipe2(os.O_CLOEXEC)
+        self._began_ms = self.reactor.clock.monotonic_ms()
         try:
-            with open(self.data / LOG_FILE, "ab") as said:  # why it ends, should it
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=stdin,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    pass_fds=self.descriptors,
-                )
-            self._pidfd = os.pidfd_open(self.process.pid)
+            self._spawn(command)
         except OSError as fault:
             log.error("the %s cannot be started: %s", self.side.name, fault.strerror)
             self._let_go()
-            self._later()
+            self._later(fault.strerror or str(fault))
             return
+        if not self.ready:
+            self._timer = self.reactor.call_later(START_MS_MAX, self._too_slow)
+
+    def _spawn(self, command: Sequence[str]) -> None:
+        """Start the process with its pipes; OSError when that cannot be."""
+        assert self.side is not None
+        self._output = ServiceOutput(self.reactor, self.side.name, self._became_ready)
+        stdin = -1
+        try:
+            stdin, self._leash = os.pipe2(os.O_CLOEXEC)
+            self.process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=self._output.written,
+                stderr=self._output.written,
+                pass_fds=self.descriptors,
+            )
         finally:
-            os.close(stdin)
-        self._began_ms = self.reactor.clock.monotonic_ms()
+            self._output.close_written()
+            if stdin >= 0:
+                os.close(stdin)
+        self._pidfd = os.pidfd_open(self.process.pid)
         self.reactor.watch(self._pidfd, self._died)
         log.info("%s at %s (process %d)", self.side.name, self.where, self.process.pid)
 
+    def _became_ready(self) -> None:
+        if not self.ready and self._ended is None:
+            self._cancel()
+            self.ready = True
+            self.report.ready()
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self._let_go()
+        self._later(f"it was not ready after {START_MS_MAX // 1000} s")
+
     def _died(self) -> None:
-        assert self.process is not None and self.side is not None
+        assert self.process is not None and self.side is not None and self._output is not None
         pid, code = self.process.pid, self.process.wait()
+        output = self._output
         self._let_go()
         if self._ended is not None:
             log.info("the %s (process %d) has ended", self.side.name, pid)
@@ -124,9 +169,16 @@ class SideProcess:
         log.error("the %s (process %d) is gone, exit code %d", self.side.name, pid, code)
         if self.reactor.clock.monotonic_ms() - self._began_ms >= LASTED_MS:
             self._again_ms = AGAIN_MS_MIN
-        self._later()
+        self._later(output.last_line or f"it ended with exit code {code}")
 
-    def _later(self) -> None:
+    def _later(self, why: str) -> None:
+        """Start it again after a while; where it has never started, fail the broker's start."""
+        assert self.side is not None
+        self._cancel()
+        if not self.ready:
+            sentence = f"the {self.side.name} cannot start: {why}"
+            self._timer = self.reactor.call_later(0, lambda: self.report.failed(sentence))
+            return
         self._timer = self.reactor.call_later(self._again_ms, self.start)
         self._again_ms = min(2 * self._again_ms, AGAIN_MS_MAX)
 
@@ -139,6 +191,9 @@ class SideProcess:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
         self.process = None
+        if self._output is not None:
+            self._output.close()
+            self._output = None
         self._release()
 
     def _release(self) -> None:

@@ -11,7 +11,7 @@ from kafkalite.process.exporter_process import exporter
 from kafkalite.process.gateway_process import endpoint_of, gateway, remove_paths
 from kafkalite.process.ready import GatewayReady, Ready
 from kafkalite.process.restart import Carried
-from kafkalite.process.side_process import Side, SideProcess
+from kafkalite.process.side_process import Side, SideProcess, StartReport
 from kafkalite.transport.reactor import Reactor
 
 
@@ -30,9 +30,16 @@ def wanted_sides(settings: Settings, insecure: bool) -> Wanted:
 class Sides:
     """Both processes; see the module."""
 
-    def __init__(self, reactor: Reactor, data: Path, wanted: Wanted) -> None:
-        self.exporter = SideProcess(reactor, data, wanted.exporter)
-        self.gateway = SideProcess(reactor, data, wanted.gateway)
+    def __init__(
+        self, reactor: Reactor, data: Path, wanted: Wanted, report: StartReport
+    ) -> None:
+        self.exporter = SideProcess(reactor, data, wanted.exporter, report)
+        self.gateway = SideProcess(reactor, data, wanted.gateway, report)
+
+    @property
+    def ready(self) -> bool:
+        """Each of them has started once, if it is wanted."""
+        return self.exporter.ready and self.gateway.ready
 
     @property
     def run(self) -> bool:

@@ -1,6 +1,6 @@
 """Single: the broker as one process (`workers=0`), from its flags to a clean end.
 
-    data directory locked → listener bound → node opened → answers itself → ready
+    data directory locked → listener bound → node opened → answers itself, services started → ready
 
 The socket is bound before the logs are opened, so a client that comes early waits in the backlog
 and is not refused.  SIGTERM and SIGINT end it cleanly; a second one ends it at once.  SIGHUP, sent
@@ -34,6 +34,7 @@ from kafkalite.process.loop import ENDING, hear_signals, rest_collector
 from kafkalite.process.ready import Ready
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
+from kafkalite.process.side_process import StartReport
 from kafkalite.process.sides import Sides, Wanted
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
@@ -62,14 +63,16 @@ class Single:
         self.address = address
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
-        self.sides = Sides(self.reactor, data, sides or Wanted())
+        report = StartReport(self.look_whether_ready, self.service_failed)
+        self.sides = Sides(self.reactor, data, sides or Wanted(), report)
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
         lasts = lasting(settings, address, data)
         self.restarts = Restarts(self.reactor, SHAPE, lasts, self.look_at_restarts)
         self.kept: socket.socket | None = None
         """The listener, once the node is to close for a restart."""
-        self.is_ready = False
+        self.answers = self.is_ready = False
+        self.refusal: Refusal | None = None
         self.signals = 0
         self.run_directory: RunDirectory | None = None
 
@@ -142,12 +145,14 @@ class Single:
         self.meet_in_run_directory(node)
         rest_collector()
         try:
-            Question(self.reactor, listener, self.ready)
+            Question(self.reactor, listener, self.answered)
             self.reactor.run()
         except Refusal:
             self.close(node)
             raise
         self.close(node)
+        if self.refusal is not None:
+            raise self.refusal
 
     def meet_in_run_directory(self, node: Node) -> None:
         """Keep the node's page where an exporter looks for it, and meet programs of this host
@@ -192,8 +197,20 @@ class Single:
         """End, as soon as the gateway has produced what it took in."""
         self.sides.end(self.reactor.stop)
 
-    def ready(self) -> None:
-        """The node answers: write the files that say so, and the banner."""
+    def service_failed(self, sentence: str) -> None:
+        """End, because a service that was asked for cannot start."""
+        self.refusal = Refusal(sentence)
+        self.finish()
+
+    def answered(self) -> None:
+        """Note that the node answers."""
+        self.answers = True
+        self.look_whether_ready()
+
+    def look_whether_ready(self) -> None:
+        """Write the ready file and the banner once the node answers and the services run."""
+        if self.is_ready or not (self.answers and self.sides.ready):
+            return
         self.is_ready = True
         self.look_at_restarts()
         if self.carried is None:

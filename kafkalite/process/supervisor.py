@@ -11,6 +11,7 @@ that starts again among living workers takes the nodes from its log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 from collections.abc import Sequence
@@ -23,12 +24,13 @@ from kafkalite.broker.mover import Mover
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_orders import NodeOrders
-from kafkalite.broker.node_settings import reactor_limits
+from kafkalite.broker.node_settings import placement_limits, reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_RACK,
     BROKER_SESSION_TIMEOUT_MS,
+    BROKER_TICK_TIMEOUT_MS,
 )
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.sessions import NodeSessions
@@ -36,6 +38,7 @@ from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
 from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.options import default_workers
+from kafkalite.process.process_state import is_running
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
@@ -64,7 +67,9 @@ def run(birth: Birth) -> int:
     if birth.first:
         make_missing(controller, birth.data)
     there = {*controller.image.nodes, *birth.nodes}
-    evacuate(birth.data, there, node.place_of, is_deleted=node.is_deleted)
+    evacuate(
+        birth.data, there, node.place_of, logs.file_system, is_deleted=node.is_deleted
+    )
     node.serve_locally(birth.run_directory)
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
@@ -110,14 +115,23 @@ class Supervisor:
         self.membership = Membership(
             controller,
             node.dispatcher,
-            NodeSessions(birth.settings[BROKER_SESSION_TIMEOUT_MS]),
+            NodeSessions(
+                birth.settings[BROKER_SESSION_TIMEOUT_MS], birth.settings[BROKER_TICK_TIMEOUT_MS]
+            ),
             reactor,
             send=self._bus.send,
             fence=self._fence,
+            is_running=is_running,
             incarnation=birth.incarnation,
             heartbeat_ms=birth.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
-        self.mover = Mover(controller, self.membership, reactor, birth.data)
+        self.mover = Mover(
+            controller,
+            self.membership,
+            reactor,
+            birth.data,
+            limits=lambda: placement_limits(node.settings),
+        )
         self._node = node
         self._data = birth.data
         self.node_orders = NodeOrders(node, self.membership, self.mover, birth.data)
@@ -127,6 +141,8 @@ class Supervisor:
         reactor.watch(self._orders.fileno(), self._launcher_tells)
         reactor.call_later(CLEAR_MS, self._clear)
         self._tell_roster()
+        self._heartbeat_ms = birth.settings[BROKER_HEARTBEAT_INTERVAL_MS]
+        self._heartbeat()
 
     def close(self) -> None:
         """Leave the bus; the launcher hears that this process ends from its end."""
@@ -155,6 +171,14 @@ class Supervisor:
 
     def _fence(self, peer: Peer) -> None:
         self._order(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
+
+    def _heartbeat(self) -> None:
+        """Tell the launcher that this loop ticks (supervisor_watch.py)."""
+        self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
+        offset = self._controller.log.end_offset
+        beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
+        with contextlib.suppress(BlockingIOError):  # the launcher is stopped, and reads no more
+            self._orders.send(bus.write_frame(beat))
 
     def _order(self, message: bus.Record) -> None:
         try:
@@ -199,7 +223,10 @@ class Supervisor:
         others' or nobody's now."""
         processes = self.membership.processes.keys() or self._born_among
         there = {*self._controller.image.nodes, *processes}
-        evacuate(self._data, there, self._node.place_of, is_deleted=self._node.is_deleted)
+        node = self._node
+        evacuate(
+            self._data, there, node.place_of, node.logs.file_system, is_deleted=node.is_deleted
+        )
 
     def _clear(self) -> None:
         self._evacuate()

@@ -2,8 +2,8 @@
 
 A batch is what producers send, logs hold, and consumers fetch, in one and the same form; a broker
 passes it through unopened.  `ext/batch_layout.pxd` draws its header and `ext/records.pyx` what a
-record looks like.  Here is what needs a batch opened or made: tools, tests, clients, and topics
-whose own `compression.type` differs from their producers'.
+record looks like.  Here is what needs all of a batch opened, or one made: tools, tests, clients.
+A broker's loop opens batches a step at a time (opening.py).
 
 Left out: message sets of magic 0 and 1, which Kafka 4 refuses as well.
 """
@@ -25,18 +25,17 @@ from kafkalite._ext.record_batch import (
     PREFIX_SIZE,
     TRANSACTIONAL,
 )
-from kafkalite.errors import BY_CODE, CorruptMessage, InvalidRecord, raise_for
+from kafkalite.errors import BY_CODE, CorruptMessage, raise_for
 from kafkalite.records.compression import Codec, compress, decompress
 
 NO_TIMESTAMP = -1
-_TIMESTAMP_MAX = (1 << 63) - 1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_PLACE = 1
 _CRC_POSITION = 17
 _CHECKED_POSITION = 21
 assert _HEADER.size == HEADER_SIZE
 
-_LYING = "The batch's records are not what its header says."
+RECORDS_DIFFER = "The batch's records are not what its header says."
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -126,12 +125,16 @@ class RecordBatch:
         header = self.header
         return f"RecordBatch({header.base_offset}..{header.last_offset}, count={header.count})"
 
+    @property
+    def packed(self) -> memoryview:
+        """The records' bytes, as they are in the batch."""
+        return self.view[HEADER_SIZE:]
+
     def payload(self, size_max: int | None = None) -> bytes | memoryview:
         """The records' bytes, decompressed to at most `size_max` (see `output_size_max`)."""
-        packed = self.view[HEADER_SIZE:]
         if not self.header.attributes & record_batch.CODEC_MASK:
-            return packed
-        return decompress(self.header.codec, packed, size_max)
+            return self.packed
+        return decompress(self.header.codec, self.packed, size_max)
 
     def records(self, size_max: int | None = None) -> list[Record]:
         """The records, each with its own offset and timestamp."""
@@ -139,31 +142,13 @@ class RecordBatch:
         payload = self.payload(size_max)
         found = record_bytes.decode(payload, header.count, header.last_offset_delta)
         if isinstance(found, int):
-            raise BY_CODE[found](_LYING)
+            raise BY_CODE[found](RECORDS_DIFFER)
         base = header.base_offset
         if header.attributes & LOG_APPEND_TIME:
             when = header.max_timestamp
             return [Record(base + at, when, k, v, named) for at, _, k, v, named in found]
         first = header.base_timestamp
         return [Record(base + at, first + late, k, v, named) for at, late, k, v, named in found]
-
-    def timestamps_outside(
-        self, oldest: int, newest: int, count_max: int = 100
-    ) -> list[tuple[int, int]]:
-        """Which records of a client's batch bear a time out of bounds: (place, timestamp).
-
-        At most the first `count_max` of them, and no other record is made: this is asked about
-        batches from anyone.
-        """
-        header = self.header
-        # Bounds come from sums with "never", and may lie beyond what a timestamp can say.
-        oldest, newest = max(oldest, -_TIMESTAMP_MAX), min(newest, _TIMESTAMP_MAX)
-        found = record_bytes.timestamps_outside(
-            self.payload(), header.count, header.base_timestamp, oldest, newest, count_max
-        )
-        if isinstance(found, int):
-            raise BY_CODE[found](_LYING)
-        return found
 
 
 def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
@@ -229,32 +214,7 @@ def build(
         base_sequence=base_sequence,
         count=len(placed),
     )
-    return _sealed(header, compress(codec, payload, level))
-
-
-def recompress(
-    batch: bytes | bytearray | memoryview,
-    codec: Codec,
-    level: int | None = None,
-    size_max: int | None = None,
-) -> bytes:
-    """The same batch in another codec, every other field as it was.
-
-    Its records are checked on the way, for what is written here must be readable.  The CRC held,
-    so whatever is wrong inside was sent like that and would be again: the fault is InvalidRecord,
-    which no client retries, and not CorruptMessage.
-    """
-    opened = RecordBatch(batch)
-    header = opened.header
-    if header.codec is codec:
-        return bytes(batch)
-    try:
-        payload = bytes(opened.payload(size_max))
-    except CorruptMessage as error:
-        raise InvalidRecord(str(error)) from None
-    raise_for(record_bytes.validate(payload, header.count, header.last_offset_delta), _LYING)
-    attributes = (header.attributes & ~record_batch.CODEC_MASK) | codec
-    return _sealed(header._replace(attributes=attributes), compress(codec, payload, level))
+    return sealed(header, compress(codec, payload, level))
 
 
 def _placed(records: Iterable[Record], base_offset: int) -> Iterator[Record]:
@@ -267,7 +227,7 @@ def _placed(records: Iterable[Record], base_offset: int) -> Iterator[Record]:
         yield record
 
 
-def _sealed(header: BatchHeader, payload: bytes) -> bytes:
+def sealed(header: BatchHeader, payload: bytes) -> bytes:
     """Header and payload with their length and CRC."""
     length = HEADER_SIZE - PREFIX_SIZE + len(payload)
     batch = bytearray(_HEADER.pack(*header._replace(batch_length=length)))

@@ -8,6 +8,8 @@ zstd frames that do not tell their size.
 Compressed bytes are hostile.  Output is bounded while it is made, not afterwards, and so is the
 number of frames; a stream that ends early or has bytes behind its end is refused.  Only the
 errors of this project come out: CorruptMessage, or MessageTooLarge for more than was allowed.
+`pieces` makes the output in steps, so that a caller needs neither all of it in memory nor the
+time for all of it at once.
 Beside the output a decoder may hold what its format demands: lz4 a few blocks of up to 4 MiB,
 zstd a window, of which it touches no more than it has put out.
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -28,8 +30,12 @@ from kafkalite.errors import CorruptMessage, MessageTooLarge, UnsupportedCompres
 # Writers make one frame a batch; a few more are harmless, a million empty ones are not.
 _FRAME_COUNT_MAX = 1024
 _BLOCK_COUNT_MAX = 16384
-# What one call into a codec may always give out before it is counted.
-_STEP_SIZE = 1 << 20
+# Maximum output of one call into a codec, except a block of snappy, which comes whole.
+_STEP_SIZE = 256 << 10
+# Input of one call into a decoder, which copies the part that it could not use yet.
+_INPUT_SIZE = 64 << 10
+# A block of snappy above this is announced by an empty piece.
+_BLOCK_SIZE_ANNOUNCED = 1 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
@@ -82,68 +88,78 @@ def output_size_max(packed_size: int) -> int:
 
 def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None = None) -> bytes:
     """What was compressed; never more than `size_max` bytes of it."""
+    return b"".join(pieces(codec, payload, size_max))
+
+
+def pieces(
+    codec: Codec, payload: bytes | memoryview, size_max: int | None = None
+) -> Iterator[bytes]:
+    """The same, a step at a time.
+
+    Before a step of more than a mebibyte there is an empty piece: the caller may take that step
+    on another thread.
+    """
     view = memoryview(payload)
-    output = _Output(output_size_max(len(view)) if size_max is None else size_max)
+    bound = _Bound(output_size_max(len(view)) if size_max is None else size_max)
     if codec is Codec.NONE:
-        output.take(bytes(view))
+        bound.take(len(view))
+        yield bytes(view)
     elif codec is Codec.SNAPPY:
-        _decompress_snappy(view, output)
+        yield from _snappy_pieces(view, bound)
     elif codec is Codec.GZIP:
-        _decompress_gzip(view, output)
+        yield from _gzip_pieces(view, bound)
     elif codec is Codec.LZ4:
-        _decompress_lz4(view, output)
+        yield from _lz4_pieces(view, bound)
     else:
-        _decompress_zstd(view, output)
-    return output.joined()
+        yield from _zstd_pieces(view, bound)
 
 
-class _Output:
-    """Collects what comes out of a codec, up to a bound."""
+class _Bound:
+    """The output that a codec may still make."""
+
+    __slots__ = ("left", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
         self.left = size_max
-        # Joined at the end: one growing buffer would be copied as it grows, and a bomb cost double.
-        self._chunks: list[bytes] = []
 
-    def room_for(self, size: int) -> None:
-        """Refuse what would be too much before it is made."""
+    def take(self, size: int) -> None:
+        """Refuse what is too much, if possible before it is made."""
         if size > self.left:
             raise MessageTooLarge(f"The batch holds more than {self.size_max} bytes of records.")
-
-    def take(self, chunk: bytes) -> None:
-        self.room_for(len(chunk))
-        self.left -= len(chunk)
-        self._chunks.append(chunk)
-
-    def joined(self) -> bytes:
-        return b"".join(self._chunks)
+        self.left -= size
 
 
-def _decompress_frames(
+def _frames(
     payload: memoryview,
-    output: _Output,
+    bound: _Bound,
     begin: Callable[[], Any],
-    ratio_max: int,
+    rest: Callable[[Any], bytes | None],
     fault: type[Exception],
-) -> None:
+) -> Iterator[bytes]:
     """Frame after frame, through decoders that have zlib's shape.
 
-    Not every decoder bounds what one call gives out, so the bound is on what it is given: of so
-    many bytes even the densest stream makes only one step's worth.  A step is a part of what is
-    left, because a decoder may hold its output twice while it puts pieces together.
+    `rest` returns what a decoder must be given next because its output was full, or None where it
+    takes more input.
     """
     position = 0
     try:
         for _ in range(_FRAME_COUNT_MAX):
             decoder = begin()
+            given: bytes | memoryview | None = None
+            ended = False
             while not decoder.eof:
-                if position == len(payload):
+                if given is None:
+                    given = payload[position : position + _INPUT_SIZE]
+                    position += len(given)
+                    ended = not given
+                piece = decoder.decompress(given, _STEP_SIZE)
+                given = rest(decoder)
+                if piece:
+                    bound.take(len(piece))
+                    yield piece
+                elif ended and not decoder.eof:
                     raise CorruptMessage("The compressed records end early.")
-                step = max(output.left // 4, _STEP_SIZE)
-                piece = payload[position : position + max(step // ratio_max, 16)]
-                output.take(decoder.decompress(piece))
-                position += len(piece)
             position -= len(decoder.unused_data or b"")
             if position == len(payload):
                 return
@@ -159,10 +175,16 @@ def _compress_gzip(payload: bytes, level: int | None) -> bytes:
     return encoder.compress(payload) + encoder.flush()
 
 
-def _decompress_gzip(payload: memoryview, output: _Output) -> None:
+def _gzip_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
     import zlib
 
-    _decompress_frames(payload, output, lambda: zlib.decompressobj(wbits=31), 1032, zlib.error)
+    def begin() -> Any:
+        return zlib.decompressobj(wbits=31)
+
+    def rest(decoder: Any) -> bytes | None:
+        return decoder.unconsumed_tail or None
+
+    return _frames(payload, bound, begin, rest, zlib.error)
 
 
 def _compress_lz4(payload: bytes, level: int | None) -> bytes:
@@ -181,10 +203,14 @@ def _compress_lz4(payload: bytes, level: int | None) -> bytes:
     return packed
 
 
-def _decompress_lz4(payload: memoryview, output: _Output) -> None:
+def _lz4_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
     import lz4.frame
 
-    _decompress_frames(payload, output, lz4.frame.LZ4FrameDecompressor, 255, RuntimeError)
+    def rest(decoder: Any) -> bytes | None:
+        # It keeps what it could not use.
+        return None if decoder.needs_input else b""
+
+    return _frames(payload, bound, lz4.frame.LZ4FrameDecompressor, rest, RuntimeError)
 
 
 class _Zstd(threading.local):
@@ -218,12 +244,31 @@ def _compress_zstd(payload: bytes, level: int | None) -> bytes:
     return packed
 
 
-def _decompress_zstd(payload: memoryview, output: _Output) -> None:
+def _zstd_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
     import zstandard
 
-    # Four bytes can stand for a block of 128 KiB.
-    begin = _zstd.decompressor().decompressobj
-    _decompress_frames(payload, output, begin, 32768, zstandard.ZstdError)
+    from kafkalite._ext import zstd_blocks
+
+    parts = zstd_blocks.divide(payload, _STEP_SIZE)
+    if not parts or sum(ends for _, ends in parts) > _FRAME_COUNT_MAX:
+        raise CorruptMessage("The compressed records are no zstd frames, or too many.")
+    # Between two steps others may use this thread's decoder, or another thread take the next.
+    decoders = _zstd.decompressor() if len(parts) == 1 else zstandard.ZstdDecompressor()
+    position = 0
+    decoder = decoders.decompressobj()
+    try:
+        for end, frame_ends in parts:
+            piece = decoder.decompress(payload[position:end])
+            position = end
+            bound.take(len(piece))
+            if frame_ends:
+                if not decoder.eof or decoder.unused_data:
+                    raise CorruptMessage("The compressed records end early.")
+                decoder = decoders.decompressobj()
+            if piece:
+                yield piece
+    except zstandard.ZstdError as error:
+        raise CorruptMessage(f"The compressed records are damaged: {error}.") from None
 
 
 def _compress_snappy(payload: bytes) -> bytes:
@@ -238,9 +283,9 @@ def _compress_snappy(payload: bytes) -> bytes:
     return b"".join(chunks)
 
 
-def _decompress_snappy(payload: memoryview, output: _Output) -> None:
+def _snappy_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
     if payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        _decompress_snappy_block(payload, output)
+        yield from _snappy_block(payload, bound)
         return
     if len(payload) < len(_XERIAL_HEADER):
         raise CorruptMessage("The snappy framing ends inside its header.")
@@ -254,22 +299,26 @@ def _decompress_snappy(payload: memoryview, output: _Output) -> None:
         position += 4
         if size > len(payload) - position:
             raise CorruptMessage("A snappy block is longer than what is left.")
-        _decompress_snappy_block(payload[position : position + size], output)
+        yield from _snappy_block(payload[position : position + size], bound)
         position += size
     raise CorruptMessage("The compressed records are in too many snappy blocks.")
 
 
-def _decompress_snappy_block(block: memoryview, output: _Output) -> None:
+def _snappy_block(block: memoryview, bound: _Bound) -> Iterator[bytes]:
     import cramjam
 
     size = _snappy_size(block)
     if size > len(block) * _SNAPPY_RATIO_MAX:
         raise CorruptMessage("A snappy block claims more than it can hold.")
-    output.room_for(size)
+    bound.take(size)
+    if size > _BLOCK_SIZE_ANNOUNCED:
+        yield b""
     try:
-        output.take(bytes(cramjam.snappy.decompress_raw(block)))
+        piece = bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptMessage(f"The compressed records are damaged: {error}.") from None
+    if piece:
+        yield piece
 
 
 def _snappy_size(block: memoryview) -> int:

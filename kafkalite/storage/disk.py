@@ -29,7 +29,10 @@ log = logging.getLogger("kafkalite.storage")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a full disk says."""
 
-PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of a call that the kernel refused for want of descriptors or memory."""
+
+PASSING = NO_ROOM | SHORTAGES
 """What says nothing about the disk's soundness: the call was refused, and may succeed later."""
 
 DESCRIPTORS_RESERVED = 32
@@ -46,6 +49,11 @@ class DiskFailed(Fatal):
 
     The next start reads the files again as after a crash.  Nothing may retry the flush.
     """
+
+
+class WriteBackFailed(DiskFailed):
+    """A flush failed: the kernel's pages may differ from the disk, for every process that writes
+    to this file system.  All of them must end."""
 
 
 class Disk:
@@ -92,6 +100,10 @@ class Disk:
         if code:
             raise OSError(code, os.strerror(code))
 
+    def type_of(self, descriptor: int) -> int:
+        """The type of the file system an open file is on (statfs(2), f_type)."""
+        return segment_walk.file_system_type(descriptor)
+
 
 DISK = Disk()
 
@@ -111,23 +123,6 @@ def sync_directory(disk: Disk, path: str | Path) -> None:
     directory = disk.open(path, os.O_RDONLY | os.O_DIRECTORY)
     disk.fsync(directory.fileno())
     directory.close()
-
-
-def sync_names(disk: Disk, directory: Path) -> None:
-    """The same where it may wait: a lack of descriptors leaves it to whoever does it next."""
-    try:
-        sync_directory(disk, directory)
-    except OSError as error:
-        if error.errno not in PASSING:
-            raise DiskFailed(f"{directory} cannot be flushed: {error.strerror}") from error
-        log.warning("%s could not be flushed: %s", directory, error.strerror)
-
-
-def sync_all(disk: Disk, directory: Path) -> None:
-    """Flush the whole file system a directory is on."""
-    opened = disk.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    disk.syncfs(opened.fileno())
-    opened.close()
 
 
 def remove_tree(disk: Disk, directory: Path) -> None:
@@ -166,7 +161,7 @@ def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) ->
 def failed(error: OSError, doing: str) -> NoReturn:
     """Raise what a failed write means: an answer for one client, or the end of the process."""
     reason = f"{doing}: {error.strerror}"
-    if error.errno in PASSING:
+    if error.errno in PASSING or error.errno == errno.ENAMETOOLONG:
         raise KafkaStorageError(reason) from error
     raise DiskFailed(reason) from error
 

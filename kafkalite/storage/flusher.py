@@ -3,10 +3,11 @@
     loop:     log.flush_begin() ─▶ submit ┄┄ threads: fdatasync ┄┄▶ eventfd ─▶ collect ─▶ flush_end
 
 A few threads flush files side by side; where many files are dirty, one syncfs takes them all,
-which for a hundred files is ten times as fast.  A Flush holds its files open until it is done.
+which for a hundred files is ten times as fast (file_system.py says where).  A Flush holds its files
+open until it is done.
 
-A flush that fails is never tried again (disk.py says why): a mark is left for the next start,
-collect raises DiskFailed, and the process must end.
+A flush that fails is never tried again (disk.py says why): a mark is left for the next start of
+every node on this file system, collect raises WriteBackFailed, and their processes must end.
 """
 
 from __future__ import annotations
@@ -20,14 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import (
-    DISK,
-    FAILURE_MARK,
-    Disk,
-    DiskFailed,
-    put_file,
-    sync_directory,
-)
+from kafkalite.storage.disk import DISK, Disk, put_file, sync_directory
+from kafkalite.storage.file_system import FileSystem
+from kafkalite.storage.write_back import write_back_failed
 
 if TYPE_CHECKING:
     from kafkalite.storage.log import Log
@@ -105,32 +101,51 @@ class Flush:
                 self.error = error
 
 
-def flush_all(flushes: Sequence[Flushable], disk: Disk) -> None:
-    """Flush these here and now; each Flush keeps its error."""
-    if sum(len(flush.files) for flush in flushes) < SYNCFS_FROM:
-        for flush in flushes:
-            flush.run(disk)
-        return
+def flush_all(
+    flushes: Sequence[Flushable], disk: Disk, file_system: FileSystem | None = None
+) -> None:
+    """Flush these here and now; each Flush keeps its error.
+
+    Many files on `file_system` share one syncfs; any others are flushed one by one.
+    """
+    shared = _shared(flushes, file_system)
     error: OSError | None = None
-    # One call for each file system, with a file's descriptor as old as what it is asked about.
-    # A log whose closed segments were all removed has a place in its directory to flush only.
-    firsts = [flush.files[0] for flush in flushes if flush.files]
-    devices = {os.fstat(file.fileno()).st_dev: file for file in firsts}
-    for file in devices.values():
+    if shared:
+        assert file_system is not None
         try:
-            disk.syncfs(file.fileno())
+            file_system.sync()
         except OSError as raised:
             error = raised
     for flush in flushes:
-        flush.run(disk, files_flushed=True)
-        flush.error = flush.error or error
+        flush.run(disk, files_flushed=flush in shared)
+        if flush in shared:
+            flush.error = flush.error or error
+
+
+def _shared(
+    flushes: Sequence[Flushable], file_system: FileSystem | None
+) -> frozenset[Flushable]:
+    """Return the flushes that one syncfs takes."""
+    if file_system is None or not file_system.can_sync:
+        return frozenset()
+    if sum(len(flush.files) for flush in flushes) < SYNCFS_FROM:
+        return frozenset()
+    # A log's files are in one directory, so the first says where all of them are.  A log whose
+    # closed segments were all removed has a place in its directory to flush only.
+    return frozenset(
+        flush for flush in flushes
+        if not flush.files or file_system.holds(flush.files[0].fileno())
+    )  # fmt: skip
 
 
 class Flusher:
     """A pool of threads that flush; see the module."""
 
-    def __init__(self, threads: int = 4, disk: Disk = DISK) -> None:
+    def __init__(
+        self, threads: int = 4, disk: Disk = DISK, file_system: FileSystem | None = None
+    ) -> None:
         self._disk = disk
+        self._file_system = file_system
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._jobs: queue.SimpleQueue[list[Flushable] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[list[Flushable]] = queue.SimpleQueue()
@@ -152,7 +167,7 @@ class Flusher:
         if not flushes:
             return
         self._start_threads()
-        if sum(len(flush.files) for flush in flushes) >= SYNCFS_FROM:
+        if _shared(flushes, self._file_system):
             self._jobs.put(list(flushes))
         else:
             for flush in flushes:
@@ -203,21 +218,12 @@ class Flusher:
         if flushes is None:
             return False
         try:
-            flush_all(flushes, self._disk)
+            flush_all(flushes, self._disk, self._file_system)
         except Exception as fault:  # raised again by collect: without a flusher nothing goes on
             self._failed = self._failed or fault
         for flush in flushes:
             if flush.error is not None and self._failed is None:
-                self._failed = self._mark(flush, flush.error)
+                self._failed = write_back_failed(self._disk, flush.where, flush.error)
         self._done.put(flushes)
         os.eventfd_write(self._event, 1)
         return True
-
-    def _mark(self, flush: Flushable, error: OSError) -> DiskFailed:
-        where = flush.where
-        try:
-            mark = self._disk.open(where.parent / FAILURE_MARK, os.O_WRONLY | os.O_CREAT)
-            mark.close()
-        except OSError:
-            pass  # The disk that failed may take nothing any more.
-        return DiskFailed(f"{where} could not be flushed: {error.strerror}; the broker must end")

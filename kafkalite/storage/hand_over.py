@@ -47,6 +47,9 @@ class Known(NamedTuple):
     end: KnownEnd | None = None
     drop_cache: bool = False
     """A flush failed where it was: the kernel's pages may differ from the disk."""
+    same_boot: bool = False
+    """The machine has run on since the log was written: what was written is there, flushed or
+    not, and only the last write of a process that was killed may be torn."""
 
 
 def boot_id() -> str:
@@ -75,12 +78,16 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
     try:
         content = checkpoint.unsealed((directory / layout.HANDOVER).read_bytes())
         owner = Owner(content["topic"], content["partition"], read_id(content["topic_id"]))
-        end = content["end"]
-        if end is not None:
-            # Nothing is known of a boot without an id.
-            end = KnownEnd(*end) if content["boot_id"] == boot_id() != "" else None
+        # Nothing is known of a boot without an id.
+        same_boot = content["boot_id"] == boot_id() != ""
+        end = KnownEnd(*content["end"]) if content["end"] is not None and same_boot else None
         return owner, Known(
-            content["recovery_point"], content["log_start_offset"], end, content["drop_cache"]
+            content["recovery_point"],
+            content["log_start_offset"],
+            end,
+            content["drop_cache"],
+            # Whoever handed it over may not have opened it since the machine went down.
+            same_boot and content.get("same_boot", False),
         )
     except FileNotFoundError:
         return None
@@ -129,6 +136,12 @@ def set_aside(disk: Disk, directory: Path, owner: Owner) -> Path:
 def has_arrived(directory: Path) -> bool:
     """Whether a directory was handed over, and not taken up yet."""
     return layout.is_set_aside(directory.name, layout.ARRIVED_DIRECTORY)
+
+
+def arrived_in(data: Path) -> dict[Path, Owner]:
+    """Return the directories that were handed over to this data directory, with their owners."""
+    arrived = (path for path in data.iterdir() if has_arrived(path))
+    return {path: owner for path in arrived if (owner := owner_of(path)) is not None}
 
 
 def key_of(path: Path) -> tuple[str, int] | None:

@@ -6,10 +6,17 @@
     message.timestamp.after.max.ms       the same
     compression.type                     compressed again when it came otherwise
     message.timestamp.type               stamped with the time of the append
+    compressed.records.validate          InvalidRecord, when the header says otherwise
 
-A batch is opened only when one of these needs it: to compress it again, to check records against
-`before.max.ms` once that is set, or to say which records are too new.  Otherwise its header is
-believed about its newest timestamp.  The checks that hold for every topic are record_batch.judge's.
+A compressed batch is opened to check its records, unless the topic says otherwise; any batch is
+opened to compress it again, to check records against `before.max.ms` once that is set, or to say
+which records are too new.  Otherwise its header is believed about its newest timestamp.  Opening
+is long work, which `opening` offers in steps to be taken before the append.  The checks that hold
+for every topic are record_batch.judge's.
+
+What cannot be decompressed is InvalidRecord, which no client retries, and not CorruptMessage: the
+CRC held, so it was sent like that and would be again.  More than `output_size_max` is
+MessageTooLarge, upon which Java's producers send smaller batches.
 
 Left out: the keys of compacted topics, with compaction itself; transactions, whose batches are
 refused as Kafka refuses those of a transaction it has not been told of.
@@ -17,9 +24,19 @@ refused as Kafka refuses those of a transaction it has not been told of.
 
 from __future__ import annotations
 
-from kafkalite._ext.record_batch import CODEC_MASK, TRANSACTIONAL, stamp_append_time
+from kafkalite._ext.record_batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    correct_max_timestamp,
+    judge,
+    stamp_append_time,
+)
+from kafkalite._ext.records import validate
+from kafkalite.clock import Clock
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import (
+    COMPRESSED_RECORDS_VALIDATE,
     COMPRESSION_GZIP_LEVEL,
     COMPRESSION_LZ4_LEVEL,
     COMPRESSION_TYPE,
@@ -32,13 +49,20 @@ from kafkalite.config.topic import (
     SEGMENT_BYTES,
 )
 from kafkalite.errors import (
+    CorruptMessage,
+    InvalidRecord,
     InvalidTimestamp,
     InvalidTxnState,
     MessageTooLarge,
     RecordListTooLarge,
+    raise_for,
 )
-from kafkalite.records.batch import NO_TIMESTAMP, RecordBatch, recompress
+from kafkalite.records.batch import NO_TIMESTAMP, RecordBatch
 from kafkalite.records.compression import Codec
+from kafkalite.records.opening import Steps, finish, recompress, scan_of, walk
+
+ATTRIBUTES_LOW = 22
+"""Position in a batch of the attributes' byte that holds its codec."""
 
 CODECS = {
     "uncompressed": Codec.NONE,
@@ -58,8 +82,9 @@ LEVELS = {
 class Intake:
     """One topic's rules, read once from its settings."""
 
-    __slots__ = ("after_max_ms", "before_max_ms", "changes", "codec", "level", "message_size_max",
-                 "segment_size_max", "size_max", "stamps")  # fmt: skip
+    __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",
+                 "opened_codecs", "opens_all", "segment_size_max", "size_max",
+                 "stamps")  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
         self.message_size_max = settings[MAX_MESSAGE_BYTES]
@@ -67,13 +92,91 @@ class Intake:
         # Both hold; which one was broken is found out when it was.
         self.size_max = min(self.message_size_max, self.segment_size_max)
         self.stamps = settings[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
-        self.before_max_ms = settings[MESSAGE_TIMESTAMP_BEFORE_MAX_MS]
+        self.before_max_ms = LONG_MAX if self.stamps else settings[MESSAGE_TIMESTAMP_BEFORE_MAX_MS]
         self.after_max_ms = LONG_MAX if self.stamps else settings[MESSAGE_TIMESTAMP_AFTER_MAX_MS]
         self.codec = CODECS.get(settings[COMPRESSION_TYPE])
         level = LEVELS.get(self.codec) if self.codec is not None else None
         self.level = settings[level] if level is not None else None
-        opens = not self.stamps and self.before_max_ms != LONG_MAX
-        self.changes = self.stamps or self.codec is not None or opens
+        self.opens_all = self.codec is not None or self.before_max_ms != LONG_MAX
+        self.opened_codecs = CODEC_MASK if settings[COMPRESSED_RECORDS_VALIDATE] else 0
+        """The bits of a batch's attributes of which one being set has it opened."""
+
+    # -- before the append -------------------------------------------------------------------
+
+    def opening(
+        self, batch: bytes | bytearray | memoryview, clock: Clock
+    ) -> Steps[bytes] | None:
+        """Return the steps that open a client's batch and return what is to be appended as
+        `opened`, or None for a batch that needs none; raise what is wrong outside its records."""
+        if not self.opens_all and (
+            len(batch) < HEADER_SIZE or not batch[ATTRIBUTES_LOW] & self.opened_codecs
+        ):
+            return None
+        if len(batch) > self.size_max:
+            self.refuse_size(len(batch))
+        if code := judge(batch):
+            raise_for(code)
+        # The steps may be taken after the caller's buffer has other bytes in it.
+        return self._opened(bytes(batch), clock.wall_ms())
+
+    def _opened(self, batch: bytes, now_ms: int) -> Steps[bytes]:
+        opened = RecordBatch(batch)
+        scan = scan_of(opened)
+        oldest = max(now_ms - self.before_max_ms, NO_TIMESTAMP + 1)
+        newest = min(now_ms + self.after_max_ms, LONG_MAX)
+        if not self.stamps:
+            scan.collect(oldest, newest, inside=False)
+        kept = batch
+        try:
+            if self.codec is None:
+                yield from walk(opened, scan)
+            else:
+                kept = yield from recompress(opened, self.codec, self.level, scan=scan)
+        except CorruptMessage as error:
+            raise InvalidRecord(str(error)) from None
+        if scan.hits:
+            self._refuse_timestamps(scan.hits, oldest, newest)
+        if scan.max_timestamp != opened.header.max_timestamp:
+            # Retention and searches by time go by the header, so Kafka corrects it as well.
+            corrected = bytearray(kept)
+            correct_max_timestamp(corrected, scan.max_timestamp)
+            kept = bytes(corrected)
+        return kept
+
+    # -- at the append -----------------------------------------------------------------------
+
+    def admit(
+        self,
+        batch: bytes | bytearray | memoryview,
+        attributes: int,
+        max_timestamp: int,
+        count: int,
+        now_ms: int,
+        *,
+        opened: bool,
+    ) -> bytes | bytearray | memoryview:
+        """Return a client's batch as the topic keeps it, or raise why it is not taken."""
+        # Garbage under a true CRC would stop every reader here for good.
+        if not attributes & CODEC_MASK:
+            code = validate(memoryview(batch)[HEADER_SIZE:], count, count - 1)
+            if code:
+                raise_for(code)
+        if len(batch) > self.size_max:
+            self.refuse_size(len(batch))
+        if attributes & TRANSACTIONAL:
+            raise InvalidTxnState("The partition knows of no transaction of this producer.")
+        if not opened and (
+            attributes & self.opened_codecs
+            or self.opens_all
+            or max_timestamp - now_ms > self.after_max_ms
+        ):
+            batch = finish(self._opened(bytes(batch), now_ms))
+            if len(batch) > self.size_max:
+                self.refuse_size(len(batch))
+        if self.stamps:
+            batch = bytearray(batch)
+            stamp_append_time(batch, now_ms)
+        return batch
 
     def refuse_size(self, size: int) -> None:
         """Say which bound a batch above `size_max` broke."""
@@ -86,35 +189,13 @@ class Intake:
             f"The batch is {size} bytes; the topic's segment.bytes is {self.segment_size_max}."
         )
 
-    def refuse_transaction(self, attributes: int) -> None:
-        assert attributes & TRANSACTIONAL
-        raise InvalidTxnState("The partition knows of no transaction of this producer.")
-
-    def refuse_timestamps(self, batch: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """Raise InvalidTimestamp naming the records out of bounds, if any is."""
-        oldest = max(now_ms - self.before_max_ms, NO_TIMESTAMP + 1)
-        newest = now_ms + self.after_max_ms
-        wrong = [
+    def _refuse_timestamps(
+        self, hits: list[tuple[int, int]], oldest: int, newest: int
+    ) -> None:
+        # A client's offset deltas are the records' places.
+        error = InvalidTimestamp("Records bear timestamps out of bounds.")
+        error.record_errors = [
             (place, f"Timestamp {timestamp} lies outside {oldest} to {newest}.")
-            for place, timestamp in RecordBatch(batch).timestamps_outside(oldest, newest)
+            for place, timestamp in hits
         ]
-        if wrong:
-            fault = InvalidTimestamp("Records bear timestamps out of bounds.")
-            fault.record_errors = wrong
-            raise fault
-
-    def changed(
-        self, batch: bytes | bytearray | memoryview, attributes: int, now_ms: int
-    ) -> bytes | bytearray | memoryview:
-        """The batch as this topic keeps it."""
-        if not self.stamps and self.before_max_ms != LONG_MAX:
-            self.refuse_timestamps(batch, now_ms)
-        kept: bytes | bytearray | memoryview = batch
-        if self.codec is not None and attributes & CODEC_MASK != self.codec:
-            kept = recompress(batch, self.codec, self.level)
-            if len(kept) > self.size_max:
-                self.refuse_size(len(kept))
-        if self.stamps:
-            kept = bytearray(kept)
-            stamp_append_time(kept, now_ms)
-        return kept
+        raise error

@@ -63,6 +63,12 @@ def node_directories(data: Path) -> dict[int, Path]:
     return found
 
 
+def sibling_directories(directory: Path) -> list[Path]:
+    """The directories of all nodes of the data directory that one node's directory is of."""
+    data = directory.parent.parent if directory.parent.name == NODES else directory
+    return list(node_directories(data).values())
+
+
 def node_mark(directory: Path) -> Path:
     """The file in the data directory that says that a further node's directory was made."""
     return directory.parent.parent / f"{NODE_MARK}{directory.name}"

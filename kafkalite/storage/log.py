@@ -23,23 +23,20 @@ retention by time remove segments, as in Kafka too.
 
 from __future__ import annotations
 
+import logging
 import random
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext.record_batch import (
-    CODEC_MASK,
     HEADER_SIZE,
-    TRANSACTIONAL,
     check,
     header,
     judge,
     place,
 )
-from kafkalite._ext.records import validate
 from kafkalite.clock import Clock
-from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import (
     DURABILITY,
@@ -52,8 +49,9 @@ from kafkalite.config.topic import (
 )
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.file_slice import FileSlice
+from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention, timestamps
-from kafkalite.storage.disk import DISK, Disk, DiskFailed, FreeSpace, failed
+from kafkalite.storage.disk import DISK, PASSING, Disk, DiskFailed, FreeSpace, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
@@ -61,6 +59,9 @@ from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
+from kafkalite.storage.write_back import write_back_failed
+
+log = logging.getLogger("kafkalite.storage")
 
 SNAPSHOT_EVERY = 64 << 20
 """So many bytes a recovery reads in a few hundredths of a second."""
@@ -100,6 +101,7 @@ class Log:
         self.directory = found.directory
         self.fault = found.fault
         self.quarantined = found.fault is not None
+        self.damaged_to = found.damaged_to
         self.released = False
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
@@ -121,10 +123,10 @@ class Log:
         if found.unflushed_from is not None:
             self.durable_offset, self._durable_position = found.unflushed_from
         self._flushes_under_way = 0
+        self._epochs_in_flight = False
         self._flushed_size = 0
         self._noted_size = 0
         self._directory_flushed = 0
-        self._closed_under_way = False
         self._clock = clock
         self._disk = found.disk
         self._space = space
@@ -149,6 +151,7 @@ class Log:
         log_start_offset: int = 0,
         clean: KnownEnd | None = None,
         drop_cache: bool = False,
+        same_boot: bool = False,
         space: FreeSpace | None = None,
         doomed: Doomed | None = None,
         open_segments: OpenSegments | None = None,
@@ -161,7 +164,7 @@ class Log:
         found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], clock.wall_ms())
         found.list_segments(log_start_offset)
         if not new and (clean is None or not found.believe(clean)):
-            found.recover(recovery_point, log_start_offset, drop_cache)
+            found.recover(recovery_point, log_start_offset, drop_cache, same_boot)
         found.release()
         return cls(
             found,
@@ -183,9 +186,9 @@ class Log:
     def reconfigure(self, config: Settings) -> None:
         """Take new settings; what appending needs of them is looked up here, once."""
         self.config = config
-        self._intake = Intake(config)
+        self.intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
-        self._leaves_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
+        self.is_left_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
         self._answers_durable = config[DURABILITY] == "fsync" or self._flushes_always
         # Into space set aside the kernel writes at 1.6 times the speed; small logs need none.
         self._sets_aside_from = 0 if self._answers_durable else AHEAD_FIRST
@@ -193,6 +196,7 @@ class Log:
         for segment in self.segments:
             segment.index_interval = config[INDEX_INTERVAL_BYTES]
         self._segment_age_ms_max = self._drawn_age()
+        self.producers.reconfigure(config)
 
     def _drawn_age(self) -> int:
         """How old a segment may get: drawn for each, so that many logs do not roll at once."""
@@ -217,38 +221,40 @@ class Log:
 
     # -- appending ---------------------------------------------------------------------------
 
+    def opening(self, batch: bytes | memoryview) -> Steps[bytes] | None:
+        """Return the steps that check a client's batch beforehand, if any; see Intake.opening."""
+        return self.intake.opening(batch, self._clock)
+
     def append(
-        self, batch: bytes | bytearray | memoryview, leader_epoch: int, *, from_client: bool = True
+        self,
+        batch: bytes | bytearray | memoryview,
+        leader_epoch: int,
+        *,
+        from_client: bool = True,
+        opened: bool = False,
     ) -> Appended:
-        """Place one batch at the end; raises what is wrong with it, and then wrote nothing."""
+        """Place one batch at the end; raises what is wrong with it, and then wrote nothing.
+
+        A client's batch whose records were checked already is `opened` (see `Intake.opening`).
+        """
         if self.fault is not None:
             raise KafkaStorageError(self.fault)
-        code = judge(batch) if from_client else check(batch)
+        code = 0 if opened else judge(batch) if from_client else check(batch)
         if code:
             raise_for(code)
         (_, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
          producer_id, producer_epoch, base_sequence, count) = header(batch)  # fmt: skip
-        size = len(batch)
         append_time_ms = -1
         if from_client:
-            # Garbage under a true CRC would stop every reader here for good.
-            if not attributes & CODEC_MASK:
-                code = validate(memoryview(batch)[HEADER_SIZE:], count, last_offset_delta)
-                if code:
-                    raise_for(code)
-            intake = self._intake
             now_ms = self._clock.wall_ms()
-            if size > intake.size_max:
-                intake.refuse_size(size)
-            if attributes & TRANSACTIONAL:
-                intake.refuse_transaction(attributes)
-            if max_timestamp - now_ms > intake.after_max_ms:
-                intake.refuse_timestamps(batch, now_ms)
-            if intake.changes:
-                batch = intake.changed(batch, attributes, now_ms)
-                size = len(batch)
-                if intake.stamps:
-                    append_time_ms = max_timestamp = now_ms
+            kept = self.intake.admit(
+                batch, attributes, max_timestamp, count, now_ms, opened=opened
+            )
+            if kept is not batch:  # A header that disagrees with its records was corrected.
+                batch, max_timestamp = kept, header(kept)[8]
+            if self.intake.stamps:
+                append_time_ms = max_timestamp = now_ms
+        size = len(batch)
         if producer_id >= 0 and from_client:
             retried = self.producers.judge(
                 producer_id, producer_epoch, base_sequence, last_offset_delta
@@ -316,16 +322,8 @@ class Log:
         return (
             segment.size + size > self._segment_size_max
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or self._indexes_full(segment)
+            or segment.indexes_full(self.config[SEGMENT_INDEX_BYTES])
             or segment.age_ms(max_timestamp, self._clock.wall_ms()) > self._segment_age_ms_max
-        )
-
-    def _indexes_full(self, segment: LogSegment) -> bool:
-        size_max = self.config[SEGMENT_INDEX_BYTES]
-        # The time index keeps a place for the entry that closes the segment.
-        return (
-            segment.offset_index.count >= size_max // 8
-            or segment.time_index.count >= size_max // 12 - 1
         )
 
     def roll(self) -> None:
@@ -361,10 +359,15 @@ class Log:
             return
         self._noted_size = self.written_size
         between = [offset for offset in self.producers.snapshots() if offset not in self._bases]
-        # One of the last two stands before any recovery point to come.
-        for offset in between[:-1]:
-            self._disk.unlink(self.producers.snapshot_path(offset))
-        self.producers.take_snapshot(self.end_offset)
+        try:
+            # One of the last two stands before any recovery point to come.
+            for offset in between[:-1]:
+                self._disk.unlink(self.producers.snapshot_path(offset))
+            self.producers.take_snapshot(self.end_offset)
+        except OSError as error:
+            if error.errno not in PASSING:
+                failed(error, f"{self.directory} cannot be written")
+            log.warning("%s gets no snapshot: %s", self.directory, error.strerror)
 
     def settle(self) -> None:
         """Write index entries that have gathered."""
@@ -392,17 +395,20 @@ class Log:
                 files.append(self._disk.open_to_flush(snapshot))
         if not closed_only:
             files.append(self.active.file)
-        small_files = []
-        if self.leader_epochs.unsaved:
-            path = self.directory / layout.LEADER_EPOCHS
-            small_files.append((path, self.leader_epochs.encoded()))
-            self.leader_epochs.unsaved = False
         directories = []
         if self._directory_flushed < self.segments_made:
             directories += [self.directory, self.directory.parent]
             metadata = self.directory / layout.PARTITION_METADATA
             if self._directory_flushed == 0 and metadata.exists():
                 files.append(self._disk.open_to_flush(metadata))
+        small_files = []
+        if self.leader_epochs.unsaved and not self._epochs_in_flight:
+            # One flush at a time writes this file: a second one would share the name of its
+            # replacement, and the older content might come last.  The next flush takes it.
+            path = self.directory / layout.LEADER_EPOCHS
+            small_files.append((path, self.leader_epochs.encoded()))
+            self.leader_epochs.unsaved = False
+            self._epochs_in_flight = True
         self._flushes_under_way += 1
         return Flush(self, end_offset, files, small_files, directories)
 
@@ -417,23 +423,15 @@ class Log:
         if flush is not None:
             flush.run(self._disk)
             if flush.error is not None:
-                raise DiskFailed(f"{self.directory} could not be flushed: {flush.error}")
+                raise write_back_failed(self._disk, self.directory, flush.error)
             self.flush_end(flush)
-
-    def flush_closed_begin(self) -> Flush | None:
-        """The same for closed segments of a log that is otherwise left to the kernel, so that
-        its recovery point moves on; one at a time."""
-        if self._leaves_to_kernel and not self._closed_under_way:
-            flush = self.flush_begin(closed_only=True)
-            self._closed_under_way = flush is not None
-            return flush
-        return None
 
     def flush_end(self, flush: Flush) -> None:
         """A flush came back whole."""
         assert flush.error is None, "a failed flush ends the process"
-        self._closed_under_way = False
         self._flushes_under_way -= 1
+        if flush.small_files:
+            self._epochs_in_flight = False
         self._directory_flushed = max(self._directory_flushed, flush.segments_made)
         if flush.end_offset > self.durable_offset:
             self.durable_offset = flush.end_offset
@@ -513,11 +511,11 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at this time or later."""
-        return timestamps.first_since(self.segments, timestamp, self.log_start_offset)
+        return timestamps.complete(timestamps.first_since(self, timestamp))
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record of those with the greatest timestamp."""
-        return timestamps.newest(self.segments)
+        return timestamps.complete(timestamps.newest(self))
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest leader epoch at or below; see LeaderEpochCache."""
@@ -545,7 +543,7 @@ class Log:
         if self.fault is not None:
             return
         now_ms = self._clock.wall_ms()
-        self.producers.expire(now_ms, self.config[PRODUCER_ID_EXPIRATION_MS])
+        self.producers.expire(now_ms)
         count = retention.removable(
             self.segments, self.config, now_ms, self.log_start_offset, self.readable_offset,
             self.end_offset,

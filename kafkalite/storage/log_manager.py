@@ -42,18 +42,20 @@ from kafkalite.storage.disk import (
     failed,
     put_file,
     remove_tree,
-    sync_names,
     write_file,
 )
+from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import open_node_directory
+from kafkalite.storage.names_flush import NamesFlush
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.upkeep import Upkeep
+from kafkalite.storage.write_back import sync_names, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -109,9 +111,11 @@ class LogManager:
         its last run ended; Refusal says why not."""
         self.cluster_id = cluster_id
         self.data = open_node_directory(self._disk, self.root, cluster_id, node_id)
+        self.file_system = FileSystem(self.data, self._disk)
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         self._points = RecoveryPoints(self.root, self.data, self._disk)
         self._points.believe_once()
+        self._names_flush = NamesFlush(self.data)
         self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
 
     def reconfigure(self, settings: Settings) -> None:
@@ -190,12 +194,17 @@ class LogManager:
 
     def _look_for_misplaced(self) -> None:
         """Notice what has come, and send on what belongs elsewhere."""
-        changed_ns = self.data.stat().st_mtime_ns
-        if changed_ns != self._looked_ns:
-            self._looked_ns = changed_ns
-            for path in self.data.iterdir():
-                if hand_over.has_arrived(path) and (owner := hand_over.owner_of(path)) is not None:
-                    self._misplaced[path] = owner
+        try:
+            changed_ns = self.data.stat().st_mtime_ns
+            if changed_ns != self._looked_ns:
+                self._misplaced.update(hand_over.arrived_in(self.data))
+        except OSError as error:
+            if self.data not in self._complained:
+                log.error("%s cannot be listed: %s", self.data, error.strerror)
+                self._complained.add(self.data)
+            return
+        self._complained.discard(self.data)
+        self._looked_ns = changed_ns
         self._hand_over_some()
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
@@ -266,13 +275,12 @@ class LogManager:
         flushes_always: bool = False,
         new_id: bytes | None = None,
     ) -> Log:
-        topic, partition = key
         topic_id = new_id or read_topic_id(directory)
         known = Known() if new_id else self._points.known(directory, topic_id)
         opened = Log.open(
             directory,
-            topic=topic,
-            partition=partition,
+            topic=key[0],
+            partition=key[1],
             topic_id=topic_id,
             config=settings,
             clock=self._clock,
@@ -280,6 +288,7 @@ class LogManager:
             log_start_offset=known.log_start_offset,
             clean=known.end,
             drop_cache=known.drop_cache,
+            same_boot=known.same_boot,
             # What must always be written may use what is kept free: it deletes topics, too.
             space=None if flushes_always else self._space,
             doomed=self._upkeep.doomed,
@@ -288,7 +297,7 @@ class LogManager:
             flushes_always=flushes_always,
             new=new_id is not None,
         )
-        self._points.keep(directory.name, topic_id, known)
+        self._points.keep(directory.name, topic_id, known, opened.damaged_to)
         if (directory / layout.HANDOVER).exists():
             self._points.left_behind(directory.name)
         return opened
@@ -344,7 +353,8 @@ class LogManager:
     def delete(self, *logs: Log) -> None:
         """Take logs out of service; their files go after file.delete.delay.ms.
 
-        A topic may have thousands, so one flush of the directory takes all their names.
+        Nobody waits for their names to be on the disk: a start after a power cut finds them in no
+        topic, and deletes them again.
         """
         for deleted in logs:
             if self._forget(deleted):
@@ -355,7 +365,10 @@ class LogManager:
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
                     self._upkeep.doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
-        sync_names(self._disk, self.data)
+        if self.flusher is None:
+            sync_names(self._disk, self.data)
+        else:
+            self._names_flush.request(self.flusher)
 
     def set_stray(self, log: Log) -> None:
         """Take a log that belongs to nobody out of service, and keep its files."""
@@ -506,7 +519,7 @@ class LogManager:
         if log.config[DURABILITY] != "os":
             log.flush()
         end = end._replace(durable_offset=log.durable_offset)
-        return Known(log.durable_offset, log.log_start_offset, end)
+        return Known(log.durable_offset, log.log_start_offset, end, same_boot=True)
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -519,6 +532,11 @@ class LogManager:
             self._look_for_misplaced()
             due_ms = min(due_ms, now_ms + LOOK_FOR_MISPLACED_MS)
         return max(1, due_ms - now_ms)
+
+    def take_trimmed(self) -> list[Log]:
+        """Return the logs whose start offset retention has moved since the last call."""
+        trimmed, self._upkeep.trimmed = self._upkeep.trimmed, []
+        return trimmed
 
     def checkpoint(self) -> None:
         """Write down how far each log is durable and where it starts."""
@@ -571,10 +589,10 @@ class LogManager:
                 ends[found.directory.name] = end
             if flush is not None:
                 flushes.append(flush)
-        flush_all(flushes, self._disk)
+        flush_all(flushes, self._disk, self.file_system)
         for flush in flushes:
             if flush.error is not None:
-                raise DiskFailed(f"{flush.log.directory} could not be flushed: {flush.error}")
+                raise write_back_failed(self._disk, flush.where, flush.error)
             flush.log.flush_end(flush)
         for found in logs:
             found.release()

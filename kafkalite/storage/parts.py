@@ -18,17 +18,12 @@ from pathlib import Path
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import hand_over, layout
-from kafkalite.storage.disk import (
-    DISK,
-    Disk,
-    remove_tree,
-    sync_all,
-    sync_names,
-    write_file,
-)
+from kafkalite.storage.disk import DISK, PASSING, Disk, remove_tree, write_file
+from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
+from kafkalite.storage.write_back import sync_names, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -140,6 +135,7 @@ def evacuate(
     data: Path,
     node_ids: Collection[int],
     belongs: Belongs,
+    file_system: FileSystem,
     disk: Disk = DISK,
     is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
 ) -> bool:
@@ -150,7 +146,7 @@ def evacuate(
     for node_id, directory in layout.node_directories(data).items():
         if node_id and node_id not in node_ids:
             try:
-                _evacuate(data, directory, belongs, disk, is_deleted)
+                _evacuate(data, directory, belongs, file_system, disk, is_deleted)
             except (OSError, KafkaStorageError) as fault:
                 log.error("%s cannot be cleared yet: %s", directory, fault)
                 done = False
@@ -161,9 +157,11 @@ def _evacuate(
     data: Path,
     directory: Path,
     belongs: Belongs,
+    file_system: FileSystem,
     disk: Disk,
     is_deleted: Callable[[bytes], bool],
 ) -> None:
+    moved = [data, directory]
     points = RecoveryPoints(data, directory, disk)
     for path, owner in logs_in(directory):
         to_directory = belongs(*owner)
@@ -175,8 +173,15 @@ def _evacuate(
         else:
             known = points.known(path, owner.topic_id)
             hand_over.send(disk, path, owner, known, to_directory)
+            arrived = to_directory / layout.arrived(*owner)
+            moved += [to_directory, arrived, arrived / layout.HANDOVER]
     # What is removed now is what would be asked if a power cut took the rest away.
-    sync_all(disk, data)
+    try:
+        file_system.sync_paths(path for path in moved if path.exists())
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        raise write_back_failed(disk, directory / "*", error) from error
     for path in list(directory.iterdir()):
         if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
             remove_tree(disk, path)

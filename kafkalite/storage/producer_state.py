@@ -9,7 +9,8 @@ The last five batches of a producer are remembered, which is how many it may hav
     an older producer epoch                      InvalidProducerEpoch
     a newer producer epoch                       must begin at 0
     a producer that is not known                 taken as it comes: its records were deleted, or it
-                                                 was silent for producer.id.expiration.ms
+                                                 was silent for producer.id.expiration.ms, or
+                                                 wrote least recently of too many
 
 Numbers go up to 2^31 - 1 and begin again at 0.
 
@@ -36,15 +37,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext.record_batch import CONTROL, TRANSACTIONAL, crc32c
+from kafkalite.config.broker import (
+    PRODUCER_ID_EXPIRATION_MS,
+    PRODUCER_STATE_MAX_PER_PARTITION,
+)
+from kafkalite.config.settings import Settings
 from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
+FORGOTTEN_SHARE = 10
+"""When there are too many producers a tenth is forgotten, so that choosing them costs each new one
+some microseconds, and one that is known nothing."""
+
 HANDED_ON_MAX = 200
 """Of so many producers, those that wrote last, all batches are handed on: who has something under
 way is one of them."""
 
+UNBOUNDED = 1 << 62
 SEQUENCE_MAX = (1 << 31) - 1
 SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = struct.Struct(">hI")
@@ -97,12 +108,13 @@ class Producer:
 class ProducerStateManager:
     """The producers of one log."""
 
-    __slots__ = ("_directory", "_disk", "_producers", "end_offset")
+    __slots__ = ("_count_max", "_directory", "_disk", "_expiration_ms", "_producers", "end_offset")
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
         self._producers: dict[int, Producer] = {}
+        self._count_max = self._expiration_ms = UNBOUNDED
         self.end_offset = 0
 
     def __iter__(self) -> Iterator[Producer]:
@@ -154,6 +166,8 @@ class ProducerStateManager:
         """A batch of this producer stands in the log."""
         producer = self._producers.get(producer_id)
         if producer is None:
+            if len(self._producers) >= self._count_max:
+                self._forget_some(self._count_max - 1)
             producer = self._producers[producer_id] = Producer(producer_id, epoch)
         elif producer.epoch != epoch:
             producer.epoch = epoch
@@ -180,8 +194,9 @@ class ProducerStateManager:
             )
         )
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
+    def expire(self, now_ms: int) -> None:
         """Forget producers silent for so long, by their records' own time, as Kafka does."""
+        expiration_ms = self._expiration_ms
         silent = [
             producer.producer_id
             for producer in self._producers.values()
@@ -189,6 +204,21 @@ class ProducerStateManager:
         ]
         for producer_id in silent:
             del self._producers[producer_id]
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take how many producers are remembered, and for how long, from these settings."""
+        self._expiration_ms = settings[PRODUCER_ID_EXPIRATION_MS]
+        self._count_max = settings[PRODUCER_STATE_MAX_PER_PARTITION]
+        if len(self._producers) > self._count_max:
+            self._forget_some(self._count_max)
+
+    def _forget_some(self, count_left: int) -> None:
+        """Forget those that wrote least recently, so that at most so many are left, and room."""
+        surplus = len(self._producers) - count_left
+        count = max(surplus, len(self._producers) // FORGOTTEN_SHARE)
+        without = [each for each in self._producers.values() if each.txn_first_offset < 0]
+        for producer in heapq.nsmallest(count, without, key=_last_offset):
+            del self._producers[producer.producer_id]
 
     def clear(self) -> None:
         self._producers.clear()
@@ -245,6 +275,10 @@ class ProducerStateManager:
         self._producers = producers
         self.end_offset = offset
         return True
+
+
+def _last_offset(producer: Producer) -> int:
+    return producer.batches[-1].last_offset if producer.batches else -1
 
 
 def after(sequence: int, count: int) -> int:

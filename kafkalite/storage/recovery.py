@@ -7,6 +7,8 @@ last checkpoint knew the log to be on the disk itself.
                               that had the log before; nothing is scanned
     from the recovery point   every batch is checked; at the first bad one the log is cut, and the
     on, after a crash         segments behind it are removed as Kafka does (renamed, then deleted)
+    in the same boot          no page is lost when a process is killed, and only its last write may
+                              be torn: a bad batch that whole ones follow is damage
     below the recovery point  nothing is ever cut.  Damage there is not a torn write: the log keeps
                               its files, says what is wrong, and is not served (quarantine)
 
@@ -28,6 +30,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from kafkalite._ext import segment_walk
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
@@ -77,6 +80,9 @@ class Recovery:
         self.unflushed_from: tuple[int, int] | None = None
         """(offset, position) of the first record that is not known to be on the disk itself."""
         self.fault: str | None = None
+        self.damaged_to = 0
+        """Above the recovery point: an offset behind the damage, below which nothing may be cut."""
+        self._same_boot = False
         self.removed: list[Path] = []
         self.segments_made = 0
 
@@ -85,7 +91,10 @@ class Recovery:
     def list_segments(self, log_start_offset: int) -> None:
         """Take up the segments there are, or begin the first."""
         for path in layout.leftovers(self.directory):
-            self.disk.unlink(path)
+            if path.name.endswith(layout.DELETED):
+                self.removed.append(path)  # large: removed beside the loop, like any other
+            else:
+                self.disk.unlink(path)
         names = set(os.listdir(self.directory))
         bases = sorted(
             base for name in names if (base := layout.offset_of(name, layout.LOG)) is not None
@@ -165,8 +174,15 @@ class Recovery:
 
     # -- any other end -----------------------------------------------------------------------
 
-    def recover(self, recovery_point: int, log_start_offset: int, drop_cache: bool) -> None:
+    def recover(
+        self,
+        recovery_point: int,
+        log_start_offset: int,
+        drop_cache: bool,
+        same_boot: bool,
+    ) -> None:
         """Read the log again from where it is known to be whole; see the module."""
+        self._same_boot = same_boot and not drop_cache
         try:
             self._recover(recovery_point, log_start_offset, drop_cache)
         except KafkaStorageError as fault:
@@ -282,9 +298,31 @@ class Recovery:
                 # What was torn off leaves no whole batch of a later offset in its place.
                 if self.end_offset < recovery_point or ended.code in (STORAGE_ERROR, GAP):
                     self._quarantine(segment.fault(ended.code, ended.position))
+                elif self._same_boot and self._is_followed(segment, ended, number + 1):
+                    self._quarantine_unflushed(segment.fault(ended.code, ended.position))
                 else:
                     self._cut(segment, ended, number + 1)
                 return
+
+    def _is_followed(self, segment: LogSegment, ended: Scanned, number: int) -> bool:
+        """Whether whole batches stand behind the place where a scan ended.
+
+        Left out: a value that is itself a batch of a later offset, in a batch that a killed process
+        was writing, is taken for one.
+        """
+        if any(later.size for later in self.segments[number:]):
+            return True
+        if ended.code == ZEROS:
+            return False
+        position = segment_walk.next_whole(
+            segment.descriptor, ended.position + 1, segment.size, ended.next_offset
+        )
+        return position >= 0
+
+    def _quarantine_unflushed(self, reason: str) -> None:
+        """Quarantine for damage above the recovery point; at this start and those to come."""
+        self.damaged_to = self.end_offset + 1
+        self._quarantine(f"{reason}; records follow, and the machine has run on since", "written")
 
     def _begins_at(self, offset: int, number: int) -> bool:
         return number < len(self.segments) and self.segments[number].base_offset == offset
@@ -299,6 +337,10 @@ class Recovery:
         """What stood between the last segment and this one is not there."""
         if self.end_offset < recovery_point:
             self._quarantine(f"offsets {self.end_offset} to {segment.base_offset - 1} are missing")
+        elif self._same_boot and segment.size:
+            self._quarantine_unflushed(
+                f"offsets {self.end_offset} to {segment.base_offset - 1} are missing"
+            )
         else:
             log.warning("%s is removed: what stood before it is lost", segment.path)
             self._remove_from(number)
@@ -320,10 +362,10 @@ class Recovery:
             self.removed += segment.mark_deleted()
         del self.segments[number:]
 
-    def _quarantine(self, reason: str) -> None:
+    def _quarantine(self, reason: str, already: str = "flushed") -> None:
         if self.fault is None:
             self.fault = (
-                f"{self.directory.name} is damaged where it was already flushed ({reason}); nothing"
-                " was cut, and it is not served until its files are restored"
+                f"{self.directory.name} is damaged where it was already {already} ({reason});"
+                " nothing was cut, and it is not served until its files are restored"
             )
             log.error("%s", self.fault)

@@ -1,6 +1,6 @@
 """RecoveryPoints: what a node knows of its logs before it opens them.
 
-    recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id]
+    recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id], and the boot
     clean-shutdown                     log → [end, size of its last segment, …]  (KnownEnd)
     write-failed                       a flush failed: pages may differ from the disk
     flights-0/handover                 the same of one log, by the node that had it before
@@ -8,6 +8,9 @@
 The recovery point is what was durable at the last checkpoint, so a crash costs a scan of what was
 written since.  It speaks of one topic id: of a topic made again under the same name it would
 claim records that never were.
+
+It also says in which boot of the machine it was written.  After a start in the same boot every log
+here was opened, so whatever was written to it since is there.
 
 A log that was handed over is judged by what its last owner said, not by what this node remembers
 of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
@@ -34,6 +37,9 @@ from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")
 
+BOOT_ID = "boot_id"
+"""The checkpoint's key for the boot in which it was written; no log has this name."""
+
 Point = list[Any]
 """A recovery point, a log start, and the id of the topic they were said of, as letters."""
 
@@ -49,8 +55,8 @@ class RecoveryPoints:
         self._path = directory / layout.RECOVERY_CHECKPOINT
         self._clean: dict[str, list[Any]] = {}
         self._words: set[str] = set()
-        self._points = _checked(checkpoint.read(self._path))
-        self._written = dict(self._points) if self._path.exists() else None
+        self._same_boot, self._points = _read_points(self._path)
+        self._written = dict(self._points) if self._same_boot and self._path.exists() else None
         self.found_some = bool(self._points)
         """Whether there were logs here before."""
         self.ended_cleanly = False
@@ -77,7 +83,7 @@ class RecoveryPoints:
     def known(self, directory: Path, topic_id: bytes) -> Known:
         """What is known of the log in this directory."""
         name = directory.name
-        known = Known(drop_cache=self.drop_cache)
+        known = Known(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
         if point is not None and _speaks_of(point, topic_id):
             known = known._replace(recovery_point=point[0], log_start_offset=point[1])
@@ -95,7 +101,7 @@ class RecoveryPoints:
         if self._elsewhere is None:
             directories = layout.node_directories(self._data).values()
             self._elsewhere = [
-                _checked(checkpoint.read(directory / layout.RECOVERY_CHECKPOINT))
+                _read_points(directory / layout.RECOVERY_CHECKPOINT)[1]
                 for directory in directories
                 if directory != self.directory
             ]
@@ -107,9 +113,11 @@ class RecoveryPoints:
                 )
         return known
 
-    def keep(self, name: str, topic_id: bytes, known: Known) -> None:
-        """This is known of a log that was opened, or left, until a checkpoint says more."""
-        self._points[name] = [known.recovery_point, known.log_start_offset, written_id(topic_id)]
+    def keep(self, name: str, topic_id: bytes, known: Known, damaged_to: int = 0) -> None:
+        """This is known of a log that was opened, or left, until a checkpoint says more; where it
+        is damaged, no later start may cut it either."""
+        recovery_point = max(known.recovery_point, damaged_to)
+        self._points[name] = [recovery_point, known.log_start_offset, written_id(topic_id)]
         self._clean.pop(name, None)
 
     def forget(self, name: str) -> None:
@@ -192,12 +200,19 @@ class CheckpointWrite:
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Write it; a full disk may have room for the next one."""
         try:
-            checkpoint.write(disk, self.where, self.points)
+            checkpoint.write(disk, self.where, {BOOT_ID: hand_over.boot_id(), **self.points})
         except OSError as error:
             if error.errno in PASSING:
                 self.refused = error
             else:
                 self.error = error
+
+
+def _read_points(path: Path) -> tuple[bool, dict[str, Point]]:
+    """Return whether a checkpoint was written in this boot of the machine, and its points."""
+    content = checkpoint.read(path)
+    boot_id = content.pop(BOOT_ID, "") if isinstance(content, dict) else ""
+    return boot_id == hand_over.boot_id() != "", _checked(content)
 
 
 def _checked(content: Any) -> dict[str, Point]:

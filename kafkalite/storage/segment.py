@@ -230,6 +230,14 @@ class LogSegment:
         self.write_indexes()
         self.trim()
 
+    def indexes_full(self, size_max: int) -> bool:
+        """Whether an index of at most so many bytes has no place for another entry."""
+        # The time index keeps a place for the entry that closes the segment.
+        return (
+            self.offset_index.count >= size_max // 8
+            or self.time_index.count >= size_max // 12 - 1
+        )
+
     def trim(self) -> None:
         """Give back what was set aside."""
         if self.file_size != self.size:
@@ -290,7 +298,10 @@ class LogSegment:
 
     def read(self, found: Found) -> bytes:
         """A whole batch, for the few times its records are looked at."""
-        batch = os.pread(self.descriptor, found.size, found.position)
+        try:
+            batch = os.pread(self.descriptor, found.size, found.position)
+        except OSError as error:
+            raise KafkaStorageError(self.fault(STORAGE_ERROR, found.position)) from error
         if len(batch) != found.size:
             raise KafkaStorageError(self.fault(segment_walk.TORN, found.position))
         return batch

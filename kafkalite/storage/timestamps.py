@@ -1,19 +1,28 @@
 """Finding records by their time, in the segments of a log.
 
 A time index leads near the batch; the batch is then opened, since its header knows the greatest
-of its timestamps only.
+of its timestamps only.  That is long work, so a search is a generator: it yields the steps that
+open a batch, which any thread may take, and is sent what they return.  The search itself belongs
+to the log's loop, and begins anew where segments were removed meanwhile.
 
 A header that claims a later time than its records bear hides the rest of its segment from the
 search.  To go on would have whoever wrote such batches decide how many are opened for one request.
+A batch that would become larger than `output_size_max` is answered as a whole, with its first
+offset and its greatest timestamp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kafkalite.records.batch import RecordBatch
-from kafkalite.storage.segment import LogSegment
+from kafkalite.config.topic import LONG_MAX
+from kafkalite.errors import KafkaStorageError, MessageTooLarge
+from kafkalite.records.batch import RecordBatch, TimestampType
+from kafkalite.records.opening import Steps, finish, scan_of, walk
+
+if TYPE_CHECKING:
+    from kafkalite.storage.log import Log
 
 
 class TimestampOffset(NamedTuple):
@@ -24,37 +33,81 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-def first_since(
-    segments: Sequence[LogSegment], timestamp: int, log_start_offset: int
-) -> TimestampOffset | None:
-    """The first record at this time or later."""
+Search: TypeAlias = Generator[
+    Steps[TimestampOffset | None], TimestampOffset | None, TimestampOffset | None
+]
+
+
+def complete(search: Search) -> TimestampOffset | None:
+    """Go through with a search now."""
+    try:
+        steps = next(search)
+        while True:
+            steps = search.send(finish(steps))
+    except StopIteration as end:
+        found: TimestampOffset | None = end.value
+        return found
+
+
+def first_since(log: Log, timestamp: int) -> Search:
+    """Search the first record at this time or later."""
+    segments = log.segments
     for segment in segments:
         if segment.largest_timestamp < timestamp:
             continue
-        found = segment.find_timestamp(timestamp, log_start_offset)
+        start = log.log_start_offset
+        found = segment.find_timestamp(timestamp, start)
         while found is not None:
             batch = RecordBatch(segment.read(found))
-            header = batch.header
-            for record in batch.records():
-                if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                    return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+            record = yield _first_record(batch, timestamp, LONG_MAX, start)
+            if record is not None:
+                return record
+            if log.fault is not None:
+                raise KafkaStorageError(log.fault)
+            if log.segments is not segments:
+                return (yield from first_since(log, timestamp))
             found = None
-            if header.base_offset < log_start_offset:
+            if batch.header.base_offset < start:
                 # The record its header means is deleted; of such batches there is only one.
-                found = segment.find_timestamp(timestamp, header.last_offset + 1)
+                found = segment.find_timestamp(timestamp, batch.header.last_offset + 1)
     return None
 
 
-def newest(segments: Sequence[LogSegment]) -> TimestampOffset | None:
-    """The first record of those with the greatest timestamp."""
-    for segment in segments:
+def newest(log: Log) -> Search:
+    """Search the first record of those with the greatest timestamp."""
+    for segment in log.segments:
         segment.load_timestamps()
-    holder = max(segments, key=lambda segment: segment.max_timestamp)
+    holder = max(log.segments, key=lambda segment: segment.max_timestamp)
     found = holder.find(holder.offset_of_max) if holder.max_timestamp >= 0 else None
     if found is None:
         return None
     batch = RecordBatch(holder.read(found))
-    for record in batch.records():
-        if record.timestamp == holder.max_timestamp:
-            return TimestampOffset(record.timestamp, record.offset, batch.header.leader_epoch)
+    return (yield _first_record(batch, holder.max_timestamp, holder.max_timestamp, 0))
+
+
+def _first_record(
+    batch: RecordBatch, oldest: int, newest: int, start_offset: int
+) -> Steps[TimestampOffset | None]:
+    """Return the batch's first record from an offset on with a timestamp from `oldest` on."""
+    header = batch.header
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    if stamped and not oldest <= header.max_timestamp <= newest:
+        return None
+    scan = scan_of(batch)
+    scan.collect(
+        -LONG_MAX - 1 if stamped else oldest,
+        LONG_MAX if stamped else newest,
+        inside=True,
+        offset_delta_min=start_offset - header.base_offset,
+        hits_max=1,
+    )
+    try:
+        yield from walk(batch, scan, until_hit=True)
+    except MessageTooLarge:
+        if header.base_offset < start_offset:
+            return None
+        return TimestampOffset(header.max_timestamp, header.base_offset, header.leader_epoch)
+    for offset_delta, timestamp in scan.hits:
+        when = header.max_timestamp if stamped else timestamp
+        return TimestampOffset(when, header.base_offset + offset_delta, header.leader_epoch)
     return None

@@ -2,8 +2,8 @@
 
 retention    some logs at a tick, so that thousands do not hold the loop
 checkpoint   how far each log is durable and where it begins, written beside the loop
-closed segments of logs that are left to the kernel, flushed so that their checkpoint moves on
-files of what was removed, when their delay is over
+flushes      of logs that are left to the kernel, so that their recovery point moves on
+files of what was removed, when their delay is over, beside the loop
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from collections.abc import Mapping
 
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
+    LOG_BACKGROUND_FLUSH_INTERVAL_MS,
     LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     LOG_RETENTION_CHECK_INTERVAL_MS,
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import METADATA_TOPIC, written_id
-from kafkalite.storage.disk import PASSING, Disk, failed
+from kafkalite.storage.background_flush import BackgroundFlush
+from kafkalite.storage.disk import Disk, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
@@ -30,6 +32,15 @@ log = logging.getLogger("kafkalite.storage")
 
 RETAINED_AT_ONCE = 64
 """Of so many logs a tick asks what retention no longer keeps; a segment that goes is renamed."""
+
+RETAIN_STEP_MS = 10
+"""Duration of a step of retention, at least one log."""
+
+
+CHECKPOINT_MS_MIN = 1_000
+CHECKPOINT_MS_PER_LOG = 5
+"""Where logs are flushed as they are written, a checkpoint follows after a second, or after longer
+where it takes longer: a thousandth of the time is spent on it."""
 
 
 class Upkeep:
@@ -53,7 +64,13 @@ class Upkeep:
         self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         self._settings = settings
         self._to_retain: deque[Log] = deque()
+        self.trimmed: list[Log] = []
+        """Logs whose start offset retention moved, until their node has taken note."""
         self._writing = False
+        self._looked_ms = now_ms
+        self._durable_sum = 0
+        self._background = BackgroundFlush()
+        self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
 
     def reconfigure(self, settings: Settings) -> None:
         """Take new intervals; what is due later than they say is due when they say."""
@@ -65,34 +82,61 @@ class Upkeep:
         self._checkpoint_due_ms = min(
             self._checkpoint_due_ms, now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         )
+        self._flush_due_ms = min(
+            self._flush_due_ms, now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
+        )
 
     def tick(self, now_ms: int, flusher: Flusher | None) -> int:
         """Do some of what is due; when to come again."""
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
             self._to_retain = deque(self._logs.values())
-        if now_ms >= self._checkpoint_due_ms:
+        if now_ms >= self._flush_due_ms:
+            self._flush_due_ms = now_ms + self._settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
+            if flusher is not None:
+                self._background.add(self._logs.values(), flusher, closed_only=False)
+        if now_ms >= self._checkpoint_due_ms or self._has_moved(now_ms):
             interval_ms = self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
             self._checkpoint_due_ms = now_ms + interval_ms
             self._checkpoint(flusher)
         self._retain_some()
-        due = [self._retention_due_ms, self._checkpoint_due_ms]
+        due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
+        if any(not found.is_left_to_kernel for found in self._logs.values()):
+            due.append(self._looked_ms + self._look_ms())
         if self._to_retain:
             due.append(now_ms)
-        doomed_ms = self.doomed.remove_due()
+        doomed_ms = self.doomed.remove_due(flusher)
         if doomed_ms is not None:
             due.append(doomed_ms)
         return min(due)
 
+    def _look_ms(self) -> int:
+        return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
+
+    def _has_moved(self, now_ms: int) -> bool:
+        """Whether it is time to look, and more is durable than at the last look."""
+        if now_ms - self._looked_ms < self._look_ms():
+            return False
+        self._looked_ms = now_ms
+        before = self._durable_sum
+        self._durable_sum = sum(found.durable_offset for found in self._logs.values())
+        return self._durable_sum != before
+
     def _retain_some(self) -> None:
+        end_ns = self._clock.monotonic_ns() + RETAIN_STEP_MS * 1_000_000
         for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
             found = self._to_retain.popleft()
             if found.topic == METADATA_TOPIC:
                 continue  # its snapshots decide what may go
+            before = found.log_start_offset
             try:
                 found.retain()
             except (OSError, KafkaStorageError) as fault:
                 log.error("%s: retention failed: %s", found.directory, fault)
+            if found.log_start_offset != before:
+                self.trimmed.append(found)
+            if self._clock.monotonic_ns() >= end_ns:
+                break
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -110,7 +154,7 @@ class Upkeep:
         if flusher is None:
             self.checkpoint()
             return
-        self._flush_closed(flusher)
+        self._background.add(self._logs.values(), flusher, closed_only=True)
         if self._writing:
             return  # a slow disk still has the one before
         write = self._points.begin_write(self._news())
@@ -128,27 +172,9 @@ class Upkeep:
         for found in self._logs.values():
             if found.quarantined:
                 continue  # what was known of it stays known
-            try:
+            if not found.is_left_to_kernel:  # those get theirs with their flush
                 found.leave_snapshot()
-            except OSError as error:
-                if error.errno not in PASSING:
-                    failed(error, f"{found.directory} cannot be written")
-                log.warning("%s gets no snapshot: %s", found.directory, error.strerror)
             news[found.directory.name] = [
                 found.durable_offset, found.log_start_offset, written_id(found.topic_id),
             ]  # fmt: skip
         return news
-
-    def _flush_closed(self, flusher: Flusher) -> None:
-        """Flush segments that were closed and that nobody else will ask to flush."""
-        flushes = []
-        for found in self._logs.values():
-            try:
-                flush = found.flush_closed_begin()
-            except KafkaStorageError as fault:
-                log.warning("%s", fault)
-                break
-            if flush is not None:
-                flush.done = found.flush_end
-                flushes.append(flush)
-        flusher.submit(flushes)

@@ -10,7 +10,9 @@ its writes.  Nothing that is called here may wait.  A Reactor is used by one thr
 reach it through a descriptor it watches.
 
 Who is let in is decided here as well: a bound on connections, in all and per address, and a
-reserve of descriptors for files, so that a crowd at the door never stops a log from rolling.
+reserve of descriptors for files, so that a crowd at the door never stops a log from rolling.  The
+reserve grows with the files that are expected (`reserve_files`); when connections hold part of it,
+those that have been idle longest are closed.
 
 Left out: a shorter time-out for connections that never send a request, and a smaller frame bound
 before authentication; both come with authentication.
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalite._ext.loop import Loop
 from kafkalite.errors import Fatal
 from kafkalite.transport.connection import Address, Connection, Disconnect, Serve
+from kafkalite.transport.slow_ticks import SlowTicks
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
@@ -43,6 +46,9 @@ ACCEPT_PAUSE_MS = 100
 """How long the door stays shut when there is no descriptor for who stands before it."""
 BEGUN_MS_MAX = 30_000
 """How long a frame may keep coming while others wait for its room; clients give up as early."""
+MAKE_ROOM_MS = 10
+CLOSED_AT_ONCE = 64
+"""Idle connections closed in one step to make room for files."""
 LOOK_MS_MIN, LOOK_MS_MAX = 25, 5_000
 """How often the connections are looked over for idle ones."""
 COMPLAINT_MS = 10_000
@@ -63,7 +69,7 @@ class Limits(NamedTuple):
     connections_max: int = 2**31 - 1
     connections_per_address_max: int = 2**31 - 1
     descriptors_reserved: int = 64
-    """Descriptors that are kept for files."""
+    """Descriptors that are kept for files, beside those of `Reactor.reserve_files`."""
     send_buffer_size: int = -1
     receive_buffer_size: int = -1
 
@@ -99,6 +105,8 @@ class Reactor:
             self.limits.queued_size_max,
             self.limits.held_size_max,
         )
+        self.slow_ticks = SlowTicks(clock)
+        self._loop.slow = self.slow_ticks.add
         self._running = False
         self._settle: list[Callable[[], object]] = []
         self._timers: list[tuple[int, int, Timer]] = []
@@ -107,6 +115,8 @@ class Reactor:
         self._doors: list[Door] = []
         self._connection_ids = itertools.count(1)
         self._addresses: Counter[str] = Counter()
+        self.files_reserved = 0
+        self._making_room = False
         self._complaints = Complaints(clock)
         self.call_later(self._look_ms, self._look_over)
 
@@ -172,6 +182,7 @@ class Reactor:
         self._timers_due()
         for callback in self._settle:
             callback()
+            self._loop.end_step(callback)
         self._loop.give_out()
 
     def close(self) -> None:
@@ -187,6 +198,44 @@ class Reactor:
         self.limits = limits
         for door in self._doors:
             door.somebody_left()  # there may be room now
+
+    def reserve_files(self, count: int) -> None:
+        """Keep descriptors for so many files, but at most half of all; idle connections whose
+        descriptors are among them are closed soon."""
+        self.files_reserved = count
+        if not self._making_room and self._addresses.total() > self.connections_room:
+            self._making_room = True
+            self.call_later(MAKE_ROOM_MS, self._make_room)
+
+    @property
+    def connections_room(self) -> int:
+        """Number of connections that leave enough descriptors for files."""
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = descriptors - self.limits.descriptors_reserved
+        return room - min(self.files_reserved, room // 2)
+
+    def short_of_descriptors(self, accepted: int) -> bool:
+        """Return whether this descriptor of one more connection is needed for files."""
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if accepted >= descriptors - self.limits.descriptors_reserved:
+            return True
+        return self._addresses.total() >= self.connections_room
+
+    def _make_room(self) -> None:
+        """Close the connections that have been idle longest, while there are too many."""
+        self._making_room = False
+        count = self._addresses.total() - self.connections_room
+        if count <= 0:
+            return
+        now_ms = self.clock.monotonic_ms()
+        idle = [each for each in self.connections if not (each.awaited or each.begun)]
+        idle.sort(key=lambda each: -each.still_ms(now_ms))
+        for connection in idle[: min(count, CLOSED_AT_ONCE)]:
+            why = "closed while idle: its descriptor is needed for files (see ulimit -n)"
+            self._complaints.about(connection.peer[0], why, kind="files")
+            connection.close()
+        if idle[CLOSED_AT_ONCE:]:
+            self.reserve_files(self.files_reserved)
 
     # What it counts.
 
@@ -213,6 +262,15 @@ class Reactor:
             "faults": self.faults,
         }
 
+    @property
+    def tick_times(self) -> list[int]:
+        """The time of all ticks in ns, then the number of ticks in each bucket of a Histogram."""
+        return self._loop.tick_times
+
+    def end_step(self, api_key: int) -> None:
+        """Count the time since the last step of this tick as a request's, for slow ticks."""
+        self._loop.end_step(api_key)
+
     def look_out(self) -> None:
         """Be awake for a moment after this tick, as after answers that somebody waited for."""
         self._loop.owed = True
@@ -237,6 +295,7 @@ class Reactor:
                 self._timers_cancelled -= 1
             else:
                 callback()
+                self._loop.end_step(callback)
 
     def timer_cancelled(self) -> None:
         """Forget cancelled timers when they are most of the heap."""
@@ -308,6 +367,7 @@ class Reactor:
             if slow or 0 < idle_ms_max <= connection.still_ms(now_ms):
                 connection.close()
         self._loop.trim()
+        self.reserve_files(self.files_reserved)
         self.call_later(self._look_ms, self._look_over)
 
     # What goes wrong.
@@ -353,8 +413,6 @@ class Door:
         self.rest: Timer | None = None
         self.reserve = -1
         self.take_reserve()
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.descriptor_max = descriptors - reactor.limits.descriptors_reserved
         listener.setblocking(False)
         self.open()
 
@@ -397,7 +455,7 @@ class Door:
                     self.shut_for_now()
                     return
                 continue  # it gave up while it waited (ECONNABORTED and its like)
-            if accepted.fileno() >= self.descriptor_max:
+            if self.reactor.short_of_descriptors(accepted.fileno()):
                 why = "there are too few descriptors (see ulimit -n)"
                 self.reactor.turn_away(accepted, address_of(address), why)
                 self.shut_for_now()

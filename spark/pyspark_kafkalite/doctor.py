@@ -24,8 +24,6 @@ from pyspark_kafkalite import java
 from pyspark_kafkalite.versions import numbers, packages
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
-PANDAS_NEW = (3,)
-"""From here on PySpark says that it does not fully support it yet."""
 ANSWER_S_MAX = 30.0
 
 
@@ -70,9 +68,9 @@ def python_packages() -> Iterator[Finding]:
         if not package.fits:
             level = WRONG if need.always else WARNING
             yield Finding(level, need.package, installed or "not installed", package.complaint)
-        elif need.package == "pandas" and numbers(installed or "") >= PANDAS_NEW:
-            advice = "PySpark does not fully support it yet; if something fails: 'pandas<3'"
-            yield Finding(WARNING, "pandas", f"{installed}", advice)
+        elif need.below and numbers(installed or "") >= numbers(need.below):
+            advice = f"PySpark does not fully support it: pip install '{need.requirement}'"
+            yield Finding(WARNING, need.package, f"{installed}", advice)
         else:
             yield Finding(OK, need.package, f"{installed}")
 

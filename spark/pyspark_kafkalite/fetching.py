@@ -84,6 +84,9 @@ STALL_S = 1.0
 LAG_S = 2.0
 """How long a node may not have heard yet of a topic, or of how far others have written."""
 PROBE_S_MAX = 10.0
+GAP_WAIT_MS = 2_000
+"""Time that a leader without records for an offset is given before the gap is accepted: a leader
+that reads a segment from remote storage first answers that there is nothing."""
 IDLE_S_MAX = 60.0
 """How long connections are kept that nobody uses; brokers close them after some minutes."""
 IDLE_MAX = 4
@@ -332,6 +335,7 @@ class State(NamedTuple):
     high_watermark: int
     readable_end: int
     """The high watermark, or for who reads what is committed the last stable offset."""
+    log_start_offset: int
 
 
 class Gone(Exception):
@@ -490,23 +494,28 @@ class Pass:
         self._check_patience()
         try:
             state = self._state()
+            is_gap = self._is_gap(state) and self._is_gap(again := self._state(GAP_WAIT_MS))
         except KafkaError as fault:
             self._why = str(fault)
             return
         if state is None:
             return
-        if state.holds_more:
+        if is_gap and again is not None and again.log_start_offset == state.log_start_offset:
+            self.position.offset = self.end
+        elif state.holds_more or state.readable_end >= self.end:
             self._why = "the leader has more, and does not send it"
-        elif state.readable_end >= self.end:
-            self.position.offset = self.end  # there is only a gap
         elif state.high_watermark < self.end:
             self._why = f"the log ends at offset {state.high_watermark}"
             self._be_short(state.high_watermark)
         else:
             self._why = f"a transaction is open from offset {state.readable_end} on"
 
-    def _state(self) -> State | None:
-        """Ask the leader, without waiting there; None when it cannot say."""
+    def _is_gap(self, state: State | None) -> bool:
+        """Return whether the range is readable, but the leader has no records for its rest."""
+        return state is not None and not state.holds_more and state.readable_end >= self.end
+
+    def _state(self, max_wait_ms: int = 0) -> State | None:
+        """Ask the leader, which may wait so long for records; None when it cannot say."""
         position, cluster = self.position, self.reader.cluster
         if position.leader == NOBODY:
             self._why = "the partition has no leader"
@@ -519,8 +528,8 @@ class Pass:
             "partition_max_bytes": 1,
         }
         body = {
-            "max_wait_ms": 0,
-            "min_bytes": 0,
+            "max_wait_ms": max_wait_ms,
+            "min_bytes": 1 if max_wait_ms else 0,
             "max_bytes": 1,
             "isolation_level": level,
             "session_id": 0,
@@ -529,7 +538,7 @@ class Pass:
             "forgotten_topics_data": [],
             "rack_id": "",
         }
-        timeout_s = min(self._patience.left_s, PROBE_S_MAX)
+        timeout_s = min(self._patience.left_s, max_wait_ms / 1000 + PROBE_S_MAX)
         answer = cluster.request(
             position.leader, FETCH, body, timeout_s=timeout_s, at_most=BY_NAME_MAX
         )
@@ -542,7 +551,8 @@ class Pass:
             return None
         stable = said[0].last_stable_offset if level else -1
         high = said[0].high_watermark
-        return State(bool(said[0].records), high, stable if stable >= 0 else high)
+        readable_end = stable if stable >= 0 else high
+        return State(bool(said[0].records), high, readable_end, said[0].log_start_offset)
 
     def _check_patience(self) -> None:
         if self._patience.passed:

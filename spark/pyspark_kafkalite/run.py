@@ -7,7 +7,8 @@ session that it starts, ours or Spark's own SparkSession.builder, has our config
 and finds Java and the connector.  What is on the command line wins over our configuration, and
 what the file sets itself wins over both: Spark's order.
 
-The job's exit code is the command's.  Ctrl-C ends the job with 130 and without a traceback; its
+The job's exit code is the command's.  Where Spark raises, the last line is the sentence alone that
+stands somewhere in its trace.  Ctrl-C ends the job with 130 and without a traceback; its
 streams go on from their checkpoints next time.
 
 Left out: cluster mode, in which the driver itself runs in the cluster; spark-submit does it for
@@ -30,6 +31,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from kafkalite.errors import Refusal
+from pyspark_kafkalite.sentence import is_sparks, sentence_of
 from pyspark_kafkalite.session import LOCAL, complete, defaults, submitted
 from pyspark_kafkalite.versions import check
 
@@ -90,6 +92,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"kafkalite: {said}: kafkalite spark doctor looks for the cause", file=sys.stderr)
         else:
             traceback.print_exception(fault.with_traceback(of_job(fault.__traceback__, file)))
+            if is_sparks(fault):
+                sys.stderr.flush()
+                print(f"kafkalite: {sentence_of(fault)}", file=sys.stderr)
         return 1
     finally:
         sys.stdout.flush()

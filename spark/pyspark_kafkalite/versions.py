@@ -21,12 +21,20 @@ class Need(NamedTuple):
     """What it is for, and so what fails without it."""
     always: bool
     """Whether nothing goes without it."""
+    below: str = ""
+    """First version that is not supported, if there is one."""
+
+    @property
+    def requirement(self) -> str:
+        """Return the package and its versions, as pip takes them."""
+        limit = f",<{self.below}" if self.below else ""
+        return f"{self.package}>={self.least}{limit}"
 
 
 NEEDS = (
     Need("pyspark", "4.2", "Spark itself; 4.2 is the first whose sources bound a trigger", True),
     Need("pyarrow", "18", "rows between Spark and Python, as columns", True),
-    Need("pandas", "2.2", "functions on pandas, toPandas", False),
+    Need("pandas", "2.2", "functions on pandas, toPandas", False, below="3"),
     Need("numpy", "1.26", "pandas and pyarrow", False),
     Need("protobuf", "6.33.5", "transformWithState, whose workers otherwise crash", False),
     Need("fastavro", "1.9", "values in Avro", False),
@@ -48,14 +56,14 @@ class Package(NamedTuple):
     @property
     def complaint(self) -> str:
         """What is wrong with it, in a sentence that says what to do; empty when nothing is."""
-        package, least, purpose, _ = self.need
+        package, least, purpose = self.need.package, self.need.least, self.need.purpose
         if self.fits:
             return ""
         if self.installed is None:
             return f"{package} is not installed, for {purpose}: {HOW}"
         return (
             f"{package} {self.installed} is installed and {least} or newer is needed, for"
-            f" {purpose}: pip install '{package}>={least}'"
+            f" {purpose}: pip install '{self.need.requirement}'"
         )
 
 

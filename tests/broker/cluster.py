@@ -205,7 +205,9 @@ class Cluster:
         self.directory = directory
         self.random = random.Random(seed)
         self.clock = ManualClock()
-        self.settings = Settings.broker({"durability": "os", **settings})
+        self.settings = Settings.broker(
+            {"durability": "os", "workers": str(workers), **settings}
+        )
         self.bus = MemoryBus()
         self.running: dict[int, Running] = {}
         self.held_down: set[int] = set()
@@ -215,6 +217,8 @@ class Cluster:
         self.roster: set[int] = set()
         self.listeners: dict[int, socket.socket] = {}
         self.orders: socket.socket | None = None
+        self.busy: set[int] = set()
+        """Process ids of nodes that run, though they may send no heartbeats."""
         self.fenced: list[Peer] = []
         self.deaths: list[tuple[int, BaseException]] = []
         """Processes that ended themselves."""
@@ -260,7 +264,7 @@ class Cluster:
             self.listeners[node_id] = socket.create_server(("127.0.0.1", 0))
         listener = self.listeners[node_id].dup()
         made.logs.open_directory(self.locked.cluster_id, node_id)
-        flusher = mock.patch.object(assembly, "Flusher", lambda *_: made.flusher)
+        flusher = mock.patch.object(assembly, "Flusher", lambda *_, **__: made.flusher)
         with flusher, mock.patch.object(metadata_log, "DISK", QuietDisk()):
             if node_id == 0:
                 self._supervise(made, listener, workers, first)
@@ -294,6 +298,7 @@ class Cluster:
             self.directory,
             {*controller.image.nodes, *addresses},
             made.node.place_of,
+            made.logs.file_system,
             QuietDisk(),
             is_deleted=made.node.is_deleted,
         )
@@ -301,7 +306,8 @@ class Cluster:
         end = mock.patch.object(
             supervising, "BusServer", lambda reactor, path, received: BusEnd(self.bus, received)
         )
-        with end:
+        running = mock.patch.object(supervising, "is_running", lambda pid: pid in self.busy)
+        with end, running:
             made.supervisor = supervising.Supervisor(birth, made.node, controller, made.reactor)
 
     def _work(self, made: Running, listener: socket.socket) -> None:
@@ -353,7 +359,7 @@ class Cluster:
                 break
             if message.kind is bus.ROSTER:
                 self.roster = set(message.fields["node_ids"])
-            else:
+            elif message.kind is bus.FENCE:
                 peer = Peer(**message.fields)
                 self.fenced.append(peer)
                 if peer.node_id in self.running and self.running[peer.node_id].peer == peer:

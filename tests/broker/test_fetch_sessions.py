@@ -20,9 +20,49 @@ def asked(*indexes):
     return [("t", [wanted(index) for index in indexes])]
 
 
+class Connection:
+    """The connection that began a session, as far as the session uses it."""
+
+    def __init__(self):
+        self.callbacks = []
+
+    def on_close(self, callback):
+        self.callbacks.append(callback)
+
+    def gone(self):
+        for callback in self.callbacks:
+            callback()
+
+
+class Sessions(FetchSessions):
+    """Sessions of one connection, unless the test names another."""
+
+    connection = Connection()
+
+    def enter(self, session_id, epoch, topics, forgotten, owner=None):
+        return super().enter(session_id, epoch, topics, forgotten, owner or self.connection)
+
+
 @pytest.fixture
 def sessions():
-    return FetchSessions(slots=2)
+    return Sessions(slots=2)
+
+
+def remembered(session):
+    """The partitions of a session, as a request names them, in the session's order."""
+    topics = {}
+    for (topic, _), partition in session.wanted.items():
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def news(session, topics, everything):
+    """Of a response, what its client must be told."""
+    told = [
+        (topic, [entry for entry in entries if session.tells(topic, entry, everything)])
+        for topic, entries in topics
+    ]
+    return [(topic, entries) for topic, entries in told if entries]
 
 
 def test_a_request_without_a_session_makes_none(sessions):
@@ -33,7 +73,7 @@ def test_a_request_without_a_session_makes_none(sessions):
 def test_epoch_zero_makes_a_session_that_remembers_the_list(sessions):
     session = sessions.enter(0, 0, asked(0, 1), [])
     assert session.session_id != 0
-    assert session.topics() == asked(0, 1)
+    assert remembered(session) == asked(0, 1)
 
 
 def test_an_incremental_request_changes_adds_and_forgets(sessions):
@@ -42,7 +82,7 @@ def test_an_incremental_request_changes_adds_and_forgets(sessions):
         session.session_id, 1, [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])], [("t", [0])]
     )
     assert again is session
-    assert again.topics() == [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])]
+    assert remembered(again) == [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])]
 
 
 def test_an_unknown_session_is_refused(sessions):
@@ -98,8 +138,8 @@ def test_a_client_that_names_endless_partitions_loses_its_session(sessions, monk
 def test_an_answer_leaves_out_what_the_client_was_told(sessions):
     session = sessions.enter(0, 0, asked(0, 1), [])
     full = [("t", [entry(0, 5), entry(1, 5)])]
-    assert session.news(full, everything=True) == full
-    assert session.news(full, everything=False) == []
+    assert news(session, full, everything=True) == full
+    assert news(session, full, everything=False) == []
 
 
 @pytest.mark.parametrize(
@@ -114,18 +154,73 @@ def test_an_answer_leaves_out_what_the_client_was_told(sessions):
 )
 def test_an_answer_tells_what_changed(sessions, changed):
     session = sessions.enter(0, 0, asked(0, 1), [])
-    session.news([("t", [entry(0, 5), entry(1, 5)])], everything=True)
-    assert session.news([("t", [entry(0, 5), changed])], everything=False) == [("t", [changed])]
+    news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=True)
+    assert news(session, [("t", [entry(0, 5), changed])], everything=False) == [("t", [changed])]
 
 
 def test_an_error_is_told_every_time(sessions):
     session = sessions.enter(0, 0, asked(0), [])
     faulty = [("t", [entry(0, -1, error_code=6)])]
-    session.news(faulty, everything=True)
-    assert session.news(faulty, everything=False) == faulty
+    news(session, faulty, everything=True)
+    assert news(session, faulty, everything=False) == faulty
 
 
 def test_a_partition_that_gave_records_goes_to_the_end_of_the_line(sessions):
     session = sessions.enter(0, 0, asked(0, 1, 2), [])
-    session.news([("t", [entry(0, 1, records=b"x")])], everything=False)
-    assert session.topics() == [("t", [wanted(1), wanted(2), wanted(0)])]
+    news(session, [("t", [entry(0, 1, records=b"x")])], everything=False)
+    assert remembered(session) == [("t", [wanted(1), wanted(2), wanted(0)])]
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX_IN_ALL", 5)
+    return Sessions(slots=100)
+
+
+def test_sessions_that_remember_too_much_in_all_lose_the_oldest(crowded):
+    first = crowded.enter(0, 0, asked(0, 1, 2), [])
+    second = crowded.enter(0, 0, asked(0, 1), [])
+    assert crowded.partition_count == 5
+    third = crowded.enter(0, 0, asked(0), [])
+    assert (len(crowded), crowded.partition_count) == (2, 3)
+    with pytest.raises(FetchSessionIdNotFound):
+        crowded.enter(first.session_id, 1, [], [])
+    crowded.enter(second.session_id, 1, [], [])
+    crowded.enter(third.session_id, 1, asked(1, 2, 3, 4), [])
+    assert (len(crowded), crowded.partition_count) == (1, 5)
+
+
+def test_partition_count_follows_every_change_of_a_session(crowded):
+    session = crowded.enter(0, 0, asked(0, 1, 2), [])
+    crowded.enter(session.session_id, 1, asked(3), [("t", [0, 1, 7])])
+    assert crowded.partition_count == 2
+    crowded.enter(session.session_id, 2, [], [("t", [2, 3])])
+    assert (len(crowded), crowded.partition_count) == (0, 0)
+    crowded.enter(0, 0, asked(0), [])
+    crowded.resize(0)
+    assert (len(crowded), crowded.partition_count) == (0, 0)
+
+
+def test_session_ends_with_the_connection_that_began_it(sessions):
+    ours, other = Connection(), Connection()
+    first = sessions.enter(0, 0, asked(0), [], ours)
+    second = sessions.enter(first.session_id, 0, asked(0, 1), [], ours)
+    kept = sessions.enter(0, 0, asked(0), [], other)
+    assert len(ours.callbacks) == 1
+    ours.gone()
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.enter(second.session_id, 1, [], [], other)
+    assert sessions.enter(kept.session_id, 1, [], [], other) is kept
+    assert sessions.partition_count == 1
+    other.gone()
+    assert (len(sessions), sessions.partition_count, sessions._of) == (0, 0, {})
+
+
+def test_session_remembers_nothing_of_partitions_it_has_forgotten(sessions):
+    session = sessions.enter(0, 0, asked(0, 1), [])
+    sessions.enter(session.session_id, 1, [], [("t", [0])])
+    news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=False)
+    assert list(session.told) == [("t", 1)]

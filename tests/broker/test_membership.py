@@ -6,6 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.membership import LOOK_MS, Process
+from kafkalite.config.broker import BROKER_TICK_TIMEOUT_MS
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus
@@ -216,6 +217,18 @@ def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(clus
 def test_one_that_hangs_as_it_ends_is_fenced_by_a_supervisor_that_never_heard_it(cluster):
     cluster.supervisor.membership.processes_are({1: Process(99, 1, "h", 1, "ending")})
     cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
+
+
+def test_worker_without_heartbeats_whose_process_runs_is_fenced_after_the_tick_timeout(
+    cluster, caplog
+):
+    cluster.busy.add(7)
+    began_ms = cluster.clock.monotonic_ms()
+    cluster.supervisor.membership.processes_are({1: Process(99, 7, "h", 1, "ready")})
+    cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
+    silent_ms = cluster.clock.monotonic_ms() - began_ms
+    assert silent_ms >= cluster.settings[BROKER_TICK_TIMEOUT_MS]
+    assert caplog.text.count("Node 1 misses its heartbeats, but its process runs") == 1
 
 
 def test_no_client_is_sent_to_the_port_of_a_worker_that_does_not_listen(cluster):

@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.mover import MOVING_MAX
-from kafkalite.broker.node import LATE_MS
+from kafkalite.broker.reconciler import LATE_MS
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from tests.broker.conftest import produced
@@ -112,7 +112,8 @@ def test_a_topic_deleted_in_the_middle_of_a_move_leaves_nothing(written, steps):
     written.steps(steps)
     written.delete("a", at=3)
     written.settle()
-    written.until(lambda: not any(there.node._awaited for there in written.workers), pace_ms=10)
+    awaited = [there.node.reconciler for there in written.workers]
+    written.until(lambda: not any(each.awaited for each in awaited), pace_ms=10)
     left = written.directories("a-0*")
     assert len(left) == 1
     assert left[0].endswith("-delete")
@@ -124,7 +125,7 @@ def held_back(cluster, topic_id):
     cluster.running[1].flusher.held = True
     cluster.begin_produce(1, "a", b"late")
     cluster.move("a", 2)
-    cluster.until(lambda: (topic_id, 0) in cluster.node(2)._awaited)
+    cluster.until(lambda: (topic_id, 0) in cluster.node(2).reconciler.awaited)
     cluster.bus.cut.add(cluster.running[1].identity)
     cluster.disconnect(1)
     # One worker, which hangs, takes as long as an answer waits.
@@ -140,7 +141,7 @@ def test_a_log_that_comes_after_its_topic_was_deleted_does_not_displace_the_new_
     held_back(cluster, cluster.create("a"))
     cluster.bus.cut.clear()
     cluster.settle()
-    cluster.until(lambda: not cluster.node(2)._awaited, pace_ms=10)
+    cluster.until(lambda: not cluster.node(2).reconciler.awaited, pace_ms=10)
     assert cluster.values("a") == [b"new"]
     assert cluster.directories("nodes/2/*stray") == []
 
@@ -192,7 +193,7 @@ def test_nothing_moves_away_before_it_was_made(begun):
 def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
     written.running[1].paused = True
     written.move("a", 2)
-    written.until(lambda: written.node(2)._awaited)
+    written.until(lambda: written.node(2).reconciler.awaited)
     written.fenced.clear()
     for _ in range(300):
         written.tick(2)
@@ -287,7 +288,7 @@ def test_a_move_that_is_not_granted_is_not_waited_for(begun):
 def test_who_waits_for_a_partition_says_that_nobody_leads_it(written):
     written.running[1].paused = True
     written.move("a", 2)
-    written.until(lambda: written.node(2)._awaited)
+    written.until(lambda: written.node(2).reconciler.awaited)
     asked = {"topics": [{"name": "a"}], "allow_auto_topic_creation": False}
     (partition,) = written.ask(2, METADATA, 9, **asked).topics[0].partitions
     assert partition.error_code == errors.LeaderNotAvailable.code

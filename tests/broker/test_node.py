@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.node import MAKE_AGAIN_MS
 from kafkalite.broker.partition import Partition
+from kafkalite.broker.reconciler import MAKE_AGAIN_MS
 from kafkalite.broker.replica_manager import flush_rule
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition
@@ -192,6 +192,14 @@ def test_in_interval_mode_what_comes_during_a_flush_is_flushed_after_it(tmp_path
     assert led(node).log.durable_offset == 0, "the first flush is under way"
     node.until(lambda: led(node).log.durable_offset == 2)
     node.close()
+
+
+def test_node_reserves_descriptors_for_the_files_of_led_partitions(node):
+    node.create("many", 20)
+    node.reactor.tick(0)
+    assert node.reactor.files_reserved == 3 * node.node.replicas.led_count >= 60
+    delete(node, "many")
+    node.until(lambda: node.reactor.files_reserved == 3 * node.node.replicas.led_count < 60)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.broker.node import MAKE_AGAIN_MS
+from kafkalite.broker.reconciler import MAKE_AGAIN_MS
 from kafkalite.errors import KafkaStorageError, LeaderNotAvailable
 from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
 from tests.handlers.conftest import InProcess
@@ -77,7 +77,7 @@ def test_trying_again_is_one_timer_however_many_logs_are_missing(blocked):
 
 def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(blocked):
     topic_id = blocked.create("a")
-    blocked.node._delete_topic(topic_id)
+    blocked.node.reconciler._delete_topic(topic_id)
     del blocked.node.image.topics_by_id[topic_id]
     blocked.clock.advance(MAKE_AGAIN_MS)
     blocked.reactor.tick(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +114,17 @@ def test_what_is_decided_is_there_after_a_restart(kept):
     kept.set(b=None)
     kept.restart()
     assert kept.machine.values == {b"a": b"3", b"c": b"4"}
+
+
+def test_journal_that_cannot_be_read_is_a_storage_error(kept, monkeypatch):
+    kept.set(a=b"1")
+
+    def pread(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(KafkaStorageError, match="cannot be read at offset 0"):
+        kept.journal.load(Dictionary())
 
 
 def test_in_fsync_mode_an_answer_waits_for_the_disk(tmp_path):

@@ -1,10 +1,26 @@
-"""Waiting answers, with partitions and timers of the test's own: no loop, no disk."""
+"""Delayed requests, with partitions and timers of the test's own: no loop, no disk."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from kafkalite.broker.purgatory import DelayedFetch, DelayedProduce, OpenEntry, Purgatory
-from kafkalite.broker.replica_manager import Fetched
-from kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange, RequestTimedOut
+from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
+from kafkalite.broker.later import Later
+from kafkalite.broker.purgatory import (
+    AT_ONCE_UNITS,
+    SLICE,
+    SLICE_UNITS,
+    UNITS_PER_TICK,
+    DelayedProduce,
+    OpenEntry,
+    Purgatory,
+)
+from kafkalite.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
 
 
 class Timers:
@@ -35,35 +51,47 @@ class Timer:
 
 
 class Partition:
-    """What purgatory sees of one."""
+    """A partition as delayed requests use it, with as many bytes as the test says."""
+
+    touches = 0
+    """Looks and reads of all partitions."""
+
+    log = SimpleNamespace(log_start_offset=0)
+    last_stable_offset = 0
 
     def __init__(self, index=0, high_watermark=0):
         self.index = index
+        self.reads_of_high_watermark = 0
         self.high_watermark = high_watermark
         self.fault = None
         self.waiting = {}
+        self.bytes = self.looks = self.reads = 0
 
+    @property
+    def high_watermark(self):
+        self.reads_of_high_watermark += 1
+        return self._high_watermark
 
-class Item:
-    """One partition of a fetch, with as many bytes as the test says."""
+    @high_watermark.setter
+    def high_watermark(self, offset):
+        self._high_watermark = offset
 
-    def __init__(self, partition):
-        self.partition = partition
-        self.bytes = 0
-        self.fault = None
-
-    def readable(self, isolation_level):
-        return self.available(isolation_level) > 0
-
-    def available(self, isolation_level):
+    def check_epoch(self, leader_epoch):
         if self.fault:
             raise self.fault
-        return self.bytes
 
+    def read(self, offset, size_max, isolation_level, *, whole_first):
+        self.reads += 1
+        Partition.touches += 1
+        return SimpleNamespace(size=min(self.bytes, size_max)) if self.bytes else None
 
-class Replicas:
-    def fetch(self, items, size_max, isolation_level):
-        return Fetched([item.bytes for item in items], sum(item.bytes for item in items), False, [])
+    def readable(self, offset, isolation_level):
+        return self.available(offset, 1, isolation_level) > 0
+
+    def available(self, offset, size_max, isolation_level):
+        self.looks += 1
+        Partition.touches += 1
+        return min(self.bytes, size_max)
 
 
 def heard(later):
@@ -134,58 +162,272 @@ def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgato
     assert codes(response) == [NotLeaderOrFollower.code]
 
 
-def fetched(*items, min_bytes=10):
-    return DelayedFetch(Replicas(), items, min_bytes, 1 << 20, 0, lambda found: found.size)
+def test_produce_closes_the_entries_of_the_partition_that_moved_only(purgatory):
+    partitions = [Partition(number) for number in range(500)]
+    news = heard(purgatory.park(produced(*partitions), 1000))
+    for partition in partitions:
+        partition.high_watermark = 5
+        purgatory.wake(partition)
+    assert len(news) == 1
+    assert sum(partition.reads_of_high_watermark for partition in partitions) == 500
 
 
-def test_a_fetch_waits_for_min_bytes_over_all_partitions(purgatory):
-    a, b = Item(Partition(0)), Item(Partition(1))
-    news = heard(purgatory.park(fetched(a, b), 1000))
-    a.bytes = 6
-    purgatory.wake(a.partition)
+def fetch_of(*partitions, min_bytes=10, max_bytes=1 << 20, waits=True):
+    return DelayedFetch(partitions, Sizes(), FetchLimits(min_bytes, max_bytes, 0, waits))
+
+
+class Sizes:
+    """A response that is the bytes of each partition."""
+
+    def __init__(self):
+        self.sizes = {}
+
+    def find(self, wanted):
+        return [
+            FetchItem("t", partition.index, partition, None, -1, 0, -1, 1 << 20)
+            for partition in wanted
+        ]
+
+    def add(self, items, entries):
+        for item, entry in zip(items, entries, strict=True):
+            self.sizes[item.index] = 0 if entry[RECORDS] is None else entry[RECORDS].size
+
+    def response(self):
+        return self.sizes
+
+
+def begun(purgatory, *partitions, **limits):
+    """A fetch that waits, and what comes of it."""
+    later = purgatory.begin(fetch_of(*partitions, **limits), 1000)
+    assert isinstance(later, Later)
+    return heard(later)
+
+
+def moved(purgatory, partition, size):
+    partition.bytes = size
+    purgatory.wake(partition)
+
+
+def test_fetch_that_finds_enough_is_answered_at_once(purgatory):
+    a, b = Partition(0), Partition(1)
+    a.bytes, b.bytes = 6, 4
+    assert purgatory.begin(fetch_of(a, b), 1000) == {0: 6, 1: 4}
+    assert (purgatory.size, a.waiting) == (0, {})
+
+
+def test_fetch_waits_for_min_bytes_over_all_partitions(purgatory):
+    a, b = Partition(0), Partition(1)
+    news = begun(purgatory, a, b)
+    moved(purgatory, a, 6)
+    purgatory.run()
     assert news == []
-    b.bytes = 4
-    purgatory.wake(b.partition)
-    assert news == [(10, None)]
+    moved(purgatory, b, 4)
+    purgatory.run()
+    assert news == [({0: 6, 1: 4}, None)]
 
 
-def test_a_fetch_out_of_time_gives_what_there_is(purgatory, timers):
-    item = Item(Partition())
-    item.bytes = 3
-    news = heard(purgatory.park(fetched(item), 1000))
+def test_waiting_fetch_holds_no_records(purgatory):
+    a, b = Partition(0), Partition(1)
+    a.bytes = 6
+    fetch = fetch_of(a, b)
+    news = heard(purgatory.begin(fetch, 1000))
+    assert [entry[RECORDS] for entry in fetch._entries] == [None, None]
+    moved(purgatory, b, 4)
+    purgatory.run()
+    assert news == [({0: 6, 1: 4}, None)]
+
+
+def test_fetch_out_of_time_gives_what_there_is(purgatory, timers):
+    partition = Partition()
+    news = begun(purgatory, partition)
+    moved(purgatory, partition, 3)
     timers.all_due()
-    assert news == [(3, None)]
+    purgatory.run()
+    assert news == [({0: 3}, None)]
 
 
-def test_a_fetch_that_would_fail_is_answered_at_once(purgatory):
-    item = Item(Partition())
-    news = heard(purgatory.park(fetched(item), 1000))
-    item.fault = OffsetOutOfRange()
-    purgatory.wake(item.partition)
+def test_fetch_gives_no_more_than_max_bytes_of_what_came_while_it_waited(purgatory):
+    partitions = [Partition(number) for number in range(3)]
+    news = begun(purgatory, *partitions, min_bytes=20, max_bytes=25)
+    for partition in partitions:
+        moved(purgatory, partition, 10)
+    purgatory.run()
+    assert news == [({0: 10, 1: 10, 2: 5}, None)]
+
+
+def test_fetch_that_would_fail_is_answered_in_the_same_tick(purgatory):
+    partition = Partition()
+    news = begun(purgatory, partition)
+    partition.fault = OffsetOutOfRange()
+    purgatory.wake(partition)
+    purgatory.run()
     assert len(news) == 1
 
 
-def test_what_was_answered_leaves_nothing_behind(purgatory, timers):
-    a, b = Item(Partition(0)), Item(Partition(1))
-    purgatory.park(fetched(a, b), 1000)
+def test_answered_fetch_leaves_nothing_behind(purgatory, timers):
+    a, b = Partition(0), Partition(1)
+    begun(purgatory, a, b)
     assert purgatory.size == 1
-    a.bytes = 10
-    purgatory.wake(a.partition)
-    assert (purgatory.size, a.partition.waiting, b.partition.waiting, timers.due) == (0, {}, {}, [])
+    moved(purgatory, a, 10)
+    purgatory.run()
+    assert (purgatory.size, a.waiting, b.waiting, timers.due) == (0, {}, {}, [])
 
 
-def test_what_was_abandoned_leaves_nothing_behind(purgatory, timers):
-    item = Item(Partition())
-    later = purgatory.park(fetched(item), 2**31 - 1)
+def test_abandoned_fetch_leaves_nothing_behind(purgatory, timers):
+    partition = Partition()
+    later = purgatory.begin(fetch_of(partition), 2**31 - 1)
     news = heard(later)
     later.abandon()
-    assert (purgatory.size, item.partition.waiting, timers.due, news) == (0, {}, [], [])
+    purgatory.run()
+    assert (purgatory.size, partition.waiting, timers.due, news) == (0, {}, [], [])
 
 
-def test_two_that_wait_for_one_partition_are_both_answered(purgatory):
+def test_two_fetches_of_one_partition_are_both_answered(purgatory):
     partition = Partition()
-    first, second = Item(partition), Item(partition)
-    news = heard(purgatory.park(fetched(first), 1000)), heard(purgatory.park(fetched(second), 1000))
-    first.bytes = second.bytes = 10
-    purgatory.wake(partition)
+    news = begun(purgatory, partition), begun(purgatory, partition)
+    moved(purgatory, partition, 10)
+    purgatory.run()
     assert [len(each) for each in news] == [1, 1]
+
+
+# -- what they cost --------------------------------------------------------------------------------
+
+MANY = 5_000
+
+
+@pytest.fixture
+def many():
+    return [Partition(number) for number in range(MANY)]
+
+
+def looks(partitions):
+    return sum(partition.looks for partition in partitions)
+
+
+def reads(partitions):
+    return sum(partition.reads for partition in partitions)
+
+
+def ticks_until(purgatory, holds):
+    """Run ticks until the condition holds; the most partitions that one tick touched, and how many
+    ticks there were."""
+    most = count = 0
+    while not holds():
+        before = Partition.touches
+        purgatory.run()
+        most = max(most, Partition.touches - before)
+        count += 1
+        assert count < 10_000, "it never comes to it"
+    return most, count
+
+
+@pytest.mark.parametrize("min_bytes", [1, 1 << 30])
+def test_move_costs_one_look_however_many_partitions_a_fetch_names(purgatory, many, min_bytes):
+    begun(purgatory, *many, min_bytes=min_bytes, max_bytes=1 << 30)
+    ticks_until(purgatory, lambda: not purgatory._work)
+    before = looks(many), reads(many)
+    assert before == (MANY, MANY)
+    for _ in range(100):
+        purgatory.wake(many[7])
+        purgatory.run()
+    assert (looks(many), reads(many)) == (MANY + 100, MANY)
+
+
+def test_answer_reads_the_partitions_that_moved_only(purgatory, many):
+    news = begun(purgatory, *many, min_bytes=1)
+    ticks_until(purgatory, lambda: not purgatory._work)
+    moved(purgatory, many[3], 5)
+    moved(purgatory, many[4999], 6)
+    ticks_until(purgatory, lambda: news)
+    ((sizes, _),) = news
+    assert reads(many) == MANY + 2
+    assert {index: size for index, size in sizes.items() if size} == {3: 5, 4999: 6}
+
+
+def test_fetch_of_many_partitions_is_read_in_slices(purgatory, many):
+    before = Partition.touches
+    news = begun(purgatory, *many, min_bytes=1)
+    at_once = Partition.touches - before
+    most, count = ticks_until(purgatory, lambda: not purgatory._work)
+    assert at_once <= AT_ONCE_UNITS // SLICE_UNITS * SLICE
+    assert most <= (UNITS_PER_TICK // SLICE_UNITS + 1) * SLICE
+    assert count > 10
+    assert news == []
+
+
+def test_partition_that_moves_while_a_fetch_is_read_is_not_missed(purgatory, many):
+    news = begun(purgatory, *many, min_bytes=1)
+    purgatory.run()
+    moved(purgatory, many[0], 8)
+    ticks_until(purgatory, lambda: news)
+    ((sizes, _),) = news
+    assert sizes[0] == 8
+
+
+def test_fetch_out_of_time_while_it_is_read_is_answered(purgatory, timers, many):
+    news = begun(purgatory, *many, min_bytes=1)
+    timers.all_due()
+    ticks_until(purgatory, lambda: news)
+    ((sizes, _),) = news
+    assert len(sizes) == MANY
+    assert (purgatory.size, sum(len(each.waiting) for each in many)) == (0, 0)
+
+
+def test_client_gone_while_its_fetch_is_read_is_forgotten(purgatory, many):
+    later = purgatory.begin(fetch_of(*many, min_bytes=1), 1000)
+    purgatory.run()
+    later.abandon()
+    before = Partition.touches
+    purgatory.run()
+    assert Partition.touches == before
+    assert (purgatory.size, len(purgatory._work)) == (0, 0)
+
+
+def test_one_move_that_wakes_many_fetches_answers_a_bounded_number_a_tick(purgatory):
+    partition = Partition()
+    news = [begun(purgatory, partition, min_bytes=1) for _ in range(1_000)]
+    partition.bytes = 1
+    purgatory.wake(partition)
+    answered = 0
+    while answered < 1_000:
+        purgatory.run()
+        now = sum(map(len, news))
+        assert 0 <= now - answered <= UNITS_PER_TICK
+        answered = now
+    assert partition.looks == 2_000, "one look to register, and one for the move"
+
+
+def test_many_fetches_out_of_time_at_once_are_answered_over_several_ticks(purgatory, timers):
+    partition = Partition()
+    news = [begun(purgatory, partition) for _ in range(200)]
+    timers.all_due()
+    purgatory.run()
+    assert sum(map(len, news)) == UNITS_PER_TICK
+    ticks_until(purgatory, lambda: sum(map(len, news)) == 200)
+
+
+def test_produce_is_answered_before_the_many_fetches_that_wait(purgatory):
+    partition = Partition()
+    for _ in range(1_000):
+        begun(purgatory, partition, min_bytes=1)
+    news = heard(purgatory.park(produced(partition), 1000))
+    partition.high_watermark = 5
+    purgatory.wake(partition)
+    assert len(news) == 1
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_delayed_request_whose_files_cannot_be_read_fails_alone(purgatory, urgent):
+    partition = Partition(0)
+    broken, whole = produced(partition), produced(partition)
+
+    def answer():
+        raise FileNotFoundError(2, "No such file or directory", "00000000000000000000.log")
+
+    broken.answer, broken.urgent = answer, urgent
+    failed, answered = (heard(purgatory.park(each, 1000)) for each in (broken, whole))
+    partition.high_watermark = 5
+    purgatory.wake(partition)
+    purgatory.run()
+    assert isinstance(failed[0][1], KafkaStorageError)
+    assert codes(answered[0][0]) == [0] and purgatory.size == 0

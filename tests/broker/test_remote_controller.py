@@ -15,7 +15,12 @@ from kafkalite import errors
 from kafkalite.broker.later import Later
 from kafkalite.broker.metadata_log import packed, write_snapshot
 from kafkalite.broker.metadata_reader import MetadataReader
-from kafkalite.broker.remote_controller import ANSWER_MS_MAX, RemoteController, State
+from kafkalite.broker.remote_controller import (
+    ANSWER_MS_MAX,
+    FORWARDED_SIZE_MAX,
+    RemoteController,
+    State,
+)
 from kafkalite.clock import ManualClock
 from kafkalite.coordination.controller import Controller
 from kafkalite.errors import Fatal, Refusal
@@ -321,6 +326,20 @@ def test_an_answer_goes_to_who_asked(followed, controller):
         request_id = asked[b"%d" % n]
         controller.received(answer(request_id, b"to %d" % n))
     assert came == [[b"to 0"], [b"to 1"], [b"to 2"]]
+
+
+def test_forwarded_requests_are_bounded_by_their_bytes(followed, controller):
+    frame = bytes(FORWARDED_SIZE_MAX // 2)
+    first, second = (outcome(controller.forward(frame, NOBODY, NOBODY)) for _ in range(2))
+    refused = outcome(controller.forward(b"x", NOBODY, NOBODY))
+    assert isinstance(refused[0], errors.RequestTimedOut)
+    controller.received(answer(followed.sent[-1].fields["request_id"], b"done"))
+    assert second == [b"done"] and first == []
+    waiting = outcome(controller.forward(frame, NOBODY, NOBODY))
+    followed.pass_ms(ANSWER_MS_MAX)
+    assert first and waiting
+    large = outcome(controller.forward(bytes(FORWARDED_SIZE_MAX + 1), NOBODY, NOBODY))
+    assert large == []
 
 
 def answer(request_id: int, frame: bytes | None, error_code: int = 0) -> bus.Record:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.node_settings import in_force
-from kafkalite.config.broker import FETCH_MAX_BYTES, WORKER_DEDICATED_MAX
+from kafkalite.broker.node_settings import in_force, placement_limits
+from kafkalite.config.broker import FETCH_MAX_BYTES, WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import MAX_MESSAGE_BYTES, SEGMENT_BYTES
@@ -191,6 +193,35 @@ def test_more_dedicated_workers_may_be_asked_for_and_that_counts_at_the_start_to
     cluster.locked.lock()
     cluster.begin(2)
     assert cluster.image.nodes[cluster.leader("a")].dedicated
+
+
+def test_changed_leading_workers_apply_to_the_next_topic(begun):
+    cluster = begun(3, **{"workers.leading": "1"})
+    cluster.create("a", partitions=3)
+    assert alter(cluster, 1, BROKER, "", workers_leading="2") == 0
+    cluster.create("b", partitions=4)
+    topics = cluster.image.topics
+    assert {partition.leader for partition in topics["a"].partitions.values()} == {1}
+    assert [partition.leader for partition in topics["b"].partitions.values()] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("cores", "asked", "leading_max"),
+    [
+        (1, {}, 1),
+        (2, {}, 1),
+        (3, {}, 1),
+        (8, {}, 4),
+        (2, {"workers": "3"}, WORKERS_MAX),
+        (2, {"workers": "3", "workers.leading": "2"}, 2),
+        (2, {"workers.leading": "3"}, 3),
+    ],
+)
+def test_leading_workers_follow_the_cores_unless_workers_are_set(
+    monkeypatch, cores, asked, leading_max
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert placement_limits(Settings.broker(asked)).leading_max == leading_max
 
 
 def test_what_another_version_has_set_is_passed_over(caplog):

@@ -139,3 +139,9 @@ def test_topics_and_nodes_are_listed_as_what_has_configs(tell, kafka_topic):
     assert ["topic", kafka_topic] in tell("config", "list").table
     assert tell("config", "list", "node").table == [["KIND", "NAME"], ["node", "0"]]
     assert tell("config", "list", "cluster").table == [["KIND", "NAME"], ["cluster"]]
+
+
+def test_config_keys_accepts_a_connection(tell):
+    with_connection = tell("config", "keys", "retention.ms", "-b", "127.0.0.1:1", "-X", "a=b")
+    assert (with_connection.code, with_connection.err) == (0, "")
+    assert with_connection.out == tell("config", "keys", "retention.ms").out

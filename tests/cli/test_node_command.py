@@ -58,6 +58,7 @@ class Supervisor:
         self.deaf = 0
         """So many orders it does not hear."""
         self.fault = ""
+        self.role_of_added = "worker"
         self.added = "ready"
         """The state an added node comes to."""
         self.dies_with = ""
@@ -102,7 +103,7 @@ class Supervisor:
         elif order["verb"] == "undrain":
             self.nodes[order["node_id"]]["draining"] = False
         elif order["verb"] == "add":
-            self.nodes[3] = entry(3, state="starting")
+            self.nodes[3] = entry(3, state="starting", role=self.role_of_added)
             threading.Timer(0.1, self.nodes[3].update, [{"state": self.added}]).start()
         elif order["verb"] == "remove":
             del self.nodes[order["node_id"]]
@@ -227,6 +228,13 @@ def test_a_node_is_added_when_it_answers(supervisor, ordered):
     code, out, _ = ordered("add")
     assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
     assert supervisor.nodes[3]["state"] == "ready"
+
+
+def test_add_explains_how_a_node_that_stands_by_comes_to_lead(supervisor, ordered):
+    supervisor.role_of_added = "standby"
+    code, out, err = ordered("add")
+    assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
+    assert "workers.leading" in err and "rebalance" in err
 
 
 def test_an_added_node_that_does_not_start_is_said_at_once(supervisor, ordered, directory):

@@ -23,9 +23,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafkalite.cli import main
 from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, Rounds, printed
-from kafkalite.cli.top_rates import CPU, TRAFFIC, Meter
+from kafkalite.cli.top_rates import CPU, SLOW_TICKS, TRAFFIC, Meter
 from kafkalite.cli.top_sampling import Group, Node, Sample, Silent
-from kafkalite.cli.top_screen import TOPIC_TITLES, Table, drawn, heading, narrowed, text_of
+from kafkalite.cli.top_screen import (
+    TOPIC_TITLES,
+    Table,
+    drawn,
+    heading,
+    narrowed,
+    node_row,
+    text_of,
+)
 from kafkalite.errors import Refusal
 from kafkalite.metrics import COUNTER, GAUGE, Family, Read
 from kafkalite.testing import Broker
@@ -106,6 +114,16 @@ def test_pages_are_compared_at_their_own_time_and_an_old_one_keeps_its_rate():
     told = measured(*(sample(float(at), 0, pages=[each]) for at, each in enumerate(pages)))
     assert told["topics"][0]["bytes_in_per_s"] == 200.0
     assert told["nodes"][0]["cpu"] == 0.5
+
+
+def test_slow_ticks_of_a_node_are_summed_over_their_causes():
+    slow = Family(SLOW_TICKS, COUNTER, "", [({"cause": "Fetch"}, 2), ({"cause": "timer"}, 3)])
+    with_some, without = page(1_000, 0, 0.0), page(1_000, 0, 0.0)
+    with_some.families.append(slow)
+    (node,) = measured(sample(1.0, 0, pages=[with_some]))["nodes"]
+    assert node["slow_ticks"] == 5 and node_row(node)[-1] == "5"
+    (node,) = measured(sample(1.0, 0, pages=[without]))["nodes"]
+    assert node["slow_ticks"] is None
 
 
 def test_a_process_that_was_begun_anew_has_no_rate_yet():

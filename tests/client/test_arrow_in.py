@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -166,8 +167,8 @@ def test_polars_lists_of_structs_are_headers():
         ({"value": pa.array([1])}, "column value is int64: it must be binary or string"),
         ({"value": ["a"], "key": [1.5]}, "column key is double: it must be binary or string"),
         (
-            {"value": pa.array(["a"]).dictionary_encode()},
-            "column value is dictionary<.*>: it must be binary or string",
+            {"value": pa.array([1]).dictionary_encode()},
+            "column value is dictionary<.*>: it must be binary or string, or a dictionary of them",
         ),
         ({"value": pa.array([b"ab"], pa.binary(2))}, "column value is fixed_size_binary"),
         ({"value": ["a"], "headers": ["b"]}, "column headers is string: it must be map<"),
@@ -193,6 +194,82 @@ def test_polars_lists_of_structs_are_headers():
 def test_anything_else_is_refused_with_the_columns_name_and_type(columns, complaint):
     with pytest.raises(TypeError, match=complaint):
         columns_of(pa.table(columns))
+
+
+CATEGORIES = ["a", None, "b", "a", ""]
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_dictionary_encoded_column_is_decoded(kind, name):
+    dictionary = pa.array(["", "a", None, "b"], kind)
+    indices = pa.array([1, 2, 3, 1, 0], pa.int8())
+    array = pa.DictionaryArray.from_arrays(indices, dictionary)
+    rows, _ = rows_of(pa.table({"value": CATEGORIES, name: array}).slice(1))
+    cells = [None if cell is None else cell.encode() for cell in CATEGORIES[1:]]
+    assert [row["key value".split().index(name)] for row in rows] == cells
+
+
+def test_categories_of_data_frames_are_keys():
+    cells = [None if cell is None else cell.encode() for cell in CATEGORIES]
+    values = ["v"] * len(CATEGORIES)
+    names = ["", "a", "b"]
+    for key in (
+        pl.Series(CATEGORIES, dtype=pl.Categorical),
+        pl.Series(CATEGORIES, dtype=pl.Enum(names)),
+    ):
+        assert [row[0] for row in rows_of(pl.DataFrame({"value": values, "key": key}))[0]] == cells
+    frame = pd.DataFrame({"value": values, "key": pd.Categorical(CATEGORIES)})
+    assert [row[0] for row in rows_of(frame)[0]] == cells
+
+
+def test_dictionary_with_an_index_outside_is_refused():
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]), safe=False)
+    with pytest.raises(ValueError, match="column key .*out of bounds"):
+        columns_of(pa.table({"value": ["a", "b"], "key": array}))
+
+
+@pytest.mark.parametrize(
+    ("time", "unit"),
+    [
+        (NOW // 1000, "seconds"),
+        (NOW * 1_000, "microseconds"),
+        (NOW * 1_000_000, "nanoseconds"),
+        (NOW, None),
+        (0, None),
+        (5, None),
+    ],
+)
+def test_integer_timestamps_of_another_unit_are_warned_of(time, unit):
+    rows = pa.table({"value": ["a", "b"], "timestamp": pa.array([None, time])})
+    pieces = pa.concat_tables([rows, rows])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        columns_of(pieces)
+    assert len(found) == (unit is not None)
+    if unit is not None:
+        assert found[0].category is UserWarning
+        assert unit in str(found[0].message) and str(time) in str(found[0].message)
+
+
+def test_timestamps_with_a_unit_are_not_warned_of():
+    seconds = pa.array([NOW // 1000, 5], pa.timestamp("s"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        columns_of(pa.table({"value": ["a", "b"], "timestamp": seconds}))
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ([{"value": "a"}], r"pa\.Table\.from_pylist"),
+        ({"value": ["a"]}, r"pa\.table"),
+        (pl.LazyFrame({"value": ["a"]}), r"collect\(\)"),
+    ],
+)
+def test_refusal_of_what_is_no_table_says_how_it_becomes_one(given, remedy):
+    with pytest.raises(TypeError, match=remedy):
+        columns_of(given)
 
 
 def test_a_column_that_is_there_twice_is_refused():

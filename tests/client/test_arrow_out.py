@@ -55,7 +55,7 @@ def row_of(record, appended=None):
         "topic": "a topic",
         "partition": 3,
         "offset": record.offset,
-        "timestamp": appended or record.timestamp,
+        "timestamp": appended or (None if record.timestamp == -1 else record.timestamp),
         "timestamp_type": 0 if appended is None else 1,
         "headers": [
             {"key": name.replace("\udcff", "\ufffd"), "value": value}
@@ -198,7 +198,8 @@ def test_a_batch_unpacks_to_no_more_than_the_reader_may_hold():
 
 
 def test_what_comes_out_can_go_in_again():
-    records = [record for record in RECORDS if record.timestamp >= 0]
+    records = [record for record in RECORDS if record.timestamp >= -1]
+    assert any(record.timestamp == -1 for record in records)
     given = batch_of(records).select(["key", "value", "timestamp", "headers"])
     (columns,) = columns_of(given)
     assert columns.row_count == len(records)

@@ -201,6 +201,8 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
             assert len(jumps) == 1
             assert jumps[0] == low
             assert consumer.metrics()["offset_resets"] == 1
+            before = max(offset for offset in offsets if offset < low)
+            assert consumer.metrics()["missed_records"] == low - before - 1
             assert [m.offset for m in take(consumer, 999)] == list(range(low + 1, count))
         else:
             with pytest.raises(OffsetOutOfRange, match="there is no offset"):

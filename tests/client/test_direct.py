@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.client.consumer import Consumer
 from kafkalite.client.direct import OUTSTANDING_MAX, DirectLane
 from kafkalite.client.local_socket import LocalSocket, open_local
 from kafkalite.client.positions import Position
@@ -26,6 +28,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas.local import GRANTED, WELCOME, read_packet, write_packet
 from kafkalite.protocol.schemas.offsets import EARLIEST
+from tests.client.consuming import produce, take
 
 CLUSTER = "kl-test-cluster"
 
@@ -310,3 +313,19 @@ def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, answer, fo
     assert descriptors() == before
     listener.close()
     assert open_local(CLUSTER, 4, 9092, "me") is None
+
+
+def test_a_consumer_closed_while_it_reads_a_file_leaves_no_descriptor(served):
+    topic = served.topic()
+    for number in range(2):
+        produce(served.bootstrap, topic, [b"%d" % number * 200_000] * 4)
+    before = descriptors()
+    gc.disable()
+    try:
+        consumer = Consumer(served.bootstrap, topics=[topic])
+        take(consumer, 1)
+        assert list(consumer.metrics()["lanes"].values()) == ["direct"]
+        consumer.close()
+        assert descriptors() <= before
+    finally:
+        gc.enable()

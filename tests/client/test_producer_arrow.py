@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 
 import pyarrow as pa
 import pytest
 
 from kafkalite._ext.hashing import partition_of
+from kafkalite.client.accumulator import BufferExhausted
+from kafkalite.client.arrow_in import columns_of
+from kafkalite.client.arrow_sending import Run
 from kafkalite.client.column_sender import ColumnSender
 from kafkalite.client.producer import Producer
 from kafkalite.errors import MessageTooLarge
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
+from tests.client.sending import Harness
 
 WAIT_S = 30
 
@@ -213,6 +220,37 @@ def test_a_row_larger_than_a_request_is_told_with_its_number(broker, native):
         made.send_arrow(topic, pa.table({"value": [b"x" * 900_000]})).result(WAIT_S)
 
 
+def test_oversized_row_is_found_before_the_first_row_is_sent(broker, native):
+    topic = broker.topic()
+    values = [b"small"] * 50_000 + [b"x" * (1 << 20)]
+    rows = pa.table({"value": pa.chunked_array([[b"first"], values], pa.binary())})
+    with producer(broker, native) as made:
+        made.send_arrow(topic, pa.table({"value": [b"before"]})).result(WAIT_S)
+        with pytest.raises(MessageTooLarge, match="Row 50001 takes 10486.. bytes.*No row was sent"):
+            made.send_arrow(topic, rows)
+        made.send_arrow(topic, pa.table({"value": [b"behind"]})).result(WAIT_S)
+    assert [each.value() for each in read_back(broker, topic)] == [b"before", b"behind"]
+
+
+def test_rows_sent_before_an_error_are_deliveries_of_the_error():
+    values = [b"%06d" % number * 100 for number in range(4_000)]
+    with Broker() as broker:
+        topic = broker.topic()
+        with producer(broker, "off", buffer_memory=800_000, max_block_ms=20) as made:
+            made.send_arrow(topic, pa.table({"value": [b"first"]})).result(WAIT_S)
+            os.killpg(broker.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(BufferExhausted) as found:
+                    made.send_arrow(topic, pa.table({"value": values}))
+            finally:
+                os.killpg(broker.pid, signal.SIGCONT)
+            sent = found.value.deliveries
+            count = total(sent.result(WAIT_S))
+        read = [each.value() for each in read_back(broker, topic)]
+    assert 0 < count < 4_000
+    assert read == [b"first", *values[:count]]
+
+
 def test_batches_too_large_for_the_topic_are_split(broker, native):
     topic = broker.topic(config={"max.message.bytes": "30000"})
     values = [b"%06d" % number * 10 for number in range(4_000)]
@@ -261,15 +299,35 @@ def test_columns_that_are_resent_are_the_same_bytes(broker):
         sender = made._sender
         whole = ColumnSender.send
 
-        def lose_half_way(self, run, now_ms, block_s):
+        def lose_half_way(self, run, now_ms, block_s, batches):
             middle = (run.first + run.end) // 2
-            batches = whole(self, run._replace(end=middle), now_ms, block_s)
+            whole(self, run._replace(end=middle), now_ms, block_s, batches)
             for node in list(sender.nodes.values()):
                 sender.turn(sender.lose_ring, node, MessageTooLarge("on purpose"))
-            return batches + whole(self, run._replace(first=middle), now_ms, block_s)
+            whole(self, run._replace(first=middle), now_ms, block_s, batches)
 
         made._sender.columns.send = lose_half_way.__get__(made._sender.columns)
         assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 30_000
         counted = made.metrics()
     assert counted["rings_lost"] == 1 and counted["tcp_batches"] > 0
     assert [each.value() for each in read_back(broker, topic)] == [b"first", *values]
+
+
+@pytest.mark.parametrize("row_count", [1, 100, 1_500, 20_000])
+def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path, row_count):
+    harness = Harness(tmp_path)
+    harness.node.ring = None
+    (columns,) = columns_of(pa.table({"value": [b"x" * 100] * row_count}))
+    run = Run(harness.line, columns, None, 0, row_count)
+    batches = []
+    try:
+        for _ in range(max(1, 800 // row_count)):
+            harness.sender.columns.send(run, 0, 0.0, batches)
+    except BufferExhausted:
+        pass
+    accumulator = harness.accumulator
+    counted = accumulator.memory_size - accumulator.memory_left
+    held = sum(sys.getsizeof(batch.content.buffer) for batch in batches)
+    assert batches and held <= counted <= accumulator.memory_size
+    assert counted <= 2 * sum(batch.content.size + 1024 for batch in batches)
+    harness.close()

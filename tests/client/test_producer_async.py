@@ -10,6 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from kafkalite.client.accumulator import BufferExhausted
 from kafkalite.client.aio_producer import AsyncProducer
 from kafkalite.client.batch import RecordMetadata
 from kafkalite.errors import MessageTooLarge, UnknownTopicOrPartition
@@ -46,6 +47,25 @@ def test_a_record_that_is_awaited_tells_its_place(broker, native):
     play(main())
     (found,) = read_back(broker, topic)
     assert (found.key(), found.value()) == (b"k", "späť".encode())
+
+
+def test_a_record_whose_topic_is_looked_up_first_is_read_and_serialized_once(broker):
+    topic, serialized = broker.topic(), []
+
+    def serializer(value):
+        serialized.append(value)
+        return value
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap, key_serializer=serializer) as producer:
+            headers = zip(["a", "b"], [b"1", b"2"], strict=True)
+            await producer.send(topic, b"v", b"k", headers=headers, serializer=serializer)
+            await producer.send(topic, b"w", headers=iter([("c", b"3")]))
+
+    play(main())
+    first, second = read_back(broker, topic)
+    assert (first.headers(), second.headers()) == ([("a", b"1"), ("b", b"2")], [("c", b"3")])
+    assert serialized == [b"v", b"k"]
 
 
 def test_tasks_that_wait_in_the_same_turn_share_a_batch(broker, native):
@@ -179,5 +199,74 @@ def test_flush_and_close_leave_nothing_behind(broker, native):
         assert last.done() and (await last).offset == 10
         with pytest.raises(RuntimeError, match="closed"):
             await producer.send(topic, b"z")
+
+    play(main())
+
+
+def test_back_pressure_leaves_the_default_executor_free_and_cancelled_sends_unwritten(native):
+    with Broker() as broker:
+        topic = broker.topic()
+
+        async def main():
+            async with AsyncProducer(
+                broker.bootstrap, native=native, buffer_memory=50_000, batch_size=10_000
+            ) as producer:
+                await (await producer.send(topic, b"first"))
+                os.killpg(broker.pid, signal.SIGSTOP)
+                sends = [
+                    asyncio.create_task(producer.send(topic, b"%d " % number * 500))
+                    for number in range(400)
+                ]
+                taken = 0
+                while (now := sum(each.done() for each in sends)) > taken or not now:
+                    taken = now
+                    await asyncio.sleep(0.05)
+                assert 0 < taken < 400
+                assert await asyncio.to_thread(lambda: "free") == "free"
+                for each in sends:
+                    each.cancel()
+                done = await asyncio.gather(*sends, return_exceptions=True)
+                os.killpg(broker.pid, signal.SIGCONT)
+                return [await each for each in done if not isinstance(each, BaseException)]
+
+        try:
+            written = asyncio.run(asyncio.wait_for(main(), WAIT_S))
+        finally:
+            os.killpg(broker.pid, signal.SIGCONT)
+        assert len(read_back(broker, topic)) == 1 + len(written)
+
+
+def test_a_send_without_room_fails_after_max_block_ms(native):
+    with Broker() as broker:
+        topic = broker.topic()
+
+        async def main():
+            async with AsyncProducer(
+                broker.bootstrap, native=native, buffer_memory=20_000, batch_size=10_000,
+                max_block_ms=100,
+            ) as producer:  # fmt: skip
+                await (await producer.send(topic, b"first"))
+                os.killpg(broker.pid, signal.SIGSTOP)
+                with pytest.raises(BufferExhausted):
+                    for _ in range(400):
+                        await producer.send(topic, b"x" * 5_000)
+                os.killpg(broker.pid, signal.SIGCONT)
+
+        try:
+            play(main())
+        finally:
+            os.killpg(broker.pid, signal.SIGCONT)
+
+
+def test_tasks_that_send_to_an_unknown_topic_share_one_lookup(broker):
+    async def main():
+        async with AsyncProducer(broker.bootstrap, max_block_ms=300) as producer:
+            asked = []
+            look_up = producer._producer.partitions_for
+            producer._producer.partitions_for = lambda name: asked.append(name) or look_up(name)
+            sends = [producer.send("nowhere", b"x") for _ in range(50)]
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+            assert {type(error) for error in errors} == {UnknownTopicOrPartition}
+            assert asked == ["nowhere"]
 
     play(main())

@@ -212,7 +212,9 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(harn
         pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdefgh")]
     )
     (columns,) = columns_of(pa.table({"value": value}))
-    (batch,) = harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0)
+    batches = []
+    harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, batches)
+    (batch,) = batches
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
         harness.serve(MessageTooLarge.code, written=False)

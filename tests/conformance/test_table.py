@@ -10,6 +10,8 @@ client's two ways one has every other scenario.  `make clients` leaves nothing o
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +42,11 @@ assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
 CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
 """So that a member that was killed is soon missed, and records of 1970 are kept."""
+CPU_MS_MAX = 250
+"""Processor time of one tick: five times what a tick may take, for other tests run beside."""
+SLOW_TICKS_MAX = 2
+"""A virtual machine's host takes its processors away for so long at times, and the kernel counts
+that as the thread's: a cause that makes slow ticks is there more often."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ
@@ -60,6 +67,9 @@ def kafka(shape: str) -> Iterator[Kafka]:
         return
     with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
         yield Kafka(broker.bootstrap)
+        slow = broker.slow_ticks(CPU_MS_MAX)
+        causes = Counter(re.search("cause='(.*?)'", line)[1] for line in slow)
+        assert all(count <= SLOW_TICKS_MAX for count in causes.values()), slow
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
+from kafkalite.coordination.classic_group import STATIC_GATHER_MS
 from kafkalite.coordination.group_coordinator import (
     Asker,
     Commit,
@@ -264,6 +265,8 @@ class Stage:
             assert client.joined is not None
             if self.state(client.group_id) == "PreparingRebalance" and not client.joined.waits:
                 client.join()
+        while any(client.joined is not None and client.joined.waits for client in clients):
+            self.after(STATIC_GATHER_MS)
         for client in clients:
             client.hear()
 
@@ -408,3 +411,10 @@ class Client:
 
     def leave(self) -> Asked:
         return self.stage.leave(self.group_id, (self.member_id, self.instance_id))
+
+
+def forget_topics(stage: Stage, *names: str) -> Any:
+    """Have the machine forget topics, whatever their ids, in one part."""
+    found = stage.machine.topic_tombstones(dict.fromkeys(names, NO_ID))
+    tombstones = [record for record in found if record is not None]
+    return stage.machine.forget_offsets(tombstones, stage.now_ms)

@@ -197,7 +197,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (METRICS, "s" * 250, ("metrics", "*"), InvalidRequest, "at most 249"),
         (GROUP, "", ("x", "1"), InvalidRequest, "no name"),
         (GROUP, "g", ("consumer.session.timeout.ms", "1"), InvalidConfig, "later version"),
-        (GROUP, "g", ("session.timeout.ms", "1"), InvalidConfig, "not a configuration key"),
+        (GROUP, "g", ("session.timeout.ms", "1"), InvalidConfig, "Unknown group config name"),
         (3, "x", ("x", "1"), InvalidRequest, "resource type 3"),
         (0, "", ("x", "1"), InvalidRequest, "resource type 0"),
     ],

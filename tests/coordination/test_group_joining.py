@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.coordination.classic_group import GATHER_MS, NEW_MEMBER_WAIT_MS
-from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, subscription
+from kafkalite.coordination.classic_group import GATHER_MS, NEW_MEMBER_WAIT_MS, STATIC_GATHER_MS
+from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, forget_topics, subscription
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT, UNKNOWN_MEMBER = 0, 22, 23, 25
 INVALID_GROUP_ID, INVALID_SESSION, REBALANCE_IN_PROGRESS = 24, 26, 27
@@ -286,6 +286,44 @@ def test_but_no_longer(stage):
     assert joining.code == NONE
 
 
+def test_static_members_that_join_one_after_the_other_share_the_first_generation(stage):
+    clients = [stage.client(name, instance_id=f"i-{name}") for name in "abc"]
+    for client in clients:
+        client.join()
+        stage.after(STATIC_GATHER_MS - 1)
+    assert all(client.joined.waits for client in clients)
+    stage.after(STATIC_GATHER_MS)
+    assert [client.joined.generation_id for client in clients] == [1, 1, 1]
+    assert len(clients[0].joined.members) == 3
+
+
+def test_a_static_first_member_waits_for_a_pause_and_no_longer(stage):
+    joining = stage.client("a", instance_id="i-a").join()
+    stage.after(STATIC_GATHER_MS - 1)
+    assert joining.waits
+    stage.after(1)
+    assert joining.generation_id == 1
+
+
+def test_static_members_that_keep_coming_delay_the_first_generation_to_a_bound(stage):
+    first = stage.client("first", instance_id="i-first").join()
+    step_ms = STATIC_GATHER_MS // 2
+    for number in range(GATHER_MS // step_ms - 1):
+        stage.after(step_ms)
+        stage.client(f"c{number}", instance_id=f"i-{number}").join()
+        assert first.waits
+    stage.after(step_ms)
+    assert first.generation_id == 1
+
+
+def test_a_static_member_of_a_later_generation_waits_for_the_members_there_are(stage):
+    first = stage.client("a", instance_id="i-a")
+    stage.stable(first)
+    second = stage.client("b", instance_id="i-b")
+    assert second.join().waits
+    assert first.join().generation_id == second.joined.generation_id == 2
+
+
 def test_an_empty_group_waits_for_the_initial_delay():
     stage = Stage(initial_rebalance_delay_ms=3_000)
     joining = stage.client("a").join()
@@ -467,7 +505,7 @@ def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(st
 
 def test_whatever_is_written_next_who_waited_for_it_is_told(stage):
     for write in (
-        lambda: stage.take(stage.machine.forget_topics(["u"], stage.now_ms)),
+        lambda: stage.take(forget_topics(stage, "u")),
         lambda: stage.commit("h", {("t", 0): 2}),
     ):
         stage.commit("h", {("u", 0): 1})

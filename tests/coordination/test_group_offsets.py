@@ -11,6 +11,7 @@ from tests.coordination.groups import (
     SESSION_MS,
     WALL_MS,
     Stage,
+    forget_topics,
     subscription,
 )
 
@@ -224,7 +225,7 @@ def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(stage):
 def test_a_deleted_topic_has_been_read_by_nobody(stage):
     for group_id in "ab":
         stage.commit(group_id, {("t", 0): 7, ("u", 0): 8})
-    stage.take(stage.machine.forget_topics(["t", "never"], stage.now_ms))
+    stage.take(forget_topics(stage, "t", "never"))
     assert stage.offsets("a") == stage.offsets("b") == {("u", 0): 8}
 
 

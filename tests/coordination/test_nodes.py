@@ -7,7 +7,7 @@ import pytest
 from kafkalite.config.broker import WORKERS_MAX
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import NodeImage, topic_records
-from kafkalite.coordination.placement import Move
+from kafkalite.coordination.placement import Move, PlacementLimits
 from kafkalite.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas import internal
 from tests.coordination.making import (
@@ -282,12 +282,13 @@ def test_dedicated_workers_are_bounded_within_a_request_as_across_requests():
         NewTopic("a", 3, config=DEDICATED),
         NewTopic("b", 2, config=DEDICATED),
         NewTopic("c", 1, config=DEDICATED),
-        dedicated_max=4,
+        limits=PlacementLimits(dedicated_max=4),
     )
     assert isinstance(answers["b"], PolicyViolation)
     assert "asks for 2 dedicated workers, and 1 of worker.dedicated.max=4" in str(answers["b"])
     assert (leaders_of(controller, "a"), leaders_of(controller, "c")) == ([2, 3, 4], [5])
-    assert isinstance(grow(controller, Growth("c", 2), dedicated_max=4)["c"], PolicyViolation)
+    limits = PlacementLimits(dedicated_max=4)
+    assert isinstance(grow(controller, Growth("c", 2), limits=limits)["c"], PolicyViolation)
     assert controller.image.nodes.keys() == {0, 1, 2, 3, 4, 5}
 
 
@@ -308,11 +309,11 @@ def test_a_dedicated_topic_is_one_like_others_without_workers_and_gets_its_own_w
 def test_more_dedicated_partitions_than_there_may_be_workers_share_until_there_may():
     controller = cluster_of(workers=0)
     create(controller, NewTopic("alone", 3, config=DEDICATED))
-    settle(controller, workers=2, dedicated_max=1)
+    settle(controller, workers=2, limits=PlacementLimits(dedicated_max=1))
     assert leaders_of(controller, "alone") == [3, 1, 2]
-    settle(controller, workers=2, dedicated_max=2)
+    settle(controller, workers=2, limits=PlacementLimits(dedicated_max=2))
     assert leaders_of(controller, "alone") == [3, 4, 2]
-    settle(controller, workers=2, dedicated_max=0)
+    settle(controller, workers=2, limits=PlacementLimits(dedicated_max=0))
     assert leaders_of(controller, "alone") == [3, 4, 2]
 
 
@@ -330,8 +331,7 @@ def test_dedicated_workers_stay_when_the_next_start_does_not_name_them_and_wait_
 @pytest.mark.parametrize(
     ("node_id", "config", "words"),
     [
-        (0, {}, "node 0, the supervisor, .* choose among 1, 2"),
-        (3, {}, "node 3, which takes no partitions now"),
+        (3, {}, "node 3, which takes no partitions now; choose among 1, 2"),
         (4, {}, "node 4, which serves one partition alone"),
         (9, {}, "node 9, which is not there"),
         (1, DEDICATED, "assign none"),

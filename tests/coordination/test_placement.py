@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kafkalite.coordination.controller import Controller, Growth, NewTopic
 from kafkalite.coordination.placement import (
     Move,
+    PlacementLimits,
     Sizes,
     coordinator_partition,
     drain_moves,
@@ -103,6 +104,82 @@ def test_a_growing_topic_goes_on_where_it_is_rare():
     laid_out(controller, "a", [1, 1, 2])
     grow(controller, Growth("a", 6))
     assert leaders_of(controller, "a") == [1, 1, 2, 3, 2, 3]
+
+
+# -- workers that stand by -----------------------------------------------------------------------
+
+ONE_LEADS = PlacementLimits(leading_max=1)
+TWO_LEAD = PlacementLimits(leading_max=2)
+
+
+def test_new_partitions_go_to_the_leading_workers_only():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 4), limits=TWO_LEAD)
+    assert leaders_of(controller, "a") == [1, 2, 1, 2]
+    grow(controller, Growth("a", 6), limits=ONE_LEADS)
+    assert leaders_of(controller, "a") == [1, 2, 1, 2, 1, 1]
+
+
+def test_an_assignment_may_name_a_worker_that_stands_by():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", assignments=[(0, [3])]), limits=ONE_LEADS)
+    assert leaders_of(controller, "a") == [3]
+
+
+def test_an_assignment_to_node_0_means_any_leading_worker():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", assignments=[(0, [0]), (1, [0]), (2, [3])]), limits=TWO_LEAD)
+    assert leaders_of(controller, "a") == [1, 2, 3]
+    grow(controller, Growth("a", 5, [[0], [0]]), limits=TWO_LEAD)
+    assert leaders_of(controller, "a") == [1, 2, 3, 1, 2]
+
+
+def test_a_dedicated_topic_assigned_to_node_0_gets_its_own_worker():
+    controller = cluster_of(workers=2)
+    create(controller, NewTopic("alone", assignments=[(0, [0])], config=DEDICATED))
+    assert leaders_of(controller, "alone") == [3]
+
+
+def test_an_assignment_to_node_0_without_workers_is_taken_as_it_is():
+    controller = cluster_of(workers=0)
+    create(controller, NewTopic("a", assignments=[(0, [0])]))
+    assert leaders_of(controller, "a") == [0]
+
+
+def test_partitions_of_node_0_go_to_the_leading_workers_at_a_start():
+    controller = cluster_of(workers=0)
+    create(controller, NewTopic("a", 3))
+    settle(controller, workers=3, limits=ONE_LEADS)
+    assert leaders_of(controller, "a") == [1, 1, 1]
+
+
+def test_a_start_leaves_partitions_with_workers_that_stand_by():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 3))
+    settle(controller, workers=3, limits=ONE_LEADS)
+    assert leaders_of(controller, "a") == [1, 2, 3]
+
+
+def test_draining_a_leading_worker_moves_its_partitions_to_one_that_stood_by():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 2), limits=ONE_LEADS)
+    do(controller, controller.set_draining(1, True))
+    do(controller, controller.move(drain_moves(controller.image, 1, {}, ONE_LEADS)))
+    assert leaders_of(controller, "a") == [2, 2]
+    create(controller, NewTopic("b", 1), limits=ONE_LEADS)
+    assert leaders_of(controller, "b") == [2]
+
+
+@given(LAYOUTS, st.integers(1, 5))
+def test_rebalance_leaves_partitions_with_the_leading_workers_only(topics, leading_max):
+    controller, sizes = layout(topics)
+    limits = PlacementLimits(leading_max=leading_max)
+    moves = rebalance_moves(controller.image, sizes, limits)
+    do(controller, controller.move(moves))
+    leading = counts(controller)[:leading_max]
+    assert sum(counts(controller)[leading_max:]) == 0
+    assert max(leading) - min(leading) <= 1
+    assert rebalance_moves(controller.image, {}, limits) == []
 
 
 # -- draining ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kafkalite.config.resources import Resource
 from kafkalite.coordination.configs import Alteration, Change
 from kafkalite.coordination.controller import DEFAULT, Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
-from kafkalite.coordination.placement import Move, drain_moves, rebalance_moves
+from kafkalite.coordination.placement import Move, PlacementLimits, drain_moves, rebalance_moves
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas import internal
 
@@ -84,6 +84,7 @@ ANY_ALTERATIONS = st.builds(
 )
 SIZES = st.dictionaries(st.integers(0, 12), st.integers(0, 100))
 DEDICATED_MAX = 6
+LIMITS = PlacementLimits(dedicated_max=DEDICATED_MAX)
 
 
 def state(controller: Controller) -> Any:
@@ -146,7 +147,7 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(workers=st.integers(0, 4), port=st.integers(1, 2), rack=st.sampled_from([None, "r"]))
     def settle(self, workers: int, port: int, rack: str | None) -> None:
         addresses = dict.fromkeys(range(workers + 1), ("localhost", port))
-        result = self.controller.settle_nodes(addresses, rack, dedicated_max=DEDICATED_MAX)
+        result = self.controller.settle_nodes(addresses, rack, limits=LIMITS)
         self.do(result, settled=addresses.keys())
         if self.image.workers:
             ordinary = {n for n, node in self.image.nodes.items() if not node.dedicated}
@@ -158,7 +159,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def settle_as_it_is(self) -> None:
         addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
         rack = self.image.nodes[0].rack
-        result = self.controller.settle_nodes(addresses, rack, dedicated_max=DEDICATED_MAX)
+        result = self.controller.settle_nodes(addresses, rack, limits=LIMITS)
         # Topics that had to share may get workers of their own, and ids without a rack get one.
         moved = [record for record in result.records if record.kind is internal.PARTITION]
         for record in moved:
@@ -301,7 +302,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 ids,
                 Defaults(2, 1),
                 sizes=self.measured(sizes),
-                dedicated_max=DEDICATED_MAX,
+                limits=LIMITS,
                 validate_only=validate_only,
             )
         )
@@ -320,7 +321,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(wanted=st.lists(GROWTHS, max_size=3, unique_by=lambda growth: growth.name))
     def create_partitions(self, wanted: list[Growth]) -> None:
-        self.do(self.controller.create_partitions(wanted, dedicated_max=DEDICATED_MAX))
+        self.do(self.controller.create_partitions(wanted, limits=LIMITS))
 
     @rule(node_id=st.integers(0, 3))
     def allocate_producer_ids(self, node_id: int) -> None:

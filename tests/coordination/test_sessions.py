@@ -30,6 +30,19 @@ def test_a_silent_node_is_told_once_and_is_alive_no_more(sessions):
     assert sessions.alive == set()
 
 
+def test_busy_node_is_not_silent_before_the_tick_timeout():
+    sessions = NodeSessions(TIMEOUT_MS, 60_000)
+    for node_id in (1, 2):
+        sessions.started(node_id, 5)
+        sessions.heard(node_id, 5, now_ms=0)
+    busy = {1}.__contains__
+    assert sessions.silent(TIMEOUT_MS, busy) == []
+    assert sessions.silent(TIMEOUT_MS + 1, busy) == [(2, 5)]
+    assert sessions.silent(60_000, busy) == []
+    assert sessions.alive == {1}
+    assert sessions.silent(60_001, busy) == [(1, 5)]
+
+
 def test_a_node_that_goes_on_talking_is_never_silent(sessions):
     for now_ms in range(0, 10 * TIMEOUT_MS, TIMEOUT_MS):
         assert sessions.heard(1, 5, now_ms)

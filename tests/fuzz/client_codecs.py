@@ -281,7 +281,7 @@ def encoding(given: memoryview) -> int:
     index = buffers[14] if flags & HAS_INDEX else None
     honest = told(drawn, range(count))
     try:
-        record_writer.check_columns(count, *drawn)
+        record_writer.measure_columns(count, *drawn)
         assert honest is not None and all(time >= 0 for *_, time in honest)
     except ValueError:
         assert honest is None or any(time < 0 for *_, time in honest)

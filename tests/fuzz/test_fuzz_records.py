@@ -16,8 +16,9 @@ import pytest
 
 from kafkalite._ext import record_batch, records
 from kafkalite.errors import KafkaError
-from kafkalite.records.batch import Record, RecordBatch, batches, build, recompress
+from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.records.compression import Codec, decompress
+from kafkalite.records.opening import finish, recompress
 from tests.twins import record_batch as batch_twin
 from tests.twins import records as records_twin
 
@@ -93,7 +94,7 @@ def test_spoiled_batches_are_judged_as_the_twin_judges_them():
         try:
             for batch in batches(exact(data)):
                 batch.records(SIZE_MAX)
-                recompress(bytes(batch), chance.choice(list(Codec)), size_max=SIZE_MAX)
+                finish(recompress(batch, chance.choice(list(Codec)), size_max=SIZE_MAX))
         except KafkaError:
             pass
 

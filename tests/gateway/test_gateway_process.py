@@ -78,7 +78,9 @@ def test_what_is_sent_is_produced_and_what_has_come_is_written_before_the_end(
     # received, since the gateway looks at both doors in each tick.
     until(lambda: len(gate.values("sensors")) >= 501)
     assert gate.broker.end(signal.SIGTERM)[1] == 0
-    said = (gate.broker.data / "kafkalite.log").read_text()
+    lines = (gate.broker.data / "kafkalite.log").read_text().splitlines()
+    # A machine that is busy with other work makes ticks slow, which is logged.
+    said = "".join(line for line in lines if "Event loop was not free" not in line)
     assert "ERROR" not in said and "WARNING" not in said
 
 
@@ -206,6 +208,17 @@ def test_a_place_that_is_taken_is_refused_in_one_sentence(tmp_path):
 def test_half_of_what_keys_need_is_refused(tmp_path):
     flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
     assert "CURVE needs both" in refused(tmp_path, *flags)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_start_fails_when_the_gateway_cannot_read_its_key(tmp_path, workers):
+    flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
+    flags += ["-o", f"gateway.curve.key.file={tmp_path}/none", "--workers", str(workers)]
+    ready_file = tmp_path / "ready.json"
+    said = refused(tmp_path, *flags, "--ready-file", str(ready_file))
+    assert f"the gateway cannot start: {tmp_path}/none is no certificate" in said
+    assert not ready_file.exists() and not (tmp_path / "d/status.json").exists()
+    assert "ready:" not in (tmp_path / "d/kafkalite.log").read_text()
 
 
 def test_keys_are_made_once_and_the_secret_ones_are_for_their_user(tmp_path):

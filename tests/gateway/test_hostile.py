@@ -60,7 +60,7 @@ def test_a_hundred_thousand_frames_of_nonsense_end_nothing_and_leave_no_memory(s
 
 
 @pytest.mark.parametrize(
-    "size", [(1 << 20) + 1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]
+    "size", [(16 << 20) + 1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]
 )
 @pytest.mark.parametrize("flags", [2, 3, 6], ids=["last", "more", "command"])
 def test_a_frame_announced_too_large_ends_its_connection_before_it_comes(served, size, flags):
@@ -73,6 +73,28 @@ def test_a_frame_announced_too_large_ends_its_connection_before_it_comes(served,
     with let_in(gateway.push) as peer:
         peer.sendall(message(b"sensors", b"", b"after"))
         until(lambda: gateway.sender.values("sensors") == [b"after"])
+
+
+def test_an_oversized_message_is_refused_counted_and_logged(served, peers, caplog):
+    gateway = served()
+    dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
+    large = bytes((1 << 20) + 1)
+    for frames in ([b"sensors", b"", large], [b"sensors", b"PCK\x01" + large], [large, b"", b"v"]):
+        dealer.send_multipart([b"1", *frames])
+        correlation, code, *_, sentence = dealer.recv_multipart()
+        assert (correlation, code) == (b"1", b"10")
+        assert b"gateway.message.max.bytes" in sentence
+    push.send_multipart([b"sensors", b"", large])
+    push.send_multipart([b"sensors", b"", b"after"])
+    until(lambda: gateway.sender.values("sensors") == [b"after"])
+    assert gateway.counts.refused == {
+        ("dealer", "MESSAGE_TOO_LARGE"): 3, ("push", "MESSAGE_TOO_LARGE"): 1,
+    }  # fmt: skip
+    assert "a message to push for topic sensors was refused: MESSAGE_TOO_LARGE" in caplog.text
+    with let_in(gateway.push) as peer:
+        peer.sendall(bytes([2]) + struct.pack(">Q", (16 << 20) + 1))
+        assert is_closed(peer)
+    until(lambda: gateway.counts.disconnected == {"push": 1})
 
 
 def test_half_a_message_is_nothing_when_its_sender_leaves(served):

@@ -69,7 +69,7 @@ class Wired:
         topic = Topic("t")
         gathering.topics[b"t"] = topic
         gathering.know(topic, partitions, 0, NOW_MS)
-        intake = Intake(gathering, self.pull.underlying, LIBRARY, False)
+        intake = Intake(gathering, self.pull.underlying, LIBRARY, False, 1 << 20)
         for frames in messages:
             self.push.send_multipart([b"t", *frames])
             assert intake.take(1, 1 << 20, NOW_MS) is False

@@ -13,7 +13,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
-from kafkalite.gateway import door, topics
+from kafkalite.gateway import answers, door, topics
 from tests.gateway.frames import keyed_pack, pack
 from tests.gateway.serving import MemorySender
 from tests.process.waiting import until
@@ -189,8 +189,88 @@ def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
     assert "messages for topic sensors were not written: NOT_LEADER" in caplog.text
 
 
-def test_answers_nobody_reads_are_dropped_and_counted(served, peers):
+def pipeline(dealer, count):
+    """Send so many messages, and read what is there after each; the correlation ids that came."""
+    came = []
+    for number in range(count):
+        dealer.send_multipart([b"%d" % number, b"sensors", b"", b"v"])
+        while dealer.poll(0):
+            came.append(dealer.recv_multipart())
+    while len(came) < count:
+        came.append(dealer.recv_multipart())
+    assert {code for _, code, *_ in came} == {b"0"}
+    return [int(number) for number, *_ in came]
+
+
+def test_a_dealer_that_reads_gets_every_answer(served, peers):
+    gateway = served(gateway_receive_hwm=5, gateway_linger_ms=20)
+    dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5)
+    assert pipeline(dealer, 3_000) == list(range(3_000))
+    assert not gateway.counts.unanswered
+    assert gateway.counts.answers == 3_000
+    held = gateway.gateway._doors[-1]._answers
+    assert (held.size, held.count, held.settled, held.waiting) == (0, 0, 3_000, False)
+
+
+def test_a_dealer_that_reads_late_gets_every_answer_and_others_go_on(served, peers):
     gateway = served(gateway_receive_hwm=5)
+    late = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
+    for number in range(200):
+        late.send_multipart([b"%d-" % number + bytes(4_000), b"sensors", b"", b"v"])
+    until(lambda: gateway.gateway._doors[-1]._answers.waiting)
+    assert pipeline(peers(zmq.DEALER, gateway.dealer), 100) == list(range(100))
+    came = [int(late.recv_multipart()[0].partition(b"-")[0]) for _ in range(200)]
+    assert came == list(range(200)) and not gateway.counts.unanswered
+
+
+def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
+    monkeypatch.setattr(answers, "IN_FLIGHT_MAX", 10)
+    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
+    sender = MemorySender()
+    sender.stopped.set()
+    gateway = served(sender, gateway_receive_hwm=10)
+    dealer = peers(zmq.DEALER, gateway.dealer, **HWM)
+    taken = fill(dealer, lambda number: [b"%d" % number, b"sensors", b"", bytes(1_000)])
+    assert gateway.received["dealer"] == 10
+    sender.stopped.clear()
+    gateway.call(sender.write)
+    assert [int(dealer.recv_multipart()[0]) for _ in range(taken)] == list(range(taken))
+
+
+def test_pushes_are_received_however_many_came_before(served, peers, monkeypatch):
+    monkeypatch.setattr(answers, "IN_FLIGHT_MAX", 10)
+    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
+    gateway = served()
+    push = peers(zmq.PUSH, gateway.push)
+    for number in range(30):
+        push.send_multipart([b"sensors", b"", b"%d" % number])
+    until(lambda: len(gateway.sender.values("sensors")) == 30)
+
+
+def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
+    gateway = served()
+    held = gateway.gateway._doors[-1]._answers
+    judged: list[bytes] = []
+    reading, new, silent = answers.Kept(), answers.Kept(), answers.Kept()
+
+    def judge():
+        # The peer that reads gets as many answers as it takes.
+        reading.size, reading.size_before, reading.taken_size = 800, 800, 100
+        silent.size, silent.size_before = 800, 800
+        new.size = 800
+        held._kept = {b"reading": reading, b"new": new, b"silent": silent}
+        held.size, held._judge_at_ms = held._size_max, 1
+        held._judge()
+        judged.extend(held._kept)
+        held._kept, held.size, held.count = {}, 0, 0
+
+    gateway.call(judge)
+    assert judged == [b"reading", b"new"]
+
+
+def test_answers_nobody_reads_are_dropped_and_counted(served, peers, monkeypatch):
+    monkeypatch.setattr(answers, "READING_MS", 50)
+    gateway = served(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     count = 0
     while not gateway.counts.unanswered:
@@ -199,6 +279,15 @@ def test_answers_nobody_reads_are_dropped_and_counted(served, peers):
         assert count < 100_000
     until(lambda: len(gateway.sender.values("sensors")) == count)
     assert "does not read" in next(iter(gateway.counts.unanswered))
+    held = gateway.gateway._doors[-1]._answers
+    assert not held.size and held._not_reading
+    assert pipeline(peers(zmq.DEALER, gateway.dealer), 10) == list(range(10))
+    while dealer.poll(100):
+        dealer.recv_multipart()
+    dealer.send_multipart([b"again", b"sensors", b"", b"v"])
+    while dealer.recv_multipart()[0] != b"again":
+        pass
+    assert not held._not_reading
 
 
 def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):

@@ -37,6 +37,17 @@ class Wire:
         self.sent: list[Any] | None = None
         self.closed = False
         self.abandoned: Any = None
+        self._on_close: list[Any] = []
+
+    def on_close(self, callback: Any) -> None:
+        self._on_close.append(callback)
+
+    def gone(self) -> None:
+        """The client is gone."""
+        for callback in self._on_close:
+            callback()
+        if self.abandoned is not None:
+            self.abandoned()
 
     def expect(self) -> Wire:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafkalite import errors
+from kafkalite.coordination.classic_group import STATIC_GATHER_MS
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.groups import (
     FIND_COORDINATOR,
@@ -36,7 +37,11 @@ def joining(**fields):
 
 def join(broker, version=9, **fields):
     """Join, with the id that is given first where the version wants that."""
-    answer = broker.ask(JOIN_GROUP, version, **joining(**fields))
+    wire = broker.send(JOIN_GROUP, version, **joining(**fields))
+    if "group_instance_id" in fields:
+        pass_time(broker, STATIC_GATHER_MS)
+    broker.until(lambda: wire.sent is not None or wire.closed)
+    answer = broker.answer(wire, JOIN_GROUP, version)
     if answer.error_code == errors.MemberIdRequired.code:
         answer = broker.ask(JOIN_GROUP, version, **joining(**fields, member_id=answer.member_id))
     return answer
@@ -57,8 +62,8 @@ def member(broker, **fields):
 
 def pass_time(broker, ms):
     """Let the time pass while the broker runs."""
-    for _ in range(ms // 100):
-        broker.clock.advance(100)
+    for passed in range(0, ms, 100):
+        broker.clock.advance(min(100, ms - passed))
         broker.reactor.tick(0)
 
 
@@ -76,7 +81,7 @@ def commit(broker, version=9, offset=5, index=0, joined=None, **fields):
     topic |= {"topic_id": broker.topic_id} if version >= 10 else {"name": "t"}
     topic |= fields.pop("topic", {})
     answer = broker.ask(
-        OFFSET_COMMIT, version, group_id="g", topics=[topic],
+        OFFSET_COMMIT, version, group_id=fields.pop("group_id", "g"), topics=[topic],
         generation_id_or_member_epoch=joined.generation_id if joined else -1,
         member_id=joined.member_id if joined else "", **fields,
     )  # fmt: skip

@@ -133,6 +133,20 @@ def test_keys_may_be_chosen(broker, keys, names):
     assert configs(broker, A_TOPIC, keys=keys).keys() == names
 
 
+def test_named_keys_are_described_in_the_order_asked(broker):
+    broker.create("a")
+    names = ["segment.bytes", "cleanup.policy", "retention.ms", "compression.type"]
+    assert [*configs(broker, A_TOPIC, keys=names)] == names
+    assert [*configs(broker, A_TOPIC, keys=names[::-1])] == names[::-1]
+
+
+def test_an_unknown_topic_config_is_refused_in_kafkas_words(broker):
+    broker.create("a")
+    (answer,) = alter(broker, (A_TOPIC, ("no.such", "1")))
+    assert answer.error_code == errors.InvalidConfig.code
+    assert "Unknown topic config name: no.such" in answer.error_message
+
+
 def test_a_broker_tells_all_its_keys_and_those_that_tools_look_for_as_they_are(broker):
     found = configs(broker, THIS)
     assert found.keys() == BROKER.keys()

@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.delayed_fetch import DelayedFetch
 from kafkalite.broker.security import READ
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
@@ -247,6 +248,62 @@ def test_a_client_that_went_away_is_not_waited_for(filled):
     assert filled.node.replicas.purgatory.size == 0
 
 
+def test_idle_node_looks_at_no_partition_of_a_waiting_fetch(filled, monkeypatch):
+    looks = []
+    measure = DelayedFetch._measure
+    monkeypatch.setattr(
+        DelayedFetch, "_measure", lambda *asked: (looks.append(asked), measure(*asked))[1]
+    )
+    begin(filled, 3, max_wait_ms=2**31 - 1)
+    assert len(looks) == 1
+    for _ in range(20):
+        filled.clock.advance(1_000)
+        filled.node._tend()
+        filled.reactor.tick(0)
+    assert len(looks) == 1
+
+
+def test_fetch_below_a_start_that_retention_moved_is_told_so(broker):
+    broker.create("a", retention_ms="1000", file_delete_delay_ms="0")
+    append(broker, b"old")
+    wire = begin(broker, 0, max_wait_ms=2**31 - 1, min_bytes=SIZE_MAX)
+    broker.node.replicas.leader("a", 0).log.roll()
+    broker.clock.advance(3_600_000)
+    broker.node._tend()
+    broker.reactor.tick(0)
+    assert answered(broker, wire).error_code == errors.OffsetOutOfRange.code
+
+
+def test_fetch_of_too_many_partitions_is_refused(filled, monkeypatch):
+    monkeypatch.setattr("kafkalite.broker.handlers.fetch.PARTITIONS_MAX", 3)
+    topics = wanted(filled, 12, *[(index, 0) for index in range(4)])
+    answer = filled.ask(FETCH, 12, **request(filled, 12, topics))
+    assert (answer.error_code, answer.responses) == (errors.InvalidRequest.code, [])
+
+
+def test_fetch_of_many_unknown_partitions_is_answered_over_several_ticks(filled):
+    """Each is a look-up and an error of its own."""
+    topics = wanted(filled, 12, *[(index, 0) for index in range(2_000)])
+    wire = filled.send(FETCH, 12, **request(filled, 12, topics))
+    ticks = 0
+    while wire.sent is None:
+        filled.reactor.tick(0)
+        ticks += 1
+    entries = filled.answer(wire, FETCH, 12).responses[0].partitions
+    codes = [entry.error_code for entry in entries]
+    assert codes == [0, 0] + [errors.UnknownTopicOrPartition.code] * 1_998
+    assert ticks >= 5
+
+
+def test_file_that_cannot_be_opened_is_an_error_of_its_partition(filled, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(filled.node.replicas.leader("a", 0).log, "read", fail)
+    assert fetch(filled, 0).error_code == errors.KafkaStorageError.code
+    assert fetch(filled, 0, partition=1).error_code == 0
+
+
 # -- sessions ------------------------------------------------------------------------------------
 
 
@@ -267,6 +324,16 @@ def test_a_session_answers_only_what_is_new(filled):
     assert told(in_session(filled, first.session_id, 1)) == []
     append(filled, b"new", partition=1)
     assert told(in_session(filled, first.session_id, 2)) == [("a", 1)]
+
+
+def test_session_ends_with_its_connection(filled):
+    topics = wanted(filled, 12, (0, 3), (1, 0))
+    wire = filled.send(FETCH, 12, **request(filled, 12, topics, session_epoch=0))
+    session_id = filled.answer(wire, FETCH, 12).session_id
+    assert in_session(filled, session_id, 1).error_code == 0
+    wire.gone()
+    assert in_session(filled, session_id, 2).error_code == errors.FetchSessionIdNotFound.code
+    assert filled.node.fetch_sessions.partition_count == 0
 
 
 def test_an_unknown_session_is_an_error_of_the_whole_request(filled):

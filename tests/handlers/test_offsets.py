@@ -9,6 +9,10 @@ from kafkalite.protocol.schemas.offsets import (
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
 )
+from kafkalite.records.batch import Record, build
+from kafkalite.records.compression import Codec
+from kafkalite.records.opening import finish
+from kafkalite.storage.timestamps import TimestampOffset, first_since
 from tests.handlers.denying import Denying
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -69,6 +73,46 @@ def test_a_time_gives_the_first_record_not_before_it(filled, timestamp, found):
 
 def test_the_greatest_timestamp_is_found_wherever_it_stands(filled):
     assert listed(filled, MAX_TIMESTAMP) == (0, NOW + 50, 2)
+
+
+def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
+    broker.create("a", 3)
+    batch = build(
+        [Record(timestamp=NOW, value=bytes(6 << 20)), Record(timestamp=NOW + 5, value=b"x")],
+        codec=Codec.ZSTD,
+    )
+    for partition in range(3):
+        broker.node.replicas.leader("a", partition).append(batch)
+    opener = broker.node.opener
+    asked = [{"partition_index": partition, "timestamp": NOW + 1} for partition in range(3)]
+    wire = broker.send(
+        LIST_OFFSETS, 11, replica_id=-1, topics=[{"name": "a", "partitions": asked}],
+        isolation_level=0,
+    )  # fmt: skip
+    assert (opener.handed_over, wire.sent) == (1, None)  # one at a time
+    broker.until(lambda: wire.sent is not None)
+    answer = broker.answer(wire, LIST_OFFSETS, 11)
+    found = [(p.error_code, p.timestamp, p.offset) for p in answer.topics[0].partitions]
+    assert found == [(0, NOW + 5, 1)] * 3
+    assert opener.handed_over == 3
+    assert listed(broker, MAX_TIMESTAMP) == (0, NOW + 5, 1)
+
+
+def test_search_by_time_begins_anew_when_segments_were_removed(broker):
+    broker.create("a")
+    partition = broker.node.replicas.leader("a", 0)
+    batch = build([Record(timestamp=NOW, value=b"x"), Record(timestamp=NOW + 5, value=b"x")])
+    partition.append(batch)
+    partition.log.delete_records(1)
+    partition.log.roll()
+    partition.append(batch)
+    search = first_since(partition.log, NOW)
+    steps = next(search)
+    partition.log.delete_records(2)
+    with pytest.raises(StopIteration) as end:
+        steps = search.send(None)
+        search.send(finish(steps))
+    assert end.value.value == TimestampOffset(NOW, 2, 0)
 
 
 def test_an_empty_partition_has_ends_and_no_times(filled):

@@ -6,10 +6,12 @@ import pytest
 
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
+from kafkalite.broker import appending
 from kafkalite.broker.security import WRITE
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
+from kafkalite.records.compression import Codec, compress
 from kafkalite.transport.connection import Disconnect
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
@@ -167,6 +169,114 @@ def with_count(batch: bytes, count: int) -> bytes:
 def test_well_sealed_records_that_would_choke_every_reader_are_refused(topic, batch):
     assert produce(topic, batch).error_code == errors.InvalidRecord.code
     assert values_in(topic) == []
+
+
+def packed(payload: bytes, codec: Codec, count: int) -> bytes:
+    """A well sealed batch that says `count` and `codec`, whatever its payload is."""
+    batch = bytearray(batch_of(b"x")[:61] + payload)
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    batch[22] = codec
+    return resealed(with_count(bytes(batch), count))
+
+
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_compressed_records_are_checked(topic, codec):
+    two = build([Record(timestamp=1, value=b"x"), Record(timestamp=2, value=b"y")])[61:]
+    for payload, count in (
+        (b"twenty-one of garbage", 5),
+        (compress(codec, two), 1),
+        (compress(codec, two), 3),
+        (compress(codec, two), 0x7FFFFFFF),
+        (compress(codec, two)[:-1], 2),
+        (compress(codec, two + b"more"), 2),
+        (compress(codec, bytes(20)), 2),
+    ):
+        entry = produce(topic, packed(payload, codec, count))
+        assert entry.error_code == errors.InvalidRecord.code, (payload, count)
+    assert produce(topic, packed(compress(codec, two), codec, 2)).base_offset == 0
+    assert values_in(topic) == [b"x", b"y"]
+
+
+def test_compressed_records_are_believed_where_the_topic_says_so(broker):
+    broker.create("a", compressed_records_validate="false")
+    assert produce(broker, packed(b"garbage", Codec.ZSTD, 5)).error_code == 0
+
+
+def test_compressed_bomb_is_refused_as_too_large(topic):
+    bomb = packed(compress(Codec.ZSTD, bytes(40 << 20)), Codec.ZSTD, 4)
+    # It begins with records of no bytes, which are none.
+    assert produce(topic, bomb).error_code == errors.InvalidRecord.code
+    large = build([Record(timestamp=1, value=bytes(1 << 20))] * 17, codec=Codec.ZSTD)
+    assert len(large) < 8192
+    assert produce(topic, large).error_code == errors.MessageTooLarge.code
+
+
+def test_max_timestamp_of_a_compressed_batch_is_corrected(topic):
+    batch = bytearray(batch_of(b"x", codec=Codec.LZ4))
+    batch[35:43] = (5_000).to_bytes(8, "big")
+    assert produce(topic, resealed(bytes(batch))).error_code == 0
+    log = topic.node.replicas.leader("a", 0).log
+    (stored,) = batches(log.read(0, 1 << 20, 1).read())
+    assert stored.header.max_timestamp == 1_000
+
+
+def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
+    large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
+    opener = topic.node.opener
+    sent = [
+        topic.send(
+            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)]
+        )
+        for batch in (large, batch_of(b"y"))
+    ]
+    assert opener.handed_over == 1
+    assert [wire.sent for wire in sent] == [None, None]
+    # Another partition does not wait.
+    assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).base_offset == 0
+    topic.until(lambda: all(wire.sent is not None for wire in sent))
+    answers = [topic.answer(wire, PRODUCE, 13) for wire in sent]
+    assert [
+        answer.responses[0].partition_responses[0].base_offset for answer in answers
+    ] == [0, 1]
+
+
+def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypatch):
+    large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
+    monkeypatch.setattr(appending, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
+    sent = [
+        topic.send(
+            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)]
+        )
+        for batch in (large, batch_of(b"y"))
+    ]
+    # There is no room behind these two, whichever partition a batch is for.
+    timed_out = errors.RequestTimedOut.code
+    assert produce(topic, batch_of(b"w"), acks=LEADER).error_code == timed_out
+    assert produce(topic, large, partition=1, acks=LEADER).error_code == timed_out
+    with pytest.raises(Disconnect):
+        topic.send(
+            PRODUCE, 13, acks=NOBODY, timeout_ms=1_000,
+            topic_data=[asked(topic, 13, batch_of(b"w"))],
+        )  # fmt: skip
+    # A batch that needs no opening waits for nothing.
+    assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).error_code == 0
+    topic.until(lambda: all(wire.sent is not None for wire in sent))
+    assert topic.node.appending._waiting_size == 0
+    assert produce(topic, large, partition=1, acks=LEADER).error_code == 0
+    topic.until(lambda: not topic.node.appending._waiting_size)
+    assert len(values_in(topic)) == 2
+
+
+def test_recompression_of_a_large_batch_is_left_to_the_thread(broker):
+    broker.create("a", compression_type="gzip")
+    entry = produce(broker, batch_of(bytes(500_000)))
+    assert (entry.error_code, broker.node.opener.handed_over) == (0, 1)
+    log = broker.node.replicas.leader("a", 0).log
+    (stored,) = batches(log.read(0, 1 << 20, 1).read())
+    assert stored.header.codec is Codec.GZIP
 
 
 def test_a_control_batch_from_a_client_is_refused(topic):

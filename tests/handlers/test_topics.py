@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.node import MADE_AT_ONCE_MAX
 from kafkalite.broker.security import Operation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
@@ -96,30 +95,6 @@ def test_what_is_left_open_the_settings_fill(broker):
     broker.restart(**{"num.partitions": "4"})
     answer = create(broker, {"name": "a", "num_partitions": -1, "replication_factor": -1})["a"]
     assert (answer.num_partitions, answer.replication_factor) == (4, 1)
-
-
-def test_a_topic_of_many_partitions_comes_to_be_in_steps(broker):
-    made_at_once = []
-    tick = broker.reactor.tick
-
-    def counted(wait_ms):
-        before = len(list(broker.node.replicas))
-        tick(wait_ms)
-        made_at_once.append(len(list(broker.node.replicas)) - before)
-        broker.clock.advance(1)
-
-    broker.reactor.tick = counted
-    topic_id = broker.create("many", 150)
-    broker.until(lambda: len(broker.node.replicas.of_topic(topic_id)) == 150)
-    assert max(made_at_once) <= MADE_AT_ONCE_MAX
-
-
-def test_a_large_topic_deleted_before_it_was_made_leaves_no_logs(broker):
-    broker.create("many", 150)
-    broker.ask(DELETE_TOPICS, 1, topic_names=["many"], timeout_ms=1_000)
-    broker.clock.advance(1)
-    broker.reactor.tick(0)
-    assert list(broker.node.replicas) == []
 
 
 def test_the_configs_in_force_are_answered_with_where_they_came_from(broker):

@@ -59,6 +59,17 @@ def exporter_pid(scraped):
     return 0
 
 
+def test_start_fails_when_the_exporter_misses_a_dependency(tmp_path):
+    (tmp_path / "prometheus_client.py").write_text("raise ImportError('no such package')")
+    command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
+    command += ["--data", str(tmp_path / "d"), "--workers", "0", "--metrics", "127.0.0.1:0"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("kafkalite: the metrics exporter cannot start: ")
+    assert "no such package" in done.stderr
+
+
 @pytest.mark.parametrize("workers", SHAPES)
 def test_real_traffic_is_seen_in_a_scrape(scraped, workers):
     broker = scraped(workers=workers)

@@ -231,3 +231,43 @@ def test_a_page_that_cannot_be_made_keeps_nobody_from_serving(metered, tmp_path,
 @pytest.mark.parametrize("code", [0, 3, 9999, -1])
 def test_every_error_code_has_a_name(code):
     assert node_metrics.error_name(code)
+
+
+def test_ticks_are_told_by_time_and_slow_ones_by_cause(metered):
+    slow = metered.broker.reactor.slow_ticks
+    slow.add(80_000_000, 60_000_000, 70_000_000, METADATA.key)
+    slow.add(90_000_000, 1_000_000, 70_000_000, None)
+    told = metered.told
+    assert told("kafkalite_loop_slow_ticks_total", cause="Metadata") == 1
+    assert told("kafkalite_loop_slow_ticks_total", cause="sending responses") == 1
+    assert told("kafkalite_loop_slow_ticks_cpu_total", cause="Metadata") == 1
+    assert told("kafkalite_loop_slow_ticks_cpu_total", cause="sending responses") is None
+    assert told("kafkalite_loop_longest_tick_seconds") == 0.09
+    assert told("kafkalite_loop_longest_tick_cpu_seconds") == 0.06
+    total_ns, *counts = told("kafkalite_loop_tickms")
+    assert total_ns > 0 and sum(counts) > 0
+
+
+def test_page_is_written_in_steps_of_bounded_time(metered, monkeypatch):
+    broker, keeper = metered.broker, metered.keeper
+    write_steps = keeper.page.write_steps
+    steps = []
+
+    def slow(families, at_ms):
+        for step in write_steps(families, at_ms):
+            broker.clock.advance(2)
+            steps.append(at_ms)
+            yield step
+
+    monkeypatch.setattr(keeper.page, "write_steps", slow)
+    keeper._periods = node_metrics.IDLE_PERIODS
+    keeper.look()
+    most = node_metrics.STEP_MS // 2 + 1
+    assert 1 <= len(steps) <= most
+    counts = []
+    while not counts or counts[-1]:
+        before = len(steps)
+        broker.clock.advance(node_metrics.STEP_PAUSE_MS)
+        broker.reactor.tick(0)
+        counts.append(len(steps) - before)
+    assert len(counts) > 5 and max(counts) <= most

@@ -36,8 +36,12 @@ class Listed(NamedTuple):
 LATER = "comes with a later part; until then it is refused, never silently accepted"
 SAYS_WHY = "Kafka refuses without a word; a sentence costs nothing and helps whoever reads the log"
 UNOPENED = (
-    "compressed records are not opened on the way through, and times are not compared with the "
-    "header's (ARCHITECTURE.md); Kafka unfolds every batch and corrects its header"
+    "records that came plain are checked, but their times are not compared with the header's "
+    "(ARCHITECTURE.md); Kafka corrects the header"
+)
+UNDECOMPRESSED = (
+    "bytes that are not what their codec says are an invalid record, which no client sends again; "
+    "Kafka answers with its unknown server error"
 )
 OUT_OF_TURN = (
     "records whose offsets contradict their batch are refused; Kafka takes or renumbers them"
@@ -56,6 +60,7 @@ ITS_OWN_DEFAULT = (
     "keys that are a topic's alone, nor of those that are said in hours"
 )
 DURABILITY = "durability is ours to name: its keys are not Kafka's"
+UNOPENED_BY_CHOICE = "Kafka has no key that saves the opening of compressed batches"
 
 DIFFERENCES = (
     # ApiVersions
@@ -97,15 +102,11 @@ DIFFERENCES = (
         "bytes after the batch are somebody's mistake, and he is told; Kafka drops them",
     ),
     Listed("produce.a_damaged_batch*", "* codec ?", "*.error_code", ACCIDENT),
+    Listed("produce.*", "*bytes that are not", "*.error_code", UNDECOMPRESSED),
     *(
-        Listed(f"produce.a_{kind}*", f"*{what}", "*", UNOPENED)
-        for kind, what in (
-            ("damaged_batch", "bytes that are not"),
-            ("damaged_batch", " max timestamp is not the greatest"),
-            ("damaged_batch", " max timestamp unsaid"),
-            ("damaged_batch", " timestamp negative"),
-            ("compressed_topic", "bytes that are not"),
-            ("compressed_topic", " max timestamp is not the greatest"),
+        Listed("produce.a_damaged_batch*", f"*{what}", "*.max_timestamp", UNOPENED)
+        for what in (
+            " max timestamp is not the greatest", " max timestamp unsaid", " timestamp negative",
         )
     ),
     *(
@@ -165,6 +166,7 @@ DIFFERENCES = (
     Listed("topics.*", "*", "*.configs.flush.bytes", DURABILITY),
     Listed("topics.*", "*", "*.configs.flush.ms.value", DURABILITY),
     Listed("topics.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
+    Listed("topics.*", "*", "*.configs.compressed.records.validate", UNOPENED_BY_CHOICE),
     Listed("topics.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
     Listed("topics.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
@@ -241,6 +243,7 @@ DIFFERENCES = (
     Listed("configs.*", "*", "*.configs.flush.bytes", DURABILITY),
     Listed("configs.*", "*", "*.configs.flush.ms.value", DURABILITY),
     Listed("configs.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
+    Listed("configs.*", "*", "*.configs.compressed.records.validate", UNOPENED_BY_CHOICE),
     Listed("configs.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
     Listed("configs.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
@@ -328,6 +331,12 @@ DIFFERENCES = (
             ("gateway.*", "ZeroMQ is taken in by ourselves", ANYTHING),
             ("native.*", "memory is shared with programs of one host", ANYTHING),
             ("storage.min.free.bytes", "a disk is not filled to its last byte", ANYTHING),
+            ("broker.tick.timeout.ms", "the launcher restarts a process that hangs", ANYTHING),
+            ("log.background.flush.interval.ms", DURABILITY, ANYTHING),
+            (
+                "producer.state.max.per.partition",
+                "Kafka does not limit the producers that a partition remembers", ANYTHING,
+            ),
             ("worker*", "processes of a host are ours", ANYTHING),
         )
     ),

@@ -67,7 +67,6 @@ SYNONYM = "a default is told as a synonym too"
 BROKERS = (
     Brokers("topics", "* --create --topic {x}flights", WORDS),
     Brokers("topics", "* --create --topic '{x}not legal'", WORDS),
-    Brokers("topics", "* --config no.such=1", WORDS),
     Brokers("topics", "* --partitions 2", WORDS),
     Brokers("topics", "* --describe --topic *", MINIMUM),
     Brokers("configs", "* --describe * {x}set", SYNONYM),

@@ -25,6 +25,7 @@ from kafkalite.process import child, launcher
 from kafkalite.process.loop import hear_signals
 from kafkalite.process.options import Options
 from kafkalite.protocol.schemas.bus import ROSTER, read_frame, write_frame
+from kafkalite.storage.disk import WriteBackFailed
 from kafkalite.transport.reactor import Reactor
 
 LOOK_MS = 5
@@ -103,6 +104,8 @@ def live(birth, reactor):
     while "linger" in words:
         time.sleep(0.005)
         words = script.read_text().split()
+    if "unflushed" in words:
+        raise WriteBackFailed("a flush failure that was planted")
     note("ended")
     return 0
 

@@ -96,6 +96,19 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(stage, n
     assert "is gone: it was ended by signal 9; it is started again" in stage.log
 
 
+def test_a_failed_flush_of_one_node_restarts_every_node(stage):
+    stage.play(1, "unflushed")
+    stage.start()
+    before = {node_id: stage.pid(node_id) for node_id in (0, 1, 2)}
+    os.kill(before[1], signal.SIGTERM)
+    for node_id, pid in before.items():
+        stage.renewed(node_id, pid)
+    assert {life[1] for life in stage.lives("ending")} == {before[1]}, "the others were killed"
+    assert "a flush failure that was planted" in stage.log
+    for node_id in (0, 2):
+        assert f"node {node_id} on the same file system" in stage.log
+
+
 def test_a_node_that_ends_by_itself_is_started_again(stage):
     stage.start()
     pid = stage.pid(1)

@@ -8,7 +8,7 @@ import pytest
 
 from kafkalite.process.launcher import first_roster
 from kafkalite.process.listening import Remembered, recall
-from kafkalite.protocol.schemas.bus import HELLO, ROSTER, write_frame
+from kafkalite.protocol.schemas.bus import HEARTBEAT, HELLO, ROSTER, write_frame
 from tests.process.staging import answers, is_refused
 from tests.process.waiting import until
 
@@ -119,6 +119,30 @@ def test_a_silent_node_is_killed_and_its_next_incarnation_is_left_alone(stage):
     until(lambda: stage.node(3))
     assert stage.pid(1) == renewed
     assert stage.log.count("is silent, and killed") == 1
+
+
+def beat():
+    return write_frame(HEARTBEAT(image_offset=0, led_count=0, size=0, unmade=[]))
+
+
+def test_stopped_supervisor_is_killed_and_started_again(stage):
+    stage.start(overrides={"broker.session.timeout.ms": "400"})
+    pid = stage.pid(0)
+    stage.say(beat())
+    until(lambda: "Supervisor misses its heartbeats, but its process runs" in stage.log)
+    assert stage.pid(0) == pid
+    os.kill(pid, signal.SIGSTOP)
+    stage.renewed(0, pid)
+    assert stage.log.count("Supervisor missed its heartbeats and is killed") == 1
+
+
+def test_supervisor_that_runs_without_a_tick_is_killed_after_the_tick_timeout(stage):
+    overrides = {"broker.session.timeout.ms": "100", "broker.tick.timeout.ms": "600"}
+    stage.start(overrides=overrides)
+    pid = stage.pid(0)
+    stage.say(beat())
+    stage.renewed(0, pid)
+    assert "running=True" in stage.log
 
 
 def test_a_silent_node_is_killed_even_while_it_ends(stage):

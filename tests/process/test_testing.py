@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.errors import Refusal, TopicAlreadyExists
+from kafkalite.process.log_file import LOG_FILE
 from kafkalite.testing import DIRECTORY_PREFIX, Broker, remove_abandoned
 from tests.process.waiting import is_gone, until
 
@@ -43,6 +44,35 @@ def test_killed_and_restarted_it_has_its_data_and_its_port():
         broker.restart()
         assert broker.bootstrap == bootstrap
         assert broker.topic() != topic
+
+
+FORKED = """
+import os, sys
+from kafkalite.testing import Broker
+with Broker() as broker:
+    child = os.fork()
+    if not child:
+        for refused in (broker.stop, broker.kill, broker.restart):
+            try:
+                refused()
+            except RuntimeError as error:
+                assert "belongs to process" in str(error)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert broker.data.is_dir()
+    broker.topic()
+    broker.restart()
+"""
+
+
+def test_broker_outlives_a_forked_child_that_exits():
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_bootstrap_before_start_says_to_start_it():
+    with pytest.raises(RuntimeError, match=r"call start\(\)"):
+        Broker().bootstrap  # noqa: B018
 
 
 def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
@@ -137,3 +167,14 @@ def test_a_directory_that_another_removes_meanwhile_is_no_trouble(tmp_path, monk
     abandoned.mkdir()
     remove_abandoned()
     assert not abandoned.exists()
+
+
+def test_slow_ticks_of_a_broker_are_read_from_its_log():
+    line = "2026 WARNING node-0 kafkalite.transport Event loop was not free for 90 ms, mostly"
+    with Broker() as broker:
+        with (broker.data / LOG_FILE).open("a") as log:
+            for cpu_ms in (10, 70):
+                log.write(f"{line} because of X. cause='X' tick_ms=90 cpu_ms={cpu_ms} step_ms=9\n")
+        (slow,) = broker.slow_ticks(cpu_ms=60)
+        assert "cpu_ms=70" in slow
+        assert len(broker.slow_ticks(cpu_ms=10)) >= 2

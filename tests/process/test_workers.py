@@ -202,3 +202,13 @@ def test_ready_within_a_moment():
     began = time.monotonic()
     with Broker(workers=3):
         assert time.monotonic() - began < 30
+
+
+def test_a_stopped_supervisor_is_killed_and_replaced():
+    config = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "100"}
+    with Broker(workers=1, config=config) as broker:
+        before = pids(broker)
+        os.kill(before[0], signal.SIGSTOP)
+        renewed(broker, before, 0)
+        assert is_gone(before[0])
+        assert broker.topic()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import record_batch, record_writer
+from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.records.batch import Record, RecordBatch
 from tests.records.test_outside_readers import Aiokafka, KafkaPython, read_by
 from tests.twins import record_writer as twin
@@ -262,11 +263,24 @@ def test_a_capacity_that_no_batch_has_is_refused(capacity):
 )
 def test_columns_become_the_batch_of_the_twin(rows, kind, before, after):
     columns = columns_of(rows, kind, before, after)
-    record_writer.check_columns(len(rows), *columns)
+    record_writer.measure_columns(len(rows), *columns)
     taken, batch = encoded(columns, 0, len(rows), **PRODUCER)
     assert taken == len(rows)
     assert batch == twin.build(rows, **PRODUCER)
     assert read_back(batch) == rows
+
+
+@RUNS
+@given(ROWS, st.integers(0, 9))
+def test_measured_sizes_are_those_of_what_is_written(rows, before):
+    columns = columns_of(rows, pa.large_binary(), before)
+    largest, place, all_of_them, newest = record_writer.measure_columns(len(rows), *columns)
+    alone = [len(twin.build([each])) - HEADER_SIZE for each in rows]
+    assert largest == max(alone, default=0)
+    assert place == (alone.index(largest) if rows else -1)
+    written = len(twin.build(rows)) - HEADER_SIZE if rows else 0
+    assert written <= all_of_them <= written + 20 * len(rows)
+    assert newest == max((time for *_, time in rows), default=-1)
 
 
 @RUNS
@@ -371,7 +385,7 @@ def test_a_cell_that_begins_or_ends_outside_is_refused(offsets, wide, place):
     given = lying([0] * place + offsets, content, wide)
     for name, columns in (("value", (given, None)), ("key", (None, given))):
         with pytest.raises(ValueError, match=f"column {name}: its offsets"):
-            record_writer.check_columns(place + 1, *columns, None, None)
+            record_writer.measure_columns(place + 1, *columns, None, None)
         with pytest.raises(ValueError, match=f"column {name}: its offsets"):
             encoded((*columns, None, None), 0, place + 1)
 
@@ -384,7 +398,7 @@ def test_a_list_that_ends_behind_its_names_or_values_is_refused(short, lists):
     names, contents = (cut, whole) if short == "names" else (whole, cut)
     headers = (None, lying(lists)[1], 0, names, contents)
     with pytest.raises(ValueError, match="column headers"):
-        record_writer.check_columns(1, None, None, headers, None)
+        record_writer.measure_columns(1, None, None, headers, None)
     with pytest.raises(ValueError, match="column headers"):
         encoded((None, None, headers, None), 0, 1)
 
@@ -407,11 +421,11 @@ def test_offsets_are_believed_only_where_they_ascend_inside_the_bytes(
     for columns in ((given, None, None, None), (None, given, None, None)):
         if cells is None:
             with pytest.raises(ValueError):
-                record_writer.check_columns(count, *columns)
+                record_writer.measure_columns(count, *columns)
             with pytest.raises(ValueError):
                 encoded(columns, 0, count)
         else:
-            record_writer.check_columns(count, *columns)
+            record_writer.measure_columns(count, *columns)
             rows = [
                 (None, cell, (), NOW) if columns[0] else (cell, None, (), NOW) for cell in cells
             ]
@@ -454,11 +468,11 @@ def test_headers_are_believed_only_where_every_offset_is(lists, names, contents)
             honest &= sound(names[begin : end + 1], 9) and sound(contents[begin : end + 1], 9)
     columns = (None, None, headers, None)
     if honest:
-        record_writer.check_columns(count, *columns)
+        record_writer.measure_columns(count, *columns)
         assert encoded(columns, 0, count)[0] == count
     else:
         with pytest.raises(ValueError, match="column headers"):
-            record_writer.check_columns(count, *columns)
+            record_writer.measure_columns(count, *columns)
         with pytest.raises(ValueError, match="column headers"):
             encoded(columns, 0, count)
 
@@ -466,7 +480,7 @@ def test_headers_are_believed_only_where_every_offset_is(lists, names, contents)
 def test_a_null_among_names_is_refused():
     columns = (None, None, headers_column(pa.array([[{"key": None, "value": b""}]], PAIRS)), None)
     with pytest.raises(ValueError, match=r"column headers: a header's name is null \(row 0\)"):
-        record_writer.check_columns(1, *columns)
+        record_writer.measure_columns(1, *columns)
     with pytest.raises(ValueError, match="a header's name is null"):
         encoded(columns, 0, 1)
 
@@ -477,7 +491,7 @@ def test_times_are_read_only_where_their_buffers_are(buffer):
     times[buffer] = {"validity": b"", "values": bytes(63), "start": 9}[buffer]
     columns = (None, None, None, tuple(times.values()))
     with pytest.raises(ValueError, match="row"):
-        record_writer.check_columns(8, *columns)
+        record_writer.measure_columns(8, *columns)
     with pytest.raises(ValueError, match="row"):
         encoded(columns, 0, 8)
 
@@ -485,8 +499,8 @@ def test_times_are_read_only_where_their_buffers_are(buffer):
 def test_a_negative_time_is_refused_before_anything_is_sent():
     times = times_column(pa.array([0, 5, -1], pa.int64()))
     with pytest.raises(ValueError, match=r"a timestamp is negative \(row 2\)"):
-        record_writer.check_columns(3, None, None, None, times)
-    record_writer.check_columns(2, None, None, None, times)
+        record_writer.measure_columns(3, None, None, None, times)
+    record_writer.measure_columns(2, None, None, None, times)
 
 
 @pytest.mark.parametrize("chosen", [[0, 3], [-1], [1 << 30], [-(1 << 31)]])
@@ -517,7 +531,8 @@ def test_buffers_are_given_back_whatever_happens():
             assert offsets[1] == 9
         content.append(1)  # BufferError while anybody looks at it
     with pytest.raises((TypeError, ValueError)):
-        record_writer.check_columns(1, (None, content, content, 0), None, None, None)
+        record_writer.measure_columns(1, (None, content, content, 0), None, None, None)
     with pytest.raises(TypeError):
-        record_writer.check_columns(1, lying([0, 1], content)[:3] + ("x", False), None, None, None)
+        wrong = lying([0, 1], content)[:3] + ("x", False)
+        record_writer.measure_columns(1, wrong, None, None, None)
     content.append(1)

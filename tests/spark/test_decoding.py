@@ -18,6 +18,7 @@ from kafkalite.client.consumer import Consumer
 from pyspark_kafkalite.decoding import BadRow, Decode, decode_of, sifting
 from pyspark_kafkalite.decoding.bad_rows import BadRows
 from pyspark_kafkalite.decoding.ddl import arrow_schema
+from pyspark_kafkalite.decoding.json_values import JsonFormat
 from pyspark_kafkalite.decoding.registry import Registry
 from tests.client.consuming import take
 
@@ -540,3 +541,37 @@ def test_who_looks_at_values_refuses_none_that_the_parser_takes():
     assert list(map(repr, good(decode, *cells))) == [
         repr(row) for row in places_and_rows(decode, [*cells, *[b"x,,,"] * 50]).values()
     ]
+
+
+NANOSECONDS = {
+    b'"2024-01-02T03:04:05.123456789Z"': "2024-01-02T03:04:05.123456Z",
+    b'"2024-01-02T05:04:05.1234567+02:00"': "2024-01-02T03:04:05.123456Z",
+    b'"2024-01-02T03:04:05.123456789"': "2024-01-02T03:04:05.123456Z",
+    b'"1969-12-31T23:59:59.999999999Z"': "1969-12-31T23:59:59.999999Z",
+}
+
+
+@pytest.mark.parametrize("beside", [1, 20])
+def test_json_timestamps_lose_what_is_below_microseconds(beside):
+    schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
+    values = [b'{"t":%b}' % each for each in [*NANOSECONDS, *[b"5"] * beside]]
+    found, bad = JsonFormat(schema).read(pa.array(values))
+    wanted = pa.array(NANOSECONDS.values()).cast(schema.field("t").type)
+    assert found.field("t")[: len(NANOSECONDS)].equals(wanted)
+    assert sorted(bad) == list(range(len(NANOSECONDS), len(values)))
+
+
+@pytest.mark.parametrize("beside", [1, 20])
+def test_json_integers_may_be_written_with_a_point(beside):
+    schema = pa.schema([("s", pa.struct([("n", pa.int64()), ("l", pa.list_(pa.int8()))]))])
+    good = [
+        (b"1.0", 1), (b"-3.0e2", -300), (b"null", None), (b"9007199254740993.0", (1 << 53) + 1),
+        (b"9223372036854775807", (1 << 63) - 1),
+    ]  # fmt: skip
+    wrong = [b"1.5", b"1e30", b"1e300", b"1e40", b"9223372036854775808", b'"1"', b"true"] * beside
+    values = [b'{"s":{"n":%b,"l":[1.0,null,2]}}' % number for number, _ in good]
+    values += [b'{"s":{"n":%b}}' % number for number in wrong] + [b'{"s":null}']
+    found, bad = JsonFormat(schema).read(pa.array(values))
+    rows = found.field("s").to_pylist()
+    assert rows[: len(good)] == [{"n": number, "l": [1, None, 2]} for _, number in good]
+    assert sorted(bad) == list(range(len(good), len(good) + len(wrong))) and rows[-1] is None

@@ -55,6 +55,7 @@ def native(request):
 def quick(monkeypatch):
     monkeypatch.setattr(fetching, "STALL_S", 0.05)
     monkeypatch.setattr(fetching, "LAG_S", 0.2)
+    monkeypatch.setattr(fetching, "GAP_WAIT_MS", 30)
 
 
 def client(broker, **keywords):
@@ -351,11 +352,14 @@ class Gappy:
         partition = {"partition_index": 0, "offset": offset, "timestamp": -1}
         return {"topics": [{"name": "t", "partitions": [partition]}]}
 
+    def at_hand(self, asked):
+        return self.batches
+
     def fetched(self, asked):
         (topic,) = asked.body.topics
         (partition,) = topic.partitions
         found = b"".join(
-            data for last, data in self.batches if last >= partition.fetch_offset
+            data for last, data in self.at_hand(asked) if last >= partition.fetch_offset
         )
         if not found and asked.body.max_wait_ms:
             time.sleep(asked.body.max_wait_ms / 1000)
@@ -421,9 +425,44 @@ def test_whatever_is_missing_the_rest_comes(present, markers, cuts, bounds):
         offsets = [at for at in range(low, high) if at in kept]
         if offsets:
             batches.append(records(*offsets))
-    with mock.patch.object(fetching, "STALL_S", 0.03), Gappy(batches) as log:
+    with (
+        mock.patch.multiple(fetching, STALL_S=0.03, GAP_WAIT_MS=5),
+        Gappy(batches) as log,
+    ):
         start, end = bounds
         assert log.read(start, end) == [at for at in sorted(kept) if start <= at < end]
+
+
+class Remote(Gappy):
+    """Its segments are elsewhere, and come only for somebody who waits for them."""
+
+    arrived = False
+
+    def at_hand(self, asked):
+        self.arrived = self.arrived or asked.body.max_wait_ms == fetching.GAP_WAIT_MS
+        return self.batches if self.arrived else []
+
+
+def test_gap_is_not_believed_before_the_leader_was_given_time(quick):
+    with Remote([records(*range(60))]) as log:
+        assert log.read(0, 60) == list(range(60))
+        assert log.arrived
+
+
+class Trimming(Gappy):
+    """Its log start moves for a while, and with it what an answer says of a gap."""
+
+    def fetched(self, asked):
+        if self.start < 8:
+            self.start += 1
+        else:
+            self.batches = [records(*range(40, 60))]
+        return super().fetched(asked)
+
+
+def test_gap_is_not_believed_while_the_log_start_moves(quick):
+    with Trimming([]) as log:
+        assert log.read(8, 60) == list(range(40, 60))
 
 
 def test_aborted_records_at_the_end_are_no_loss(quick):

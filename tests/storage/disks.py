@@ -12,6 +12,7 @@ from typing import Any
 
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk
+from kafkalite.storage.file_system import EXT4
 
 CALLS = ("open", "pwritev", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync",
          "rename", "unlink", "mkdir", "rmdir", "syncfs")  # fmt: skip
@@ -89,6 +90,42 @@ class FullDisk(QuickDisk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= len(taken)
         return os.pwrite(descriptor, taken, position)
+
+
+class ReportingDisk(QuickDisk):
+    """Reports write-back errors as Linux does: once to each descriptor, and never to one that was
+    opened after any other was told."""
+
+    def __init__(self, type_number: int = EXT4) -> None:
+        self.type_number = type_number
+        self.synced: list[int] = []
+        self._error = 0
+        self._was_reported = True
+        self._known: dict[int, int] = {}
+
+    def open(self, path: str | Path, flags: int) -> OpenFile:
+        file = super().open(path, flags)
+        self._known[file.fileno()] = self._error if self._was_reported else self._error - 1
+        return file
+
+    def type_of(self, descriptor: int) -> int:
+        return self.type_number
+
+    def fail_write_back(self) -> None:
+        """The kernel could not write some page back."""
+        self._error += 1
+        self._was_reported = False
+
+    def syncfs(self, descriptor: int) -> None:
+        if self._known[descriptor] != self._error:
+            self._known[descriptor] = self._error
+            self._was_reported = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fdatasync(self, descriptor: int) -> None:
+        self.synced.append(descriptor)
+
+    fsync = fdatasync
 
 
 # -- crashes -----------------------------------------------------------------------------------

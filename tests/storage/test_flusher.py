@@ -14,12 +14,18 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed
-from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher
+from kafkalite.storage import file_system, layout
+from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed, WriteBackFailed
+from kafkalite.storage.file_system import FileSystem
+from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher, flush_all
+from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log import Log
+from kafkalite.storage.write_back import sync_names, write_back_failed
 from tests.process.waiting import until
-from tests.storage.disks import QuickDisk
+from tests.storage.disks import FaultyDisk, QuickDisk, ReportingDisk
 from tests.storage.making import batch, open_log
+
+OVERLAYFS, NFS, FUSE = 0x794C7630, 0x6969, 0x65735546
 
 
 class CountingDisk(QuickDisk):
@@ -91,6 +97,23 @@ def test_flushes_may_end_in_any_order(tmp_path: Path) -> None:
     assert log.flush_begin() is None
 
 
+def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"a"), 1)
+    first = log.flush_begin()
+    log.append(batch(b"b"), 2)
+    second = log.flush_begin()
+    assert first is not None and second is not None
+    assert first.small_files and not second.small_files
+    for flush in (second, first):  # the older one comes last
+        flush.run(QuickDisk())
+        log.flush_end(flush)
+    log.append(batch(b"c"), 2)
+    log.flush()
+    found = LeaderEpochCache.load(tmp_path / "t-0" / layout.LEADER_EPOCHS)
+    assert found is not None and (found.epochs, found.starts) == ([1, 2], [0, 1])
+
+
 def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: Path) -> None:
     disk = CountingDisk()
     log = open_log(tmp_path, disk=disk)
@@ -109,7 +132,7 @@ def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: 
 
 def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
     disk = CountingDisk()
-    flusher = Flusher(disk=disk)
+    flusher = Flusher(disk=disk, file_system=FileSystem(tmp_path, disk))
     logs = [open_log(tmp_path / str(n), disk=disk) for n in range(SYNCFS_FROM)]
     flushes = [begun(log) for log in logs]
     disk.synced.clear()
@@ -122,12 +145,12 @@ def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, SYNCFS_FROM])
 def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, count: int) -> None:
     disk = CountingDisk()
-    flusher = Flusher(threads=2, disk=disk)
+    flusher = Flusher(threads=2, disk=disk, file_system=FileSystem(tmp_path, disk))
     flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(count)]
     disk.synced.clear()
     disk.code = errno.EIO
     flusher.submit(flushes)
-    with pytest.raises(DiskFailed, match="the broker must end"):
+    with pytest.raises(DiskFailed, match="must end"):
         collected(flusher, count)
     assert len(disk.synced) + disk.whole == 1
     assert (tmp_path / FAILURE_MARK).exists()
@@ -135,6 +158,92 @@ def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, c
         flusher.collect()
     assert flushes[0].log.durable_offset == 0
     flusher.close()
+
+
+def test_group_commit_reports_an_error_that_another_process_saw_first(tmp_path: Path) -> None:
+    disk = ReportingDisk()
+    other = disk.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    flusher = Flusher(disk=disk, file_system=FileSystem(tmp_path, disk))
+    flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(SYNCFS_FROM)]
+    disk.fail_write_back()
+    with pytest.raises(OSError, match="Input/output"):
+        disk.syncfs(other.fileno())
+    # The last flush has a file that was opened after the error was reported elsewhere.
+    flushes.append(begun(open_log(tmp_path / "new", disk=disk)))
+    flusher.submit(flushes)
+    with pytest.raises(WriteBackFailed):
+        collected(flusher, len(flushes))
+    flusher.close()
+
+
+def test_group_commits_side_by_side_all_report_one_error(tmp_path: Path) -> None:
+    disk = ReportingDisk()
+    held = FileSystem(tmp_path, disk)
+    flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(3 * SYNCFS_FROM)]
+    groups = [flushes[n::3] for n in range(3)]
+    disk.fail_write_back()
+    threads = [threading.Thread(target=flush_all, args=(g, disk, held)) for g in groups[:2]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flush_all(groups[2], disk, held)
+    assert [flush.error and flush.error.errno for flush in flushes] == [errno.EIO] * len(flushes)
+
+
+def test_flush_of_names_alone_is_not_shared_where_syncfs_cannot_be_trusted(
+    tmp_path: Path,
+) -> None:
+    disk = ReportingDisk(OVERLAYFS)
+    flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(SYNCFS_FROM + 1)]
+    flushes[0].files.clear()
+    disk.fail_write_back()
+    disk.synced.clear()
+    flush_all(flushes, disk, FileSystem(tmp_path, disk))
+    assert [flush.error for flush in flushes] == [None] * len(flushes)
+    assert len(disk.synced) > len(flushes)
+
+
+@pytest.mark.parametrize("type_number", [OVERLAYFS, NFS, FUSE, -1])
+def test_files_are_flushed_one_by_one_where_syncfs_cannot_be_trusted(
+    tmp_path: Path, type_number: int
+) -> None:
+    disk = ReportingDisk(type_number)
+    flusher = Flusher(disk=disk, file_system=FileSystem(tmp_path, disk))
+    logs = [open_log(tmp_path / str(n), disk=disk) for n in range(SYNCFS_FROM)]
+    disk.fail_write_back()  # syncfs would raise
+    flushes = [begun(log) for log in logs]
+    disk.synced.clear()
+    flusher.submit(flushes)
+    collected(flusher, len(flushes))
+    assert set(disk.synced) >= {log.active.descriptor for log in logs}
+    flusher.close()
+
+
+def test_file_system_of_an_old_kernel_is_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert FileSystem(tmp_path, ReportingDisk()).can_sync
+    monkeypatch.setattr(file_system, "kernel_version", lambda: (5, 7))
+    assert not FileSystem(tmp_path, ReportingDisk()).can_sync
+
+
+def test_failed_flush_marks_the_directories_of_all_nodes(tmp_path: Path) -> None:
+    for node_id in (1, 2):
+        (tmp_path / "nodes" / str(node_id)).mkdir(parents=True)
+    log = open_log(tmp_path / "nodes" / "1" / "t-0")
+    with pytest.raises(WriteBackFailed, match="must end"):
+        raise write_back_failed(DISK, log.directory, OSError(errno.EIO, "Input/output error"))
+    marked = {path.parent for path in tmp_path.rglob(FAILURE_MARK)}
+    assert marked == {tmp_path, tmp_path / "nodes" / "1", tmp_path / "nodes" / "2"}
+
+
+def test_failed_flush_of_names_marks_the_directories_of_all_nodes(tmp_path: Path) -> None:
+    (tmp_path / "nodes" / "1").mkdir(parents=True)
+    with pytest.raises(WriteBackFailed, match="must end"):
+        sync_names(FaultyDisk(1, errno.EIO, only=["fsync"]), tmp_path / "nodes" / "1")
+    marked = {path.parent for path in tmp_path.rglob(FAILURE_MARK)}
+    assert marked == {tmp_path, tmp_path / "nodes" / "1"}
 
 
 def test_no_thread_is_made_before_there_is_something_to_flush() -> None:
@@ -197,7 +306,7 @@ def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Pa
         for _ in range(8):
             log.append(batch(b"v" * 100), 0)
     logs[0].delete_records(logs[0].active.base_offset)
-    flushes = [flush for log in logs if (flush := log.flush_closed_begin()) is not None]
+    flushes = [flush for log in logs if (flush := log.flush_begin(closed_only=True)) is not None]
     assert not flushes[0].files and len(flushes) == 8
     flusher = Flusher(disk=CountingDisk())
     flusher.submit(flushes)

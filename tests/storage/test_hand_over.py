@@ -17,6 +17,7 @@ from kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from kafkalite.ids import written_id
 from kafkalite.storage import checkpoint, hand_over, layout
 from kafkalite.storage.disk import FAILURE_MARK, Disk
+from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
 from kafkalite.storage.parts import evacuate
 from kafkalite.storage.producer_state import HANDED_ON_MAX
@@ -472,7 +473,7 @@ def test_a_node_on_another_file_system_is_said_to_be_out_of_reach(
     for _ in range(3):
         nodes[1].tick(nodes.clock.monotonic_ms())
     assert caplog.text.count("cannot be handed over yet") == 1
-    assert not evacuate(tmp_path, [0, 2], nodes.belongs, disk)
+    assert not evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)
     disk.full = False
     nodes[1].tick(nodes.clock.monotonic_ms())
     assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]

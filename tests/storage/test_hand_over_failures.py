@@ -266,3 +266,21 @@ def test_moves_hold_after_a_crash_at_every_write(
     tmp_path: Path, durability: str, seed: int
 ) -> None:
     assert enumerate_images(tmp_path, durability, every=4, seed=seed) > 150
+
+
+def test_tick_keeps_going_while_the_node_directory_cannot_be_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.create(1)
+    node, receiver = nodes[1], nodes[2]
+    nodes.path(2).rename(aside := tmp_path / "aside")
+    for _ in range(2):
+        assert receiver.tick(nodes.clock.monotonic_ms()) > 0
+    complaints = [record for record in caplog.records if "cannot be listed" in record.getMessage()]
+    assert len(complaints) == 1
+    aside.rename(nodes.path(2))
+    nodes.leader = 2
+    node.hand_over(node.logs["t", 0], nodes.path(2))
+    receiver.tick(nodes.clock.monotonic_ms())
+    assert list(receiver._misplaced) == [next(nodes.path(2).glob("t-0*"))]

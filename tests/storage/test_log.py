@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from pathlib import Path
 
 import pytest
 
+from kafkalite._ext.record_batch import correct_max_timestamp
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import (
     CorruptMessage,
     InvalidTimestamp,
     InvalidTxnState,
+    KafkaStorageError,
     MessageTooLarge,
     OffsetOutOfRange,
     RecordListTooLarge,
@@ -186,6 +189,33 @@ def test_a_record_too_far_ahead_of_the_clock_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidTimestamp) as refused:
         log.append(batch(b"a", b"b", b"c"), 0)
     assert [index for index, _ in refused.value.record_errors] == [2]
+
+
+def test_corrected_timestamp_of_a_header_is_what_the_log_goes_by(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
+    log.append(batch(b"a"), 0)
+    claiming = bytearray(batch(b"b", timestamp=NOW + 7))
+    correct_max_timestamp(claiming, 2**63 - 1)
+    log.append(claiming, 0)
+    assert (log.active.max_timestamp, len(log.segments)) == (NOW + 7, 1)
+    log.append(batch(b"c"), 0)
+    assert (log.active.max_timestamp, len(log.segments)) == (NOW + 7, 1)
+
+
+def test_segment_that_cannot_be_read_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(b"a"), 0)
+    found = log.active.find(0)
+    assert found is not None
+
+    def pread(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(KafkaStorageError, match="cannot be read at byte 0"):
+        log.active.read(found)
 
 
 def test_a_record_too_far_behind_the_clock_is_named_even_when_compressed(tmp_path: Path) -> None:

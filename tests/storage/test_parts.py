@@ -11,6 +11,8 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import Refusal
 from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.disk import FAILURE_MARK, Disk, WriteBackFailed
+from kafkalite.storage.file_system import EXT4, FileSystem
 from kafkalite.storage.parts import check_parts, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
@@ -96,7 +98,7 @@ def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
     nodes.leader = 0
     with monkeypatch.context() as patch:
         patch.setattr(Recovery, "recover", lambda *_: pytest.fail("a clean log was scanned"))
-        assert evacuate(tmp_path, [0], nodes.belongs, QuickDisk())
+        assert cleared(tmp_path, [0], nodes, QuickDisk())
         assert list((tmp_path / "nodes").iterdir()) == []
         assert not list(tmp_path.glob(".node-*"))
         assert values_of(nodes[0].logs[T]) == [(0, b"a"), (1, b"b")]
@@ -107,12 +109,16 @@ def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
     nodes.crash()
 
 
+def cleared(data: Path, node_ids: list[int], nodes: Nodes, disk: Disk) -> bool:
+    return evacuate(data, node_ids, nodes.belongs, FileSystem(data, disk), disk)
+
+
 def test_nothing_that_another_still_may_ask_is_removed_before_all_is_on_the_disk(
     tmp_path: Path,
 ) -> None:
     nodes = filled(tmp_path, 1, 2)
     disk = RecordingDisk()
-    assert evacuate(tmp_path, [0, 2], nodes.belongs, disk) is True
+    assert cleared(tmp_path, [0, 2], nodes, disk) is True
     calls = [call for call, *_ in disk.journal]
     assert calls.count("sync all") == 1
     assert calls.index("rename") < calls.index("sync all") < calls.index("unlink")
@@ -120,7 +126,7 @@ def test_nothing_that_another_still_may_ask_is_removed_before_all_is_on_the_disk
 
 def test_only_nodes_that_never_run_again_are_cleared(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
-    assert evacuate(tmp_path, [0, 1], nodes.belongs, QuickDisk())
+    assert cleared(tmp_path, [0, 1], nodes, QuickDisk())
     assert nodes.path(1).is_dir() and not nodes.path(2).exists()
     assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]
     nodes.crash()
@@ -131,13 +137,26 @@ def test_what_cannot_be_cleared_yet_is_cleared_later(tmp_path: Path) -> None:
     nodes.leader = 0
     for fail_at in range(1, 100):
         disk = FaultyDisk(fail_at, errno.ENOSPC)
-        if evacuate(tmp_path, [0], nodes.belongs, disk):
+        disk.armed = False
+        file_system = FileSystem(tmp_path, disk)
+        disk.armed = True
+        if evacuate(tmp_path, [0], nodes.belongs, file_system, disk):
             break
         assert disk.failed
     assert fail_at > 5
     assert list((tmp_path / "nodes").iterdir()) == []
     assert values_of(nodes[0].logs[T]) == [(0, b"a"), (1, b"b")]
     nodes.crash()
+
+
+@pytest.mark.parametrize("call", ["syncfs", "fsync"])
+def test_failed_flush_of_an_evacuation_ends_the_processes(tmp_path: Path, call: str) -> None:
+    nodes = filled(tmp_path, 1, 2)
+    disk = FaultyDisk(1, errno.EIO, only=[call])
+    disk.type_of = lambda _: EXT4  # type: ignore[method-assign]
+    with pytest.raises(WriteBackFailed):
+        evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)
+    assert (tmp_path / FAILURE_MARK).exists() and (nodes.path(2) / FAILURE_MARK).exists()
 
 
 def test_from_one_process_to_many_and_back_nothing_is_lost_or_scanned(
@@ -148,7 +167,7 @@ def test_from_one_process_to_many_and_back_nothing_is_lost_or_scanned(
     for leader, node_ids in ((2, [0, 1, 2]), (0, [0]), (1, [0, 1])):
         nodes.leader = leader
         check_parts(tmp_path)
-        assert evacuate(tmp_path, node_ids, nodes.belongs, QuickDisk())
+        assert cleared(tmp_path, node_ids, nodes, QuickDisk())
         for node_id in node_ids:
             assert nodes[node_id].data == nodes.path(node_id)
         assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]

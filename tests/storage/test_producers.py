@@ -10,8 +10,12 @@ import pytest
 
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
-from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
-from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from kafkalite.config.broker import (
+    PRODUCER_ID_EXPIRATION_MS,
+    PRODUCER_STATE_MAX_PER_PARTITION,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
@@ -232,3 +236,41 @@ def test_a_transaction_copied_from_elsewhere_is_open_until_its_marker(tmp_path: 
     assert [producer.txn_first_offset for producer in log.producers] == [0]
     log.append(batch(b"commit", control=True, **how), 0, from_client=False)
     assert [producer.txn_first_offset for producer in log.producers] == [-1]
+
+
+def test_producers_that_wrote_least_recently_are_forgotten_beyond_the_bound(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {PRODUCER_STATE_MAX_PER_PARTITION: 20})
+    for producer_id in range(20):
+        log.append(produced(0, b"first", producer_id=producer_id), 0)
+    log.append(produced(1, b"again", producer_id=0), 0)
+    log.append(produced(0, b"first", producer_id=20), 0)
+    known = {producer.producer_id for producer in log.producers}
+    assert known == {0, *range(3, 21)}, "a tenth is forgotten at once, and the active one is not"
+    assert log.append(produced(1, b"again", producer_id=0), 0).duplicate
+    # As in Kafka of a producer that has expired: it is taken as it comes.
+    assert not log.append(produced(7, b"later", producer_id=1), 0).duplicate
+    with pytest.raises(OutOfOrderSequenceNumber):
+        log.append(produced(7, b"gap", producer_id=5), 0)
+    close(log)
+
+
+def test_producers_with_open_transactions_are_never_forgotten(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for producer_id in range(12):
+        log.append(produced(0, b"v", producer_id=producer_id), 0)
+        if producer_id < 3:
+            next(p for p in log.producers if p.producer_id == producer_id).txn_first_offset = 0
+    log.reconfigure(log.config.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 5}))
+    assert {producer.producer_id for producer in log.producers} == {0, 1, 2, 10, 11}
+    log.reconfigure(log.config.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 1}))
+    assert {producer.producer_id for producer in log.producers} == {0, 1, 2}
+    log.append(produced(0, b"v", producer_id=12), 0)
+    assert len(log.producers) == 4
+    close(log)
+
+
+def test_remembered_producers_are_bounded_so_that_a_snapshot_fits_a_tick() -> None:
+    key = PRODUCER_STATE_MAX_PER_PARTITION.name
+    assert Settings.broker({key: "50000"})[PRODUCER_STATE_MAX_PER_PARTITION] == 50_000
+    with pytest.raises(InvalidConfig):
+        Settings.broker({key: "50001"})

@@ -7,6 +7,7 @@ import os
 import select
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,12 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
 from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.layout import RECOVERY_CHECKPOINT
+from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.segment import LogSegment, Scanned
 from kafkalite.storage.upkeep import RETAINED_AT_ONCE
 from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, manager, settings
+from tests.storage.making import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes
 
 MINUTE_MS = 60_000
@@ -30,10 +32,15 @@ MINUTE_MS = 60_000
 def collect(logs: LogManager, count: int = 1) -> None:
     """Take back what the flusher has done, as a node does."""
     assert logs.flusher is not None
+    collect_from(logs.flusher, count)
+
+
+def collect_from(flusher: Flusher, count: int = 1) -> None:
+    """The same, of a flusher alone."""
     done = 0
     while done < count:
-        assert select.select([logs.flusher], [], [], 30)[0], "nothing came back"
-        for flush in logs.flusher.collect():
+        assert select.select([flusher], [], [], 30)[0], "nothing came back"
+        for flush in flusher.collect():
             if flush.done is not None:
                 flush.done(flush)
             done += 1
@@ -121,9 +128,79 @@ def test_a_log_that_goes_before_retention_comes_to_it_is_left_alone(tmp_path: Pa
     logs.close()
 
 
-def test_closed_segments_of_an_os_log_are_flushed_when_a_checkpoint_is_due(tmp_path: Path) -> None:
+def test_background_flush_moves_the_recovery_point_of_an_os_log(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
+    logs.flusher = Flusher(disk=QuickDisk())
+    made = [logs.create("t", TOPIC_ID, number, settings()) for number in range(3)]
+    for log in made:
+        log.append(batch(b"v"), 0)
+    clock.advance(3 * MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    assert sum(log.flushing for log in made) == 1, "one flush is in flight at a time"
+    collect(logs, 4)  # one flush after the other, and a checkpoint
+    assert [log.durable_offset for log in made] == [1, 1, 1]
+    assert (made[0].directory / LEADER_EPOCHS).exists()
+    made[0].append(batch(b"v"), 0)
+    clock.advance(MINUTE_MS)
+    logs.tick(clock.monotonic_ms())
+    collect(logs)
+    assert points(tmp_path)["t-0"][0] == 1
+    assert not made[0].flushing, "not before the next interval"
+    logs.flusher.close()
+    logs.close()
+
+
+def test_checkpoint_follows_closely_where_logs_become_durable(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    log = logs.create("t", TOPIC_ID, 0, settings({keys.DURABILITY: "fsync"}))
+    for expected in (1, 2):
+        log.append(batch(b"v"), 0)
+        log.flush()
+        clock.advance(1000)
+        assert logs.tick(clock.monotonic_ms()) <= 1000
+        assert points(tmp_path)["t-0"][0] == expected
+    written_ns = (tmp_path / RECOVERY_CHECKPOINT).stat().st_mtime_ns
+    clock.advance(1000)
+    logs.tick(clock.monotonic_ms())
+    assert (tmp_path / RECOVERY_CHECKPOINT).stat().st_mtime_ns == written_ns
+    logs.close()
+
+
+def test_recovery_of_an_os_log_begins_where_the_background_flush_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1)
+    clock = ManualClock()
+    logs = manager(tmp_path, clock)
+    logs.flusher = Flusher(disk=QuickDisk())
+    log = logs.create("t", TOPIC_ID, 0, settings({keys.SEGMENT_BYTES: 1 << 20}))
+    for minute in range(6):  # flushed after three minutes, and after six
+        log.append(produced(minute), 0)
+        clock.advance(MINUTE_MS)
+        logs.tick(clock.monotonic_ms())
+        collect(logs, minute in (0, 2, 3, 5))  # a checkpoint, a flush, and again
+    log.append(produced(6), 0)
+    log.release()
+    logs.flusher.close()
+    begun = []
+    scan = LogSegment.scan
+
+    def seen(segment: LogSegment, position: int, offset: int, *how: Any, **more: Any) -> Scanned:
+        begun.append(offset)
+        return scan(segment, position, offset, *how, **more)
+
+    monkeypatch.setattr(LogSegment, "scan", seen)
+    again = manager(tmp_path, clock)
+    (log,) = again.load(lambda topic: settings({keys.SEGMENT_BYTES: 1 << 20})).values()
+    assert (begun, log.end_offset) == ([3], 7)
+    again.close()
+
+
+def test_closed_segments_of_an_os_log_are_flushed_when_a_checkpoint_is_due(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock, **{"log.background.flush.interval.ms": "900000"})
     logs.flusher = Flusher(disk=QuickDisk())
     log = logs.create("t", TOPIC_ID, 0, settings())
     while len(log.segments) < 3:
@@ -175,7 +252,8 @@ def test_the_loop_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
     other.delete_records(1)
     disk.free.set()
     collect(logs)
-    assert points(tmp_path) == {"t-0": [0, 0, points(tmp_path)["t-0"][2]]}, "it was asked for once"
+    assert points(tmp_path).keys() == {"boot_id", "t-0"}, "it was asked for once"
+    assert points(tmp_path)["t-0"][:2] == [0, 0]
     clock.advance(MINUTE_MS)
     logs.tick(clock.monotonic_ms())
     collect(logs)
@@ -194,7 +272,7 @@ def test_a_log_deleted_while_a_checkpoint_is_written_is_not_in_the_next(tmp_path
     logs.tick(clock.monotonic_ms())
     disk.free.set()
     logs.delete(log)
-    collect(logs)
+    collect(logs, 2)  # the checkpoint, and the names of what was removed
     assert "t-0" in points(tmp_path)
     logs.flusher.close()
     logs.close()

@@ -1,12 +1,14 @@
 """What a crowd, a slow client or a hostile one can cost: a bounded part, and nobody else's."""
 
 import json
+import logging
 import os
 import resource
 import signal
 import socket
 import struct
 import time
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -79,6 +81,23 @@ def test_a_long_fetch_shares_the_ticks_with_a_short_request(world, tmp_path):
     short.ask(b"short")
     assert short.answer() == b"short"
     assert len(long.came) < 100 * MIB, "the long one was sent first"
+
+
+def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
+    """Each slice is a call, which takes as long as some kilobytes do."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    segment = OpenFile(path, os.O_RDONLY)
+    here = world(lambda connection, frame: [FileSlice(segment, 0, 10)] * 5_000)
+    client = here.client().ask(b"many")
+    most, sent = 0, here.reactor.counters["bytes_out"]
+    while sent < 50_004:
+        here.reactor.tick(10)
+        now = here.reactor.counters["bytes_out"]
+        most, sent = max(most, now - sent), now
+        client.take()
+    assert most <= 128 * 10 + 4
+    assert client.answer() == b"0123456789" * 5_000
 
 
 def test_who_comes_goes_before_who_asked_for_more_than_a_tick_holds(world):
@@ -396,3 +415,74 @@ def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
     counters = json.loads((tmp_path / "counters").read_text())
     assert counters["turned_away"] > 0
     assert counters["cpu_s"] < 1
+
+
+def reserve_and_count(reactor, frame):
+    """Answer for a child: `files` reserves descriptors, `count` opens as many files as it can."""
+    if frame == b"files":
+        reactor.reserve_files(1_000)
+    opened = []
+    with suppress(OSError):
+        while frame == b"count":
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    for descriptor in opened:
+        os.close(descriptor)
+    return [b"%d" % len(opened)]
+
+
+@pytest.fixture
+def reserving_child():
+    """A process of 64 descriptors with a reactor, and its listener."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(listener.fileno(), 3)
+            os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            logging.disable()  # the test's log file is closed, and its number a connection's
+            reactor = Reactor(SystemClock(), Limits(descriptors_reserved=4))
+
+            def serve(connection, frame):
+                if frame == b"wait":
+                    return connection.expect()
+                return reserve_and_count(reactor, bytes(frame))
+
+            reactor.listen(socket.socket(fileno=3), serve)
+            reactor.run()
+        finally:
+            os._exit(0)
+    yield listener
+    listener.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_idle_connections_give_their_descriptors_to_files(reserving_child):
+    address = reserving_child.getsockname()
+
+    def ask(client, text):
+        client.sendall(framed(text))
+        return int(client.recv(16)[4:] or b"-1")
+
+    with ExitStack() as stack:
+        waiting, first, *crowd = (
+            stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(45)
+        )
+        waiting.sendall(framed(b"wait"))
+        for client in (first, *crowd):
+            assert ask(client, b"x") == 0
+        last = crowd.pop()
+        assert ask(last, b"count") < 20
+        ask(last, b"files")
+        for client in (first, *crowd[:14]):  # those that have been idle longest
+            assert client.recv(1) == b""
+        assert ask(last, b"count") >= 25
+        late = stack.enter_context(socket.create_connection(address, timeout=10))
+        with suppress(ConnectionError):
+            late.sendall(framed(b"x"))
+            assert late.recv(1) == b"", "there is no room for another"
+        waiting.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            waiting.recv(1)  # it is in use, and stays
+        assert ask(crowd[-1], b"x") == 0

@@ -93,3 +93,8 @@ def stamp_append_time(batch: bytearray, timestamp_ms: int) -> None:
     batch[22] |= 0b1000
     struct.pack_into(">q", batch, 35, timestamp_ms)
     struct.pack_into(">I", batch, 17, crc(batch[21:]))
+
+
+def correct_max_timestamp(batch: bytearray, timestamp_ms: int) -> None:
+    struct.pack_into(">q", batch, 35, timestamp_ms)
+    struct.pack_into(">I", batch, 17, crc(batch[21:]))

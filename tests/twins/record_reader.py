@@ -8,6 +8,7 @@ AT_END, COMPRESSED, FULL = -1, -2, -3
 KEY, VALUE, OFFSET, TIMESTAMP, HEADERS, TIMESTAMP_TYPE = (1 << bit for bit in range(6))
 ROOM_MAX = 0x7FFFFFFF
 INT64_MAX = (1 << 63) - 1
+NO_TIMESTAMP = -1
 
 
 class Batch:
@@ -144,7 +145,10 @@ class RowBuilder(Builder):
     def take(self) -> list[tuple]:
         """What Message is made from."""
         rows, self.rows, self.taken = self.rows, [], 0
-        return [(*self.place, *row) for row in rows]
+        return [
+            (*self.place, offset, None if timestamp == NO_TIMESTAMP else timestamp, *rest)
+            for offset, timestamp, *rest in rows
+        ]
 
 
 class ColumnBuilder(Builder):

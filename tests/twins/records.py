@@ -77,12 +77,14 @@ def validate(payload: bytes, count: int, last_offset_delta: int | None = None) -
     return found if isinstance(found, int) else 0
 
 
-def timestamps_outside(payload, count, base_timestamp, oldest, newest, count_max):
+def timestamps(payload, count, base_timestamp, oldest, newest, count_max, inside):
     found = decode(payload, count)
     if isinstance(found, int):
         return found
     sums = [base_timestamp + record[1] for record in found]
     times = [(place, (at + (1 << 63)) % (1 << 64) - (1 << 63)) for place, at in enumerate(sums)]
+    if inside:
+        return [it for it in times if oldest <= it[1] <= newest][:count_max]
     return [it for it in times if it[1] != -1 and not oldest <= it[1] <= newest][:count_max]
 
 

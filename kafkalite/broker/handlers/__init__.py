@@ -11,9 +11,9 @@ once `kafkalite.broker.dispatch` is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import ANONYMOUS, Operation, ResourceType
@@ -32,7 +32,42 @@ if TYPE_CHECKING:
     from kafkalite.broker.security import Authorizer
 
 Response = dict[str, Any]
-Answer = Callable[["Node", Any, "Caller"], "Response | Later[Response] | None"]
+Answer = Callable[
+    ["Node", Any, "Caller"],
+    "Response | Written | Later[Response] | Later[Written] | None",
+]
+
+
+NO_TAGS = bytes(1)
+
+
+class Written(NamedTuple):
+    """A response that its handler has encoded, in parts, because it may be long."""
+
+    body: list[bytes]
+    errors: Response
+    """The error codes in it, as in a response."""
+
+    @classmethod
+    def of_results(
+        cls, api: Api, version: int, results: Sequence[bytes], errors: Response
+    ) -> Written:
+        """Return a response of a throttle time and one array, whose elements are written."""
+        throttle_time = bytes(4)
+        if not api.response_header_flexible(version):
+            body = [throttle_time, len(results).to_bytes(4, "big"), *results]
+        else:
+            body = [throttle_time, unsigned_varint(len(results) + 1), *results, NO_TAGS]
+        return cls([b"".join(body)], errors)
+
+
+def unsigned_varint(number: int) -> bytes:
+    """A number in Kafka's compact form: seven bits a byte, the lowest first."""
+    written = bytearray()
+    while number >= 0x80:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*written, number])
 
 
 class At(Enum):
@@ -102,10 +137,28 @@ _REFUSALS: dict[ResourceType, type[KafkaError]] = {
 }
 
 
+class Requester(Protocol):
+    """The connection that sent a request, here or at another node (Membership)."""
+
+    peer: tuple[str, int]
+    local: tuple[str, int]
+
+    def expect(self) -> Any:
+        """Promise to answer later, by what this returns."""
+
+    def close(self) -> None:
+        """There will be no answer."""
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` once when it is gone."""
+
+
 class Caller:
     """Who sent this request, from where, and in which version of its API."""
 
-    __slots__ = ("authorizer", "client_id", "local", "peer", "principal", "version")
+    __slots__ = (
+        "authorizer", "client_id", "connection", "local", "peer", "principal", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -116,7 +169,9 @@ class Caller:
         peer: tuple[str, int] = ("", 0),
         local: tuple[str, int] = ("", 0),
         principal: str = ANONYMOUS,
+        connection: Requester | None = None,
     ) -> None:
+        self.connection = connection
         self.authorizer = authorizer
         self.version = version
         self.client_id = client_id

@@ -18,10 +18,10 @@ Left out: plug-ins' own keys; a key that is not known here is refused, of broker
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import levels
 from kafkalite.broker.security import (
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
 
+STEP_MS, STEP_PAUSE_MS = 10, 1
+
+
 def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> None:
     """Whether the caller may do this to what a resource's configs are of."""
     if kind is Resource.TOPIC:
@@ -70,52 +73,106 @@ class Described(NamedTuple):
 
 
 @serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=At.ANY)
-def describe_configs(node: Node, request: Any, caller: Caller) -> Response:
+def describe_configs(node: Node, request: Any, caller: Caller) -> Written | Later[Written]:
     """What is in force on resources, and where it came from."""
-    results = []
-    # A resource that is named more often is answered once: clients know answers by resource.
-    once = {(wanted.resource_type, wanted.resource_name): wanted for wanted in request.resources}
-    alike: Alike = {}
-    for wanted in once.values():
+    description = Description(node, request, caller)
+    if description.step():
+        return description.written()
+    return description.later()
+
+
+class Description:
+    """The answer to one DescribeConfigs, written in steps of STEP_MS a tick: a topic costs 40 µs,
+    and there may be thousands."""
+
+    def __init__(self, node: Node, request: Any, caller: Caller) -> None:
+        # A resource that is named more often is answered once: clients know answers by resource.
+        self._left = list(
+            {(each.resource_type, each.resource_name): each for each in request.resources}.values()
+        )
+        self._left.reverse()
+        self._node = node
+        self._caller = caller
+        self._synonyms = request.include_synonyms
+        self._documentation = request.include_documentation
+        self._alike: Alike = {}
+        self._results: list[bytes] = []
+        self._errors: list[Response] = []
+
+    def step(self) -> bool:
+        """Write some results; whether all are there."""
+        now_ns = self._node.clock.monotonic_ns
+        end_ns = now_ns() + STEP_MS * 1_000_000
+        while self._left:
+            result = self._result(self._left.pop())
+            if "error_code" in result:
+                self._errors.append(result)
+            written = schemas.DESCRIBED_RESOURCE.write(self._caller.version, result)
+            self._results.append(written)
+            if now_ns() >= end_ns:
+                break
+        return not self._left
+
+    def later(self) -> Later[Written]:
+        """The rest in later ticks, unless the client leaves."""
+        later: Later[Written] = Later(abandoned=self._left.clear)
+
+        def go_on() -> None:
+            if not self._left:
+                return  # nobody waits for it
+            if self.step():
+                later.resolve(self.written())
+            else:
+                self._node.reactor.call_later(STEP_PAUSE_MS, go_on)
+
+        self._node.reactor.call_later(STEP_PAUSE_MS, go_on)
+        return later
+
+    def written(self) -> Written:
+        """The whole answer."""
+        return Written.of_results(
+            schemas.DESCRIBE_CONFIGS,
+            self._caller.version,
+            self._results,
+            {"results": self._errors},
+        )
+
+    def _result(self, wanted: Any) -> Response:
         who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
         try:
             kind = check_kind(wanted.resource_type)
-            _must(caller, DESCRIBE_CONFIGS, kind, wanted.resource_name)
-            described = _described(node, caller, kind, wanted.resource_name, alike)
+            _must(self._caller, DESCRIBE_CONFIGS, kind, wanted.resource_name)
+            configs = self._configs(kind, wanted.resource_name, wanted.configuration_keys)
         except KafkaError as fault:
-            results.append({**who, **fault_fields(fault)})
-            continue
-        names = set(wanted.configuration_keys or ())
-        results.append(
-            {
-                **who,
-                "error_message": None,
-                "configs": [
-                    _entry(entry, request.include_synonyms, request.include_documentation)
-                    for entry in described
-                    if not names or entry.key.name in names
-                ],
-            }
-        )
-    return {"results": results}
+            return {**who, **fault_fields(fault)}
+        return {**who, "error_message": None, "configs": configs}
+
+    def _configs(
+        self, kind: Resource, name: str, keys: Sequence[str] | None
+    ) -> list[Response]:
+        """The entries of one resource; those of topics with one and the same config are shared."""
+        which: tuple[Any, ...] | None = None
+        if kind is Resource.TOPIC:
+            topic_names.check(name)
+            overrides = self._node.image.topic(name).config
+            which = tuple(overrides.items()), tuple(keys or ())
+            if which in self._alike:
+                return self._alike[which]
+            settings = self._node.reconciler.settings_of(overrides)
+            described = _in_force(SCOPES[kind].values(), settings)
+        else:
+            described = _DESCRIBE[kind](self._node, self._caller, name)
+        if keys:
+            named = {entry.key.name: entry for entry in described}
+            described = [named[key] for key in dict.fromkeys(keys) if key in named]
+        configs = [_entry(entry, self._synonyms, self._documentation) for entry in described]
+        if which is not None:
+            self._alike[which] = configs
+        return configs
 
 
-Alike = dict[tuple[tuple[str, str], ...], list[Described]]
-"""What is told of topics with one and the same config: there may be thousands."""
-
-
-def _described(
-    node: Node, caller: Caller, kind: Resource, name: str, alike: Alike
-) -> list[Described]:
-    if kind is not Resource.TOPIC:
-        return list(_DESCRIBE[kind](node, caller, name))
-    topic_names.check(name)
-    config = node.image.topic(name).config
-    which = tuple(config.items())
-    if which not in alike:
-        settings = node.settings.for_topic(config)
-        alike[which] = list(_in_force(SCOPES[kind].values(), settings))
-    return alike[which]
+Alike = dict[tuple[Any, ...], list[Response]]
+"""Descriptions that topics share, by their config and the requested keys."""
 
 
 def _entry(described: Described, synonyms: bool, documentation: bool) -> Response:

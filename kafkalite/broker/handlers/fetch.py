@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
 from kafkalite.broker.counts import EXPECTED
+from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
 from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.purgatory import DelayedFetch
-from kafkalite.broker.replica_manager import Fetched, FetchItem
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.config.broker import FETCH_MAX_BYTES
 from kafkalite.errors import (
     FencedLeaderEpoch,
+    InvalidRequest,
     KafkaError,
     NotLeaderOrFollower,
     TopicAuthorizationFailed,
@@ -29,10 +29,16 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.fetch import FETCH
 
 if TYPE_CHECKING:
-    from kafkalite.broker.fetch_sessions import FetchSession
+    from collections.abc import Sequence
+
+    from kafkalite.broker.fetch_sessions import FetchSession, Key, Wanted
     from kafkalite.broker.node import Node
 
 TOPIC_IDS_SINCE = 13
+
+PARTITIONS_MAX = 20_000
+"""Maximum number of partitions in a request, each of a topic of its own: to decode and enter them
+takes about 25 ms of a tick, to encode and free the response 15 ms; all else runs in steps."""
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 ERROR_CODE, CURRENT_LEADER = 1, 8
@@ -56,90 +62,128 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     """Read every partition asked for; wait when together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
+    if sum([len(partitions) for _, partitions in topics]) > PARTITIONS_MAX:
+        raise InvalidRequest(
+            f"A fetch names more than {PARTITIONS_MAX} partitions; send several requests."
+        )
+    assert caller.connection is not None, "a fetch comes by a connection"
     try:
         session = node.fetch_sessions.enter(
-            session_id, session_epoch, topics, forgotten, by_id=caller.version >= TOPIC_IDS_SINCE
+            session_id,
+            session_epoch,
+            topics,
+            forgotten,
+            caller.connection,
+            by_id=caller.version >= TOPIC_IDS_SINCE,
         )
     except KafkaError as fault:
         return {"error_code": fault.code, "any_fault": True}
-    everything = session is None or session_epoch <= 0
-    items = _items(
-        node, caller, topics if everything or session is None else session.topics(), replica_id
-    )
+    wanted = session.wanted if session is not None else _named(topics)
     max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
     # More than may be given is not worth waiting for.
     min_bytes = min(min_bytes, max_bytes)
-
-    def respond(fetched: Fetched) -> dict[str, Any]:
-        for traffic, size in fetched.sizes:
-            traffic.bytes_out += size
-        response = _respond(session, fetched, everything)
-        if fetched.any_fault:
-            response["any_fault"] = True
-            _name_leaders(node, caller, response)
-            _count_failures(node, response["topics"])
+    everything = session is None or session_epoch <= 0
+    delayed = DelayedFetch(
+        list(wanted.items()),
+        ClientFetch(node, caller, replica_id, session, everything),
+        FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0),
+    )
+    if delayed.stepped:
+        response: dict[str, Any] | Later[Any] = node.replicas.purgatory.begin(delayed, max_wait_ms)
         return response
-
-    fetched = node.replicas.fetch(items, max_bytes, isolation_level)
-    if fetched.size >= min_bytes or fetched.any_fault or not items or max_wait_ms <= 0:
-        return respond(fetched)
-    delayed = DelayedFetch(node.replicas, items, min_bytes, max_bytes, isolation_level, respond)
-    if delayed.ready():
-        # What was read ends where an older segment does; what follows may be read at once.
-        return respond(fetched)
-    return node.replicas.purgatory.park(delayed, max_wait_ms)
+    return delayed.answer_at_once() or node.replicas.purgatory.hold(delayed, max_wait_ms)
 
 
-def _items(
-    node: Node, caller: Caller, topics: list[Any], replica_id: int
-) -> list[FetchItem]:
+def _named(topics: list[Any]) -> dict[Key, Wanted]:
     # What is named twice is read once, as it was named last: as in Kafka.
-    items: dict[tuple[Any, int], FetchItem] = {}
-    leader = node.replicas.leader
-    for topic, partitions in topics:
-        for index, leader_epoch, offset, fetched_epoch, _, size_max in partitions:
+    return {
+        (topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions
+    }
+
+
+class ClientFetch:
+    """One request's partitions as this node has them, and the response that its client gets."""
+
+    def __init__(
+        self,
+        node: Node,
+        caller: Caller,
+        replica_id: int,
+        session: FetchSession | None,
+        everything: bool,
+    ) -> None:
+        self._node = node
+        self._caller = caller
+        self._replica_id = replica_id
+        self._session = session
+        self._everything = everything
+        self._topics: dict[str | bytes, list[Any]] = {}
+        self._leaders: list[tuple[int, int] | None] = []
+        self._any_fault = False
+
+    def find(self, wanted: Sequence[tuple[Key, Wanted]]) -> list[FetchItem]:
+        """Return these partitions of the request, found or not."""
+        leader, is_follower = self._node.replicas.leader, self._replica_id >= 0
+        allowed: str | bytes | None = None
+        items = []
+        for (topic, index), (_, leader_epoch, offset, fetched_epoch, _, size_max) in wanted:
             partition, fault = None, None
             try:
                 partition = leader(topic, index)
                 partition.traffic.fetches += 1
-                if replica_id >= 0:
+                if is_follower:
                     raise NotLeaderOrFollower()
-                if not caller.may(READ, TOPIC, partition.topic):
-                    raise TopicAuthorizationFailed()
+                if topic != allowed:
+                    if not self._caller.may(READ, TOPIC, partition.topic):
+                        raise TopicAuthorizationFailed()
+                    allowed = topic
             except KafkaError as raised:
-                # Without its frames: they hold this very list.
+                # Without its frames: they hold this very request.
                 partition, fault = None, raised.with_traceback(None)
-            items[topic, index] = FetchItem(
-                topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
+            items.append(
+                FetchItem(
+                    topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
+                )
             )
-    return list(items.values())
+        return items
 
+    def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
+        """Take those of these entries that the client must be told."""
+        session, everything = self._session, self._everything
+        told_topic: str | bytes | None = None
+        told: list[Any] = []
+        for item, entry in zip(items, entries, strict=True):
+            topic, _, partition, *_ = item
+            records = entry[RECORDS]
+            if records is not None and partition is not None:
+                partition.traffic.bytes_out += records.size
+            if session is not None and not session.tells(topic, entry, everything):
+                continue
+            if entry[ERROR_CODE]:
+                entry = self._refused(topic, entry)
+            if topic != told_topic:
+                told_topic, told = topic, self._topics.setdefault(topic, [])
+            told.append(entry)
 
-def _respond(session: FetchSession | None, fetched: Fetched, everything: bool) -> dict[str, Any]:
-    if session is None:
-        return {"topics": fetched.topics}
-    return {
-        "session_id": session.session_id,
-        "topics": session.news(fetched.topics, everything),
-    }
+    def _refused(self, topic: str | bytes, entry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Count a failure; and name the leader of what this node does not lead, or leads in
+        another epoch than the client knows (KIP-951)."""
+        self._any_fault = True
+        code = entry[ERROR_CODE]
+        if code not in EXPECTED:
+            self._node.replicas.traffic_of(topic).failed_fetches += 1
+        if code not in STALE:
+            return entry
+        leader = leader_of(self._node, topic, entry[0])
+        self._leaders.append(leader)
+        return (*entry[:CURRENT_LEADER], leader, *entry[CURRENT_LEADER + 1 :])
 
-
-def _count_failures(node: Node, topics: Any) -> None:
-    for topic, entries in topics:
-        traffic = node.replicas.traffic_of(topic)
-        codes = [entry[ERROR_CODE] for entry in entries]
-        traffic.failed_fetches += sum(code != 0 and code not in EXPECTED for code in codes)
-
-
-def _name_leaders(node: Node, caller: Caller, response: dict[str, Any]) -> None:
-    """Say who leads what this node does not, or leads it in another epoch than the client knows."""
-    leaders = []
-    for topic, entries in response["topics"]:
-        for position, entry in enumerate(entries):
-            if entry[ERROR_CODE] in STALE:
-                leader = leader_of(node, topic, entry[0])
-                leaders.append(leader)
-                entries[position] = (
-                    *entry[:CURRENT_LEADER], leader, *entry[CURRENT_LEADER + 1 :]
-                )  # fmt: skip
-    response["node_endpoints"] = endpoints(node, caller, leaders)
+    def response(self) -> dict[str, Any]:
+        """Return the response, with every entry that was added."""
+        response: dict[str, Any] = {"topics": list(self._topics.items())}
+        if self._session is not None:
+            response["session_id"] = self._session.session_id
+        if self._any_fault:
+            response["any_fault"] = True
+            response["node_endpoints"] = endpoints(self._node, self._caller, self._leaders)
+        return response

@@ -52,6 +52,7 @@ from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -108,7 +109,8 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
 
 def _no_coordinator(caller: Caller, key_type: int, key: str) -> KafkaError | None:
     if key_type == TRANSACTION_KEY:
-        return UnsupportedVersion("Transactions are not served.")
+        # The one true error that ends producers of all clients at once.
+        return TransactionalIdAuthorizationFailed("Transactions are not served.")
     if key_type == SHARE_KEY:
         return UnsupportedVersion("Share groups are not served.")
     if key_type != GROUP_KEY:
@@ -533,7 +535,7 @@ def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
     def respond(found: Sequence[Sequence[Response]]) -> Response:
         return {
             # Of those that cannot be read it is not known which groups there are.
-            "error_code": CoordinatorNotAvailable.code if node.groups.unread else 0,
+            "error_code": node.groups.lacking,
             "groups": [
                 group
                 for of_one in found

@@ -7,7 +7,8 @@ DeleteRecords          v0–v2
 
 Left out: tiered storage, so the earliest local offset is the earliest, and what was tiered last or
 waits to be is nothing (-1); followers, so `replica_id` is not looked at and everybody reads as a
-consumer.  No request here ever waits, so their time-outs mean nothing.
+consumer.  A search by time waits for the thread that opens large batches and for nothing else, so
+time-outs mean nothing here.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import At, Caller, Response, each, serves
+from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
+from kafkalite.broker.later import Later
 from kafkalite.broker.partition import READ_COMMITTED, Partition
 from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRequest,
     InvalidTopicException,
+    KafkaError,
     OffsetOutOfRange,
     UnsupportedVersion,
 )
@@ -38,6 +41,7 @@ from kafkalite.protocol.schemas.offsets import (
     MAX_TIMESTAMP,
     OFFSET_FOR_LEADER_EPOCH,
 )
+from kafkalite.storage.timestamps import TimestampOffset, first_since, newest
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
@@ -66,44 +70,112 @@ HIGH_WATERMARK = -1
 
 
 @serves(LIST_OFFSETS, versions="1-11", at=At.LEADER)
-def list_offsets(node: Node, request: Any, caller: Caller) -> Response:
+def list_offsets(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """The offset of the first record at or after a time, or of a special place."""
-    times = Counter(
-        (topic.name, entry.partition_index)
-        for topic in request.topics
-        for entry in topic.partitions
-    )
+    listing = OffsetListing(node, request, caller)
+    later: Later[Response] = Later(listing.abandon)
+    listing.go_on(later)
+    return listing.response if later.settled else later
 
-    def answer(name: str, entry: Any) -> Response:
+
+class OffsetListing:
+    """One ListOffsets request.
+
+    Its partitions are answered one after the other, so that of all the batches that are opened
+    for it one is in memory; where opening it takes long, it goes on in a later tick.
+    """
+
+    def __init__(self, node: Node, request: Any, caller: Caller) -> None:
+        self._node = node
+        self._request = request
+        self._caller = caller
+        self._times = Counter(
+            (topic.name, entry.partition_index)
+            for topic in request.topics
+            for entry in topic.partitions
+        )
+        topics: list[Response] = [
+            {"name": topic.name, "partitions": []} for topic in request.topics
+        ]
+        self.response: Response = {"topics": topics}
+        self._left = (
+            (topic.name, entry, answered["partitions"])
+            for topic, answered in zip(request.topics, topics, strict=True)
+            for entry in topic.partitions
+        )
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._abandoned = True
+
+    def go_on(self, later: Later[Response]) -> None:
+        """Answer what is left, as far as it needs no waiting."""
+        for name, entry, answers in self._left:
+            if self._abandoned:
+                return
+            who = {"partition_index": entry.partition_index}
+            try:
+                partition = self._partition(name, entry)
+                found = self._find(partition, entry.timestamp)
+            except KafkaError as fault:
+                answers.append({**who, **fault_fields(fault, messages=False)})
+                continue
+            if isinstance(found, Later):
+                found.then(partial(self._came, later, who, partition, answers))
+                return
+            answers.append({**who, "error_code": 0, **found})
+        later.resolve(self.response)
+
+    def _partition(self, name: str, entry: Any) -> Partition:
+        caller = self._caller
         caller.must(DESCRIBE, TOPIC, name)
-        if times[name, entry.partition_index] > 1:
+        if self._times[name, entry.partition_index] > 1:
             raise InvalidRequest()
-        if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        if self._request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidRequest()
         since = SPECIAL_SINCE.get(entry.timestamp)
         if entry.timestamp < 0 and (since is None or caller.version < since):
             raise UnsupportedVersion()
-        partition = node.replicas.leader(name, entry.partition_index)
+        partition = self._node.replicas.leader(name, entry.partition_index)
         partition.check_epoch(entry.current_leader_epoch)
-        return _offset(partition, entry.timestamp, request.isolation_level)
+        return partition
 
-    return {"topics": _by_partition(request.topics, answer)}
+    def _find(
+        self, partition: Partition, timestamp: int
+    ) -> Response | Later[TimestampOffset | None]:
+        log = partition.log
+        if timestamp == LATEST:
+            upper = partition.upper_offset(self._request.isolation_level)
+            return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = log.log_start_offset
+            return {"timestamp": -1, "offset": start, "leader_epoch": _first_epoch(log)}
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NOTHING
+        search = newest(log) if timestamp == MAX_TIMESTAMP else first_since(log, timestamp)
+        found = self._node.opener.search(search)
+        return found if isinstance(found, Later) else self._readable(partition, found)
 
+    def _readable(self, partition: Partition, found: TimestampOffset | None) -> Response:
+        upper = partition.upper_offset(self._request.isolation_level)
+        return NOTHING if found is None or found.offset >= upper else found._asdict()
 
-def _offset(partition: Partition, timestamp: int, isolation_level: int) -> Response:
-    log = partition.log
-    upper = partition.upper_offset(isolation_level)
-    if timestamp == LATEST:
-        return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return {"timestamp": -1, "offset": log.log_start_offset, "leader_epoch": _first_epoch(log)}
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOTHING
-    if timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp()
-    else:
-        found = log.offset_for_timestamp(timestamp)
-    return NOTHING if found is None or found.offset >= upper else found._asdict()
+    def _came(
+        self,
+        later: Later[Response],
+        who: Response,
+        partition: Partition,
+        answers: list[Response],
+        found: TimestampOffset | None,
+        fault: KafkaError | None,
+    ) -> None:
+        """A partition that took long has its answer; go on with the others."""
+        if fault is None:
+            answers.append({**who, "error_code": 0, **self._readable(partition, found)})
+        else:
+            answers.append({**who, **fault_fields(fault, messages=False)})
+        self.go_on(later)
 
 
 def _first_epoch(log: Log) -> int:

@@ -6,11 +6,13 @@ Produce   v3–v13   v8 says which records of a batch were refused (KIP-467), v1
 Versions 0–2 are advertised, because librdkafka reads the message format from them (KAFKA-18659),
 and refused when used, as Kafka 4 does.
 
-Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.
+Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.  With acks=0 a
+batch that is refused only after a thread has opened it is counted, and the connection stays.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
@@ -55,47 +57,135 @@ def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list
 def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any] | None:
     """Append each partition's batch; answer now, or once what the client waits for is so."""
     transactional_id, acks, timeout_ms, topics = request
-    open_entries: list[OpenEntry] = []
-    any_fault = False
-    answers: list[Any] = []
-    leaders: list[tuple[int, int] | None] = []
+    answers = ProduceAnswers(node, caller, acks, timeout_ms)
     for topic, partitions in topics:
         entries: list[Any] = []
-        answers.append((topic, entries))
+        answers.topics.append((topic, entries))
         for index, batch in partitions:
             try:
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
                 partition, appended = append(node, caller, acks, topic, index, batch)
             except KafkaError as fault:
-                any_fault = True
-                node.replicas.traffic_of(topic).refused_batch(fault.code, len(batch or b""))
-                leader = None
-                if fault.code == NotLeaderOrFollower.code:
-                    leader = leader_of(node, topic, index)
-                    leaders.append(leader)
-                entries.append(_refused(index, fault, leader))
-                continue
-            if acks == ALL and partition.high_watermark <= appended.last_offset:
-                open_entries.append(
-                    OpenEntry(partition, appended.last_offset, entries, len(entries))
-                )
-            entries.append(
-                (index, 0, appended.base_offset, appended.append_time_ms,
-                 appended.log_start_offset, (), None, None)
-            )  # fmt: skip
-    if acks == NOBODY:
-        if any_fault:
-            # The client hears of a fault only by losing the connection: as Kafka does.
-            raise Disconnect("a produce with acks=0 failed")
-        return None
-    response: dict[str, Any] = {"topics": answers, "any_fault": any_fault}
-    if leaders:
-        response["node_endpoints"] = endpoints(node, caller, leaders)
-    if open_entries:
-        delayed = DelayedProduce(response, open_entries)
-        return node.replicas.purgatory.park(delayed, max(0, timeout_ms))
-    return response
+                answers.refused(topic, index, len(batch or b""), fault, entries)
+            else:
+                answers.appended(topic, index, len(batch), partition, appended, entries)
+    return answers.finished()
+
+
+class ProduceAnswers:
+    """The answers of one request, which go out together once the last batch has its own."""
+
+    def __init__(self, node: Node, caller: Caller, acks: int, timeout_ms: int) -> None:
+        self._node = node
+        self._caller = caller
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self.topics: list[Any] = []
+        self._open_entries: list[OpenEntry] = []
+        self._leaders: list[tuple[int, int] | None] = []
+        self._any_fault = False
+        self._opening = 0
+        self._later: Later[Any] | None = None
+
+    def appended(
+        self,
+        topic: str | bytes,
+        index: int,
+        size: int,
+        partition: Partition,
+        appended: Appended | Later[Appended],
+        entries: list[Any],
+    ) -> None:
+        """A batch was appended, or will be once it is opened."""
+        place = len(entries)
+        if not isinstance(appended, Later):
+            entries.append(self._entry(index, partition, appended, entries, place))
+            return
+        entries.append(None)
+        self._opening += 1
+
+        def came(appended: Appended | None, fault: KafkaError | None) -> None:
+            self._opening -= 1
+            if appended is not None:
+                entries[place] = self._entry(index, partition, appended, entries, place)
+            else:
+                assert fault is not None
+                self.refused(topic, index, size, fault, entries, place)
+            if not self._opening and self._later is not None:
+                self._send_late(self._later)
+
+        appended.then(came)
+
+    def refused(
+        self,
+        topic: str | bytes,
+        index: int,
+        size: int,
+        fault: KafkaError,
+        entries: list[Any],
+        place: int | None = None,
+    ) -> None:
+        """A batch was not appended."""
+        self._any_fault = True
+        self._node.replicas.traffic_of(topic).refused_batch(fault.code, size)
+        leader = None
+        if fault.code == NotLeaderOrFollower.code:
+            leader = leader_of(self._node, topic, index)
+            self._leaders.append(leader)
+        entry = _refused(index, fault, leader)
+        if place is None:
+            entries.append(entry)
+        else:
+            entries[place] = entry
+
+    def _entry(
+        self, index: int, partition: Partition, appended: Appended, entries: list[Any], place: int
+    ) -> tuple[Any, ...]:
+        if self._acks == ALL and partition.high_watermark <= appended.last_offset:
+            self._open_entries.append(
+                OpenEntry(partition, appended.last_offset, entries, place)
+            )
+        return (
+            index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,
+            (), None, None,
+        )  # fmt: skip
+
+    def finished(self) -> dict[str, Any] | Later[Any] | None:
+        """All batches of the request have come: answer it, or promise to."""
+        if self._acks == NOBODY:
+            if self._any_fault:
+                # The client hears of a fault only by losing the connection: as Kafka does.
+                raise Disconnect("a produce with acks=0 failed")
+            return None
+        if self._opening:
+            self._later = Later()
+            return self._later
+        return self._response()
+
+    def _response(self) -> dict[str, Any] | Later[Any]:
+        response: dict[str, Any] = {"topics": self.topics, "any_fault": self._any_fault}
+        if self._leaders:
+            response["node_endpoints"] = endpoints(self._node, self._caller, self._leaders)
+        if self._open_entries:
+            delayed = DelayedProduce(response, self._open_entries)
+            return self._node.replicas.purgatory.park(delayed, max(0, self._timeout_ms))
+        return response
+
+    def _send_late(self, later: Later[Any]) -> None:
+        response = self._response()
+        if isinstance(response, Later):
+            later.abandoned = response.abandon
+            response.then(partial(_pass_on, later))
+        else:
+            later.resolve(response)
+
+
+def _pass_on(later: Later[Any], response: Any, fault: KafkaError | None) -> None:
+    if fault is None:
+        later.resolve(response)
+    else:
+        later.fail(fault)
 
 
 def append(
@@ -105,18 +195,15 @@ def append(
     topic: str | bytes,
     index: int,
     batch: memoryview | bytes | None,
-) -> tuple[Partition, Appended]:
-    """One batch to the end of its partition, by whichever road it came; raises why not."""
+) -> tuple[Partition, Appended | Later[Appended]]:
+    """Append one batch to its partition, now or once it is opened; raises why not."""
     if acks not in (ALL, LEADER, NOBODY):
         raise InvalidRequiredAcks()
     partition = node.replicas.leader(topic, index)
     _check_may_write(caller, partition.topic)
     if not batch:
         raise InvalidRecord("a produce request holds exactly one batch a partition")
-    appended = partition.append(batch)
-    partition.traffic.produces += 1
-    node.replicas.touched(partition)
-    return partition, appended
+    return partition, node.appending.append(partition, batch)
 
 
 def _check_may_write(caller: Caller, topic: str) -> None:

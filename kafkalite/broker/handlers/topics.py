@@ -19,12 +19,13 @@ Left out: future replicas, which only move between several log directories; cord
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.node_settings import placement_limits
 from kafkalite.broker.security import (
     ALTER,
     CLUSTER,
@@ -39,9 +40,8 @@ from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
     NUM_PARTITIONS,
-    WORKER_DEDICATED_MAX,
 )
-from kafkalite.config.settings import Settings, spoken
+from kafkalite.config.settings import spoken
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import TopicImage
@@ -65,6 +65,7 @@ from kafkalite.ids import METADATA_TOPIC, NO_ID, new_id
 from kafkalite.protocol.schemas.topics import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    CREATED_TOPIC,
     DELETE_TOPICS,
     DESCRIBE_LOG_DIRS,
     ELECT_LEADERS,
@@ -78,6 +79,8 @@ T = TypeVar("T")
 
 PREFERRED, UNCLEAN = 0, 1
 
+CREATED_AT_ONCE, STEP_PAUSE_MS = 250, 1
+
 AUTO_CREATE_MS_MAX = 1_000
 """How long Metadata waits for the controller: the answers behind it wait as well."""
 
@@ -86,7 +89,7 @@ AUTO_CREATE_MS_MAX = 1_000
 
 
 @serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER)
-def create_topics(node: Node, request: Any, caller: Caller) -> Later[Response]:
+def create_topics(node: Node, request: Any, caller: Caller) -> Later[Written]:
     """Create topics; with `validate_only`, only say whether they could be."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
@@ -94,33 +97,139 @@ def create_topics(node: Node, request: Any, caller: Caller) -> Later[Response]:
         if not (caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name)):
             faults.setdefault(name, TopicAuthorizationFailed())
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in faults]
+    results = CreatedTopics(node, caller)
+    results.add(faults)
+    return create_topics_as_asked(
+        node, wanted, validate_only=request.validate_only, on_created=results.add
+    ).map(lambda _: results.written(names))
 
-    def respond(created: dict[str, TopicImage | KafkaError]) -> Response:
-        came = {**created, **faults}
+
+class CreatedTopics:
+    """The answer to one CreateTopics, written as its topics are decided on."""
+
+    def __init__(self, node: Node, caller: Caller) -> None:
+        self._node = node
+        self._caller = caller
+        self._results: dict[str, bytes] = {}
+        self._errors: list[Response] = []
+        self._alike: dict[tuple[tuple[str, str], ...], list[Response]] = {}
+
+    def add(self, came: Mapping[str, TopicImage | KafkaError]) -> None:
+        """Write the results of some topics."""
+        for name, topic in came.items():
+            result = self._result(name, topic)
+            if result.get("error_code"):
+                self._errors.append(result)
+            self._results[name] = CREATED_TOPIC.write(self._caller.version, result)
+
+    def written(self, names: Iterable[str]) -> Written:
+        """Return the whole answer, in the order of the request."""
+        results = [self._results[name] for name in dict.fromkeys(names)]
+        errors: Response = {"topics": self._errors}
+        return Written.of_results(CREATE_TOPICS, self._caller.version, results, errors)
+
+    def _result(self, name: str, came: TopicImage | KafkaError) -> Response:
+        if isinstance(came, KafkaError):
+            return {"name": name, **fault_fields(came)}
+        answer: Response = {"name": name, "topic_id": came.topic_id, "error_message": None}
+        if not self._caller.may(DESCRIBE_CONFIGS, TOPIC, name):
+            return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
         return {
-            "topics": [_created(node, caller, name, came[name]) for name in dict.fromkeys(names)]
+            **answer,
+            "num_partitions": len(came.partitions),
+            "replication_factor": came.replication_factor,
+            "configs": self._configs(came.config),
         }
 
-    return create_topics_as_asked(node, wanted, validate_only=request.validate_only).map(respond)
+    def _configs(self, overrides: Mapping[str, str]) -> list[Response]:
+        """Every config of a topic: what is in force, and where it came from; topics with the same
+        overrides share the entries."""
+        which = tuple(overrides.items())
+        if which not in self._alike:
+            settings = self._node.reconciler.settings_of(overrides)
+            self._alike[which] = [
+                {
+                    "name": key.name,
+                    "value": spoken(key, settings[key]),
+                    "read_only": not key.dynamic,
+                    "config_source": settings.source(key),
+                    "is_sensitive": key.sensitive,
+                }
+                for key in TOPIC_SCOPE.values()
+            ]
+        return self._alike[which]
 
 
 def create_topics_as_asked(
-    node: Node, wanted: Sequence[NewTopic], *, validate_only: bool = False
+    node: Node,
+    wanted: Sequence[NewTopic],
+    *,
+    validate_only: bool = False,
+    on_created: Callable[[Mapping[str, TopicImage | KafkaError]], None] = lambda _: None,
 ) -> Later[dict[str, TopicImage | KafkaError]]:
-    """Have the controller create topics under fresh ids and this node's defaults."""
-    defaults = Defaults(node.settings[NUM_PARTITIONS], node.settings[DEFAULT_REPLICATION_FACTOR])
-    ids = [new_id() for _ in wanted]
-    return _ask(
-        node,
-        [new.name for new in wanted],
-        lambda controller: controller.create_topics(
-            wanted,
-            ids,
-            defaults,
-            dedicated_max=node.settings[WORKER_DEDICATED_MAX],
-            validate_only=validate_only,
-        ),
-    )
+    """Have the controller create topics under fresh ids and this node's defaults.
+
+    A decision takes CREATED_AT_ONCE of them, since each costs the controller and every worker
+    some 40 µs; `on_created` is called with each decision's answers.
+
+    Left out: with `validate_only` two names of one request that collide as metric names are found
+    only within one decision.
+    """
+    creation = TopicCreation(node, wanted, validate_only, on_created)
+    creation.decide_next()
+    return creation.all_created
+
+
+class TopicCreation:
+    """The topics of one request, decision by decision; see create_topics_as_asked."""
+
+    def __init__(
+        self,
+        node: Node,
+        wanted: Sequence[NewTopic],
+        validate_only: bool,
+        on_created: Callable[[Mapping[str, TopicImage | KafkaError]], None],
+    ) -> None:
+        self._node = node
+        self._wanted = wanted
+        self._validate_only = validate_only
+        self._on_created = on_created
+        self._answers: dict[str, TopicImage | KafkaError] = {}
+        self.all_created: Later[dict[str, TopicImage | KafkaError]] = Later()
+
+    def decide_next(self) -> None:
+        """Ask the controller for the next topics."""
+        answered = len(self._answers)
+        some = self._wanted[answered : answered + CREATED_AT_ONCE]
+        ids = [new_id() for _ in some]
+        settings = self._node.settings
+        defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
+        created = [topic for topic in self._answers.values() if isinstance(topic, TopicImage)]
+        created_count = sum(len(topic.partitions) for topic in created)
+        validate_only = self._validate_only
+        _ask(
+            self._node,
+            [new.name for new in some],
+            lambda controller: controller.create_topics(
+                some,
+                ids,
+                defaults,
+                limits=placement_limits(settings),
+                validate_only=validate_only,
+                created_count=created_count,
+            ),
+        ).then(self._came)
+
+    def _came(
+        self, decided: Mapping[str, TopicImage | KafkaError] | None, fault: KafkaError | None
+    ) -> None:
+        assert decided is not None, fault  # a fault is each topic's
+        self._on_created(decided)
+        self._answers.update(decided)
+        if len(self._answers) < len(self._wanted):
+            self._node.reactor.call_later(STEP_PAUSE_MS, self.decide_next)
+        else:
+            self.all_created.resolve(self._answers)
 
 
 def auto_create(
@@ -181,34 +290,6 @@ def _new_topic(topic: Any) -> NewTopic:
         [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments],
         {config.name: config.value for config in topic.configs},
     )
-
-
-def _created(node: Node, caller: Caller, name: str, came: TopicImage | KafkaError) -> Response:
-    if isinstance(came, KafkaError):
-        return {"name": name, **fault_fields(came)}
-    answer: Response = {"name": name, "topic_id": came.topic_id, "error_message": None}
-    if not caller.may(DESCRIBE_CONFIGS, TOPIC, name):
-        return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
-    return {
-        **answer,
-        "num_partitions": len(came.partitions),
-        "replication_factor": came.replication_factor,
-        "configs": _configs(node.settings.for_topic(came.config)),
-    }
-
-
-def _configs(settings: Settings) -> list[Response]:
-    """Every config of a topic: what is in force, and where it came from."""
-    return [
-        {
-            "name": key.name,
-            "value": spoken(key, settings[key]),
-            "read_only": not key.dynamic,
-            "config_source": settings.source(key),
-            "is_sensitive": key.sensitive,
-        }
-        for key in TOPIC_SCOPE.values()
-    ]
 
 
 # -- DeleteTopics --------------------------------------------------------------------------------
@@ -306,7 +387,7 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Respons
         [growth.name for growth in wanted],
         lambda controller: controller.create_partitions(
             wanted,
-            dedicated_max=node.settings[WORKER_DEDICATED_MAX],
+            limits=placement_limits(node.settings),
             validate_only=request.validate_only,
         ),
     ).map(respond)

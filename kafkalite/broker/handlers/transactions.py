@@ -8,8 +8,8 @@ has: it counts its epochs itself, and nobody else may have written under a fresh
 
 Left out: transactions, and two-phase commit with them (v6).  A transactional id is answered with
 UNSUPPORTED_VERSION.  Of the errors that are true it is one that ends a Java producer at once; a
-retriable one would keep it asking.  librdkafka does not come so far: it first looks for
-FindCoordinator in ApiVersions.
+retriable one would keep it asking.  Clients ask FindCoordinator first and end there: librdkafka
+at once only by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the sentence beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """JSON: each value an object, its fields by name.
 
 Fields that the schema does not name are passed over, those that a value lacks are null; `null` is a
-row of nulls.  Timestamps are ISO texts, in UTC where they name no zone; dates are texts too, and
-bytes the text's own.
+row of nulls.  Timestamps are ISO texts, in UTC where they name no zone, and what they have below
+microseconds is cut off, as Spark does; dates are texts too, and bytes the text's own.  A whole
+number may be written with a point (`1.0`), as pandas writes integers of a column with a null.
 
 Read by pyarrow.json, all values at once: each is put into an object of its own, so that no value
 can end another's row or be two.
@@ -14,6 +15,7 @@ object after a comma (`{"a":1},"b":2`) is taken for a field that nobody asked fo
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,9 @@ from pyspark_kafkalite.decoding.sifting import (
 )
 
 _FIELD = "v"
+_BELOW_MICROSECONDS = r"(\.\d{6})\d{1,3}"
+_WHOLE = pa.decimal128(38, 1)
+"""As what whole numbers with a point are read: all of int64 are told exactly."""
 
 
 class JsonFormat:
@@ -37,6 +42,8 @@ class JsonFormat:
         self.schema = schema
         self._kind = struct_of(schema)
         self._read_as = read_as(self._kind)
+        self._numbers_as = read_as(self._kind, pa.float64())
+        self._read_loosely_as = read_as(self._kind, _WHOLE)
 
     def read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
         return sift(values, self._parse, self._kind, self._judged)
@@ -54,30 +61,66 @@ class JsonFormat:
         values.cast(pa.string())  # it must be UTF-8, which the parser takes for granted
         lines = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
         text = bytes_of(lines)
+        try:
+            return self._parsed(text, self._read_as).cast(self._kind)
+        except pa.ArrowException:
+            if self._read_loosely_as == self._read_as:
+                raise
+            try:
+                # To the parser a text can be a decimal, but no double.
+                self._parsed(text, self._numbers_as)
+                return settled(self._parsed(text, self._read_loosely_as), self._kind)
+            except pa.ArrowException:
+                pass
+            raise
+
+    def _parsed(self, text: pa.Buffer, kind: pa.DataType) -> pa.Array:
         found = pj.read_json(
             pa.BufferReader(text),
             pj.ReadOptions(use_threads=False, block_size=text.size + 1),
             pj.ParseOptions(
-                explicit_schema=pa.schema([(_FIELD, self._read_as)]),
+                explicit_schema=pa.schema([(_FIELD, kind)]),
                 unexpected_field_behavior="ignore",
             ),
         )
-        structs = found.column(_FIELD).combine_chunks()
-        return structs if self._read_as == self._kind else structs.cast(self._kind)
+        return found.column(_FIELD).combine_chunks()
 
 
-def read_as(kind: pa.DataType) -> pa.DataType:
-    """What the parser is asked for, to be cast afterwards: to it a date is a number."""
-    if pa.types.is_date(kind):
+def read_as(kind: pa.DataType, whole: pa.DataType | None = None) -> pa.DataType:
+    """Return the type to parse as before a cast: the parser takes a date for a number.
+
+    With `whole` integers are read as this type, and timestamps as texts, for `settled`.
+    """
+    if pa.types.is_date(kind) or (whole is not None and pa.types.is_timestamp(kind)):
         return pa.string()
+    if whole is not None and pa.types.is_integer(kind):
+        return whole
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, read_as(f.type)) for f in kind])
+        return pa.struct([pa.field(f.name, read_as(f.type, whole)) for f in kind])
     if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, read_as(kind.value_type)))
+        content = read_as(kind.value_type, whole)
+        return pa.list_(pa.field(kind.value_field.name, content))
     if pa.types.is_map(kind):
         raise ValueError("JSON is not read into a MAP: name the fields in a STRUCT, or read the"
                          " value as a string and use from_json.")  # fmt: skip
     return kind
+
+
+def settled(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the cells, read by `read_as`, as the wanted type; ArrowInvalid if one is not."""
+    if pa.types.is_struct(kind):
+        parts = [settled(array.field(at), field.type) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        content = settled(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, content, kind, mask=array.is_null())
+    if pa.types.is_timestamp(kind):
+        texts = pc.replace_substring_regex(array, _BELOW_MICROSECONDS, r"\1")
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            return texts.cast(pa.timestamp("us")).cast(kind)
+    return array.cast(kind)
 
 
 def misfit(value: Any, kind: pa.DataType) -> str | None:
@@ -102,13 +145,19 @@ def fits(value: Any, kind: pa.DataType) -> bool:
         return isinstance(value, bool)
     if pa.types.is_integer(kind):
         least = -1 << (kind.bit_width - 1)
-        return number and isinstance(value, int) and least <= value < -least
+        if isinstance(value, float):
+            return value.is_integer() and least <= value < -least
+        return number and least <= value < -least
     if pa.types.is_floating(kind):
         return number
     if pa.types.is_decimal(kind):
         return number or isinstance(value, str)
     if pa.types.is_temporal(kind):
-        return isinstance(value, str) and is_moment(value, kind)
+        if not isinstance(value, str):
+            return False
+        if pa.types.is_timestamp(kind):
+            value = re.sub(_BELOW_MICROSECONDS, r"\1", value)
+        return is_moment(value, kind)
     return isinstance(value, str)
 
 

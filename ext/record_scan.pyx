@@ -1,0 +1,216 @@
+"""Walk the records of one batch whose payload comes in pieces, and keep none of them.
+
+A compressed batch is opened a step at a time.  `feed` takes what one step made, in any division;
+a record that a piece ends inside is kept until the rest of it has come, so a scan holds one record
+at most.  The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says
+whether the payload was whole.
+
+On its way a scan collects the first `hits_max` records whose timestamp is in, or out of, a range,
+as (offset delta, timestamp), and the greatest timestamp of all.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from batch_layout cimport INVALID_RECORD, NONE, RECORD_SIZE_MIN
+from record_walk cimport Record, take_record
+from varint cimport VARINT32_SIZE_MAX, load_varint32
+
+
+cdef enum:
+    GIL_SIZE_MIN = 32 * 1024
+    HITS_MAX = 100
+    NO_TIMESTAMP = -1
+
+
+cdef struct Hit:
+    int32_t offset_delta
+    int64_t timestamp
+
+
+cdef class RecordScan:
+    cdef readonly int code
+    cdef readonly int64_t max_timestamp
+    cdef int64_t left, last_offset_delta, previous, base_timestamp
+    cdef Py_ssize_t size_left           # how much more the payload may hold
+    cdef int64_t low, high, offset_delta_min
+    cdef bint inside
+    cdef Hit hits_[HITS_MAX]
+    cdef int hit_count, hits_max
+    # The record that the last piece ended inside; its length itself may be in parts, too.
+    cdef uint8_t* kept
+    cdef Py_ssize_t kept_size, kept_room
+    cdef uint8_t head[VARINT32_SIZE_MAX]
+
+    def __cinit__(
+        self, int64_t count, int64_t last_offset_delta, Py_ssize_t size_max,
+        int64_t base_timestamp=0,
+    ):
+        self.left = count
+        self.last_offset_delta = last_offset_delta
+        self.previous = -1
+        self.base_timestamp = base_timestamp
+        self.size_left = size_max
+        self.max_timestamp = NO_TIMESTAMP
+        self.code = INVALID_RECORD if count < 0 else NONE
+
+    def __dealloc__(self):
+        free(self.kept)
+
+    def collect(
+        self, int64_t low, int64_t high, *, bint inside, int64_t offset_delta_min=0,
+        int hits_max=HITS_MAX,
+    ):
+        """Collect the first records from `offset_delta_min` on with a timestamp from `low` to
+        `high`, or, without `inside`, those with a timestamp that is not."""
+        assert 0 <= hits_max <= HITS_MAX
+        self.low, self.high, self.inside = low, high, inside
+        self.offset_delta_min = offset_delta_min
+        self.hits_max = hits_max
+
+    @property
+    def hits(self) -> list:
+        """The offset deltas and timestamps that were collected."""
+        return [(self.hits_[i].offset_delta, self.hits_[i].timestamp)
+                for i in range(self.hit_count)]
+
+    @property
+    def hit_all(self) -> bool:
+        """True if no more will be collected."""
+        return self.hit_count == self.hits_max
+
+    def feed(self, piece) -> int:
+        """Walk through the payload's next bytes; `code` afterwards."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
+        if view.len < GIL_SIZE_MIN:
+            self.walk(<const uint8_t*> view.buf, view.len)
+        else:
+            with nogil:
+                self.walk(<const uint8_t*> view.buf, view.len)
+        PyBuffer_Release(&view)
+        if self.code < 0:
+            raise MemoryError
+        return self.code
+
+    def end(self) -> int:
+        """The code of the whole payload, of which nothing more comes."""
+        if self.code == NONE and (self.left or self.kept_size):
+            self.code = INVALID_RECORD
+        return self.code
+
+    cdef void walk(self, const uint8_t* at, Py_ssize_t size) noexcept nogil:
+        cdef const uint8_t* end = at + size
+        cdef const uint8_t* after
+        cdef Record record
+        if self.code:
+            return
+        if size > self.size_left:
+            self.code = INVALID_RECORD
+            return
+        self.size_left -= size
+        if self.kept_size and at != end:
+            at = self.go_on(at, end)
+            if at == NULL:
+                return
+        while at != end:
+            after = take_record(at, end, &record) if self.left else NULL
+            if after == NULL:
+                self.keep(at, end)
+                return
+            if not self.note(&record):
+                return
+            at = after
+
+    cdef bint note(self, Record* record) noexcept nogil:
+        """Return whether this record is valid at its position."""
+        cdef int64_t timestamp
+        cdef Hit* hit
+        if record.offset_delta <= self.previous or record.offset_delta > self.last_offset_delta:
+            self.code = INVALID_RECORD
+            return False
+        self.previous = record.offset_delta
+        self.left -= 1
+        # Hostile numbers wrap here as they do in Java, whose consumers will add them as well.
+        timestamp = <int64_t> (<uint64_t> self.base_timestamp + <uint64_t> record.timestamp_delta)
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        if self.hit_count < self.hits_max and record.offset_delta >= self.offset_delta_min:
+            if (self.low <= timestamp <= self.high) == self.inside and (
+                self.inside or timestamp != NO_TIMESTAMP
+            ):
+                hit = &self.hits_[self.hit_count]
+                hit.offset_delta = record.offset_delta
+                hit.timestamp = timestamp
+                self.hit_count += 1
+        return True
+
+    cdef void keep(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
+        """Keep the beginning of a record that is not whole yet, unless it is invalid."""
+        cdef int32_t length
+        cdef Py_ssize_t taken = load_varint32(at, end, &length)
+        self.code = INVALID_RECORD
+        if self.left == 0:
+            return
+        if taken == 0:
+            # Not even the length is whole.
+            if end - at >= VARINT32_SIZE_MAX:
+                return
+            memcpy(self.head, at, end - at)
+            self.kept_size = end - at
+            self.code = NONE
+            return
+        if length < RECORD_SIZE_MIN - 1 or length <= end - at - taken:
+            return
+        if length - (end - at - taken) > self.size_left:
+            return
+        if self.make_room(taken + length):
+            memcpy(self.kept, at, end - at)
+            self.kept_size = end - at
+            self.code = NONE
+
+    cdef bint make_room(self, Py_ssize_t size) noexcept nogil:
+        """Have room for just this record."""
+        free(self.kept)
+        self.kept = <uint8_t*> malloc(size)
+        self.kept_room = size
+        if self.kept == NULL:
+            self.code = -1
+        return self.kept != NULL
+
+    cdef const uint8_t* go_on(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
+        """Complete the record that was begun: what follows it, or NULL if it is not whole yet."""
+        cdef int32_t length
+        cdef Py_ssize_t taken, size
+        cdef Record record
+        if self.kept_room == 0:
+            # Its length first, byte by byte.
+            taken = 0
+            while taken == 0:
+                if at == end:
+                    return NULL
+                if self.kept_size == VARINT32_SIZE_MAX:
+                    self.code = INVALID_RECORD
+                    return NULL
+                self.head[self.kept_size] = at[0]
+                self.kept_size += 1
+                at += 1
+                taken = load_varint32(self.head, self.head + self.kept_size, &length)
+            if length < RECORD_SIZE_MIN - 1 or length > end - at + self.size_left:
+                self.code = INVALID_RECORD
+                return NULL
+            if not self.make_room(taken + length):
+                return NULL
+            memcpy(self.kept, self.head, taken)
+        size = min(self.kept_room - self.kept_size, end - at)
+        memcpy(self.kept + self.kept_size, at, size)
+        self.kept_size += size
+        if self.kept_size < self.kept_room:
+            return NULL
+        if take_record(self.kept, self.kept + self.kept_size, &record) == NULL:
+            self.code = INVALID_RECORD
+            return NULL
+        self.kept_size = self.kept_room = 0
+        return at + size if self.note(&record) else NULL

@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def divide(payload: Buffer, output_max: int) -> list[tuple[int, bool]] | None: ...

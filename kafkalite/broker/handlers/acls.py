@@ -1,0 +1,49 @@
+"""ACLs, of which there are none: there is no authorizer that would go by them.
+
+DescribeAcls   v1–v3
+CreateAcls     v1–v3
+DeleteAcls     v1–v3
+
+Each answers SECURITY_DISABLED in Kafka's words, upon which admin clients say so and end.
+
+Left out: ACLs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.errors import KafkaError, SecurityDisabled
+from kafkalite.protocol.schemas.security import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+    from kafkalite.broker.security import Operation
+
+
+def _refusal(caller: Caller, operation: Operation) -> Response:
+    try:
+        caller.must(operation, CLUSTER, CLUSTER_NAME)
+    except KafkaError as fault:
+        return fault_fields(fault)
+    return fault_fields(SecurityDisabled("No Authorizer is configured."))
+
+
+@serves(DESCRIBE_ACLS, versions="1-3", at=At.ANY)
+def describe_acls(node: Node, request: Any, caller: Caller) -> Response:
+    """Refuse to list ACLs."""
+    return _refusal(caller, DESCRIBE)
+
+
+@serves(CREATE_ACLS, versions="1-3", at=At.CONTROLLER)
+def create_acls(node: Node, request: Any, caller: Caller) -> Response:
+    """Refuse each ACL that is to be created."""
+    return {"results": [_refusal(caller, ALTER) for _ in request.creations]}
+
+
+@serves(DELETE_ACLS, versions="1-3", at=At.CONTROLLER)
+def delete_acls(node: Node, request: Any, caller: Caller) -> Response:
+    """Refuse each filter of ACLs that are to be deleted."""
+    return {"filter_results": [_refusal(caller, ALTER) for _ in request.filters]}

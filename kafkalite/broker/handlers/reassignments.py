@@ -1,0 +1,118 @@
+"""Replica placement by clients, where each partition has one replica on one host.
+
+AlterPartitionReassignments   v0–v1
+ListPartitionReassignments    v0
+AlterReplicaLogDirs           v1–v2
+
+No reassignment is ever in progress.  One to where the replica is changes nothing and succeeds, as
+in Kafka; a partition goes to another node with `kafkalite node`, which moves its directory.  A node
+has one log directory, so replicas are where they can be.
+
+Left out: moves that clients ask for, until there are replicas to move between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
+from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.errors import (
+    InvalidReplicaAssignment,
+    KafkaError,
+    LogDirNotFound,
+    NoReassignmentInProgress,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
+from kafkalite.protocol.schemas.topics import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_REPLICA_LOG_DIRS,
+    LIST_PARTITION_REASSIGNMENTS,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+
+@serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=At.CONTROLLER)
+def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> Response:
+    """Accept assignments that are so already, and refuse the rest."""
+    try:
+        caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+    except KafkaError as fault:
+        return fault_fields(fault)
+
+    def answer(name: str, entry: Any) -> Response:
+        topic = node.image.topics.get(name)
+        image = topic.partitions.get(entry.partition_index) if topic is not None else None
+        if image is None:
+            raise UnknownTopicOrPartition()
+        if entry.replicas is None:
+            raise NoReassignmentInProgress()
+        if tuple(entry.replicas) != tuple(image.replicas):
+            raise InvalidReplicaAssignment(
+                f"Partition {name}-{entry.partition_index} has one replica, on broker"
+                f" {image.leader}. To move it, use `kafkalite node`."
+            )
+        return {"error_message": None}
+
+    return {
+        "allow_replication_factor_change": getattr(
+            request, "allow_replication_factor_change", True
+        ),
+        "error_message": None,
+        "responses": [
+            {
+                "name": topic.name,
+                "partitions": each(
+                    topic.partitions, named="partition_index", answer=partial(answer, topic.name)
+                ),
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+@serves(LIST_PARTITION_REASSIGNMENTS, versions="0", at=At.CONTROLLER)
+def list_partition_reassignments(node: Node, request: Any, caller: Caller) -> Response:
+    """List the reassignments in progress: there are none."""
+    try:
+        caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
+    except KafkaError as fault:
+        return fault_fields(fault)
+    return {"error_message": None, "topics": []}
+
+
+@serves(ALTER_REPLICA_LOG_DIRS, versions="1-2", at=At.ANY)
+def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
+    """Accept this node's log directory for the replicas that are in it."""
+    here = str(node.logs.data)
+    results: dict[str, list[Response]] = {}
+
+    def answer(path: str, name: str, index: int) -> Response:
+        caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+        if path != here:
+            raise LogDirNotFound()
+        if (name, index) not in node.logs.logs:
+            raise ReplicaNotAvailable()
+        return {}
+
+    for directory in request.dirs:
+        for topic in directory.topics:
+            indexes: Iterable[int] = topic.partitions
+            results.setdefault(topic.name, []).extend(
+                each(
+                    indexes,
+                    named="partition_index",
+                    answer=partial(answer, directory.path, topic.name),
+                    messages=False,
+                )
+            )
+    return {
+        "results": [
+            {"topic_name": name, "partitions": answers} for name, answers in results.items()
+        ]
+    }

@@ -1,0 +1,158 @@
+"""Avro rows: the rows of a table as plain Avro datums, by a given or a derived schema.
+
+    Arrow                       Avro, derived; every field is a union with null
+    bool, float, double         boolean, float, double
+    int8 to int32, uint16       int
+    int64, uint32               long
+    text, binary                string, bytes
+    date                        int, date
+    timestamp s, ms             long, timestamp-millis; without a zone it is UTC
+    timestamp us, ns            long, timestamp-micros; nanoseconds are cut off
+    decimal                     bytes, decimal
+    list, struct, map           array, record, map
+
+A row that its schema does not allow is an error, and so is a column that the schema lacks: nothing
+is left out in silence.
+
+Left out: a derived type for uint64, times and durations (a given schema may have one).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_ROWS = 1 << 12
+"""Rows that are Python objects at a time."""
+
+RECORD_NAME = "Row"
+
+
+def avro_values(table: pa.Table, schema: Any = None) -> pa.ChunkedArray:
+    """Return each row of a table as an Avro datum, a large_binary array."""
+    import pyarrow as pa
+
+    try:
+        import fastavro
+        from fastavro.validation import validate
+    except ImportError:
+        raise ModuleNotFoundError(
+            "format='avro' needs fastavro: pip install fastavro", name="fastavro"
+        ) from None
+    table = _as_moments(table)
+    if schema is None:
+        schema = derived_schema(table.schema)
+    try:
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        parsed = fastavro.parse_schema(schema)
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise ValueError(f"schema is not an Avro schema: {error}") from None
+    values: list[pa.Array] = []
+    for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
+        encoded: list[bytes] = []
+        for row in batch.to_pylist():
+            out = io.BytesIO()
+            try:
+                validate(row, parsed)
+                fastavro.schemaless_writer(out, parsed, row, strict_allow_default=True)
+            except Exception as error:  # fastavro has no class of its own for all of them
+                at = sum(len(each) for each in values) + len(encoded)
+                why = " ".join(str(error).split())
+                raise ValueError(f"row {at} does not fit the Avro schema: {why}") from None
+            encoded.append(out.getvalue())
+        values.append(pa.array(encoded, pa.large_binary()))
+    return pa.chunked_array(values, pa.large_binary())
+
+
+def _as_moments(table: pa.Table) -> pa.Table:
+    """Return the table with timestamps in UTC and no finer than microseconds.
+
+    Otherwise fastavro takes those without a zone for the local time of the machine.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fields = [field.with_type(_moment_type(field.type)) for field in table.schema]
+    columns = [
+        column if column.type == field.type
+        else pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
+        for column, field in zip(table.columns, fields, strict=True)
+    ]  # fmt: skip
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _moment_type(kind: Any) -> Any:
+    """Return a type with the timestamps in it in UTC, as milli- or microseconds."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ms" if kind.unit in ("s", "ms") else "us", "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_moment_type(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_moment_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([field.with_type(_moment_type(field.type)) for field in fields])
+    return kind
+
+
+def derived_schema(schema: pa.Schema) -> dict[str, Any]:
+    """Return the Avro schema of a table's rows."""
+    return _record(RECORD_NAME, list(schema))
+
+
+def _record(name: str, fields: list[Any]) -> dict[str, Any]:
+    described = [
+        {
+            "name": field.name,
+            "type": _nullable(f"{name}_{field.name}", field.type),
+            "default": None,
+        }
+        for field in fields
+    ]
+    return {"type": "record", "name": name, "fields": described}
+
+
+def _nullable(name: str, kind: Any) -> Any:
+    """Return the union of null and a type."""
+    found = _type(name, kind)
+    return found if found == "null" else ["null", found]
+
+
+def _type(name: str, kind: Any) -> Any:
+    """Return the Avro type of an Arrow type; `name` is for a record, and says where it is."""
+    import pyarrow as pa
+
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
+        return _type(name, kind.value_type)
+    if is_a.is_struct(kind):
+        return _record(name, [kind.field(place) for place in range(kind.num_fields)])
+    if is_a.is_map(kind):
+        return {"type": "map", "values": _nullable(name, kind.item_type)}
+    if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
+        return {"type": "array", "items": _nullable(name, kind.value_type)}
+    if is_a.is_timestamp(kind):
+        unit = "millis" if kind.unit in ("s", "ms") else "micros"
+        return {"type": "long", "logicalType": f"timestamp-{unit}"}
+    if is_a.is_decimal(kind):
+        scaled = {"precision": kind.precision, "scale": kind.scale}
+        return {"type": "bytes", "logicalType": "decimal", **scaled}
+    plain = {
+        pa.null(): "null", pa.bool_(): "boolean", pa.float16(): "float", pa.float32(): "float",
+        pa.float64(): "double", pa.int8(): "int", pa.int16(): "int", pa.int32(): "int",
+        pa.uint8(): "int", pa.uint16(): "int", pa.int64(): "long", pa.uint32(): "long",
+        pa.string(): "string", pa.large_string(): "string", pa.string_view(): "string",
+        pa.binary(): "bytes", pa.large_binary(): "bytes", pa.binary_view(): "bytes",
+        pa.date32(): {"type": "int", "logicalType": "date"},
+        pa.date64(): {"type": "int", "logicalType": "date"},
+    }  # fmt: skip
+    if kind not in plain:
+        raise TypeError(f"{name} is {kind}, which no Avro type is derived for: give a schema")
+    return plain[kind]

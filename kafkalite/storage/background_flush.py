@@ -1,0 +1,63 @@
+"""BackgroundFlush: flushes logs that are otherwise left to the kernel, so that recovery is short.
+
+With `durability=os` nobody waits for a flush, and without one the recovery point would stay where
+it was: after a power cut the whole active segment would be read again.
+
+    at each checkpoint                      closed segments
+    every log.background.flush.interval.ms  whole logs, and what producers did up to there if much
+                                            was written: a recovery begins where both are known
+
+One flush is in flight at a time, so that the flusher's threads stay free for group commits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.flusher import Flush, Flusher
+from kafkalite.storage.log import Log
+
+log = logging.getLogger("kafkalite.storage")
+
+
+class BackgroundFlush:
+    """The queue of one node; see the module."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Log, bool] = {}
+        self._in_flight = False
+
+    def add(self, logs: Iterable[Log], flusher: Flusher, *, closed_only: bool) -> None:
+        """Flush what is not durable of these: their closed segments, or all of them."""
+        for found in logs:
+            if found.is_left_to_kernel and found.durable_offset < (
+                found.active.base_offset if closed_only else found.end_offset
+            ):
+                self._pending[found] = closed_only and self._pending.get(found, True)
+        self._begin(flusher)
+
+    def _begin(self, flusher: Flusher) -> None:
+        while self._pending and not self._in_flight:
+            found = next(iter(self._pending))
+            closed_only = self._pending.pop(found)
+            if found.fault is not None:
+                continue  # closed or damaged meanwhile
+            try:
+                if not closed_only:
+                    found.leave_snapshot()
+                flush = found.flush_begin(closed_only=closed_only)
+            except KafkaStorageError as error:
+                log.warning("%s; it is flushed later", error)
+                self._pending.clear()
+                return
+            if flush is not None:
+                self._in_flight = True
+                flush.done = lambda flush: self._done(flush, flusher)
+                flusher.submit([flush])
+
+    def _done(self, flush: Flush, flusher: Flusher) -> None:
+        self._in_flight = False
+        flush.log.flush_end(flush)
+        self._begin(flusher)

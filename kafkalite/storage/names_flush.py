@@ -1,0 +1,62 @@
+"""NamesFlush: makes the names in a directory survive a power cut, beside the loop.
+
+A topic that is deleted renames a directory for each of its partitions, and a request may delete
+thousands of topics.  One flush is under way at a time, and one more takes all that was renamed
+meanwhile, so the number of flushes does not grow with the number of topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage.disk import PASSING, Disk, sync_directory
+
+if TYPE_CHECKING:
+    from kafkalite.storage.flusher import Flusher
+
+log = logging.getLogger("kafkalite.storage")
+
+
+class NamesFlush:
+    """The flush of one directory's names (flusher.Flushable); see the module."""
+
+    def __init__(self, directory: Path) -> None:
+        self.where = directory / "*"
+        self.files: list[OpenFile] = []
+        self.error: OSError | None = None
+        self._directory = directory
+        self._under_way = self._requested = False
+        self._flusher: Flusher | None = None
+
+    def request(self, flusher: Flusher) -> None:
+        """Flush the names that are there now."""
+        self._flusher = flusher
+        self._requested = True
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._requested and not self._under_way:
+            self._requested, self._under_way = False, True
+            assert self._flusher is not None
+            self._flusher.submit([self])
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Flush, on whatever thread; a lack of descriptors leaves it to the next flush."""
+        try:
+            sync_directory(disk, self._directory)
+        except OSError as error:
+            if error.errno in PASSING:
+                log.warning(
+                    "Directory could not be flushed; the next flush does it. path=%s error=%s",
+                    self._directory, error.strerror,
+                )  # fmt: skip
+            else:
+                self.error = error
+
+    def done(self, _: NamesFlush) -> None:
+        """It came back whole."""
+        self._under_way = False
+        self._begin()

@@ -1,0 +1,38 @@
+"""Opener: whatever steps raise, their Later is settled."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+
+import pytest
+
+from kafkalite.broker import opener as opening
+from kafkalite.broker.later import Later
+from kafkalite.broker.opener import Opener
+from kafkalite.errors import KafkaError, UnknownServerError
+
+
+class Panic(BaseException):
+    """The base of what a compiled codec raises when it panics."""
+
+
+def panicking() -> Iterator[int]:
+    yield 1
+    raise Panic("index out of bounds")
+
+
+def test_panic_of_a_codec_fails_one_request_and_not_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "BUDGET", 0)
+    opener = Opener()
+    came: list[KafkaError | None] = []
+    for _ in range(2):
+        later = opener.run(panicking())  # type: ignore[arg-type]
+        assert isinstance(later, Later)
+        later.then(lambda _, error: came.append(error))
+        assert select.select([opener], [], [], 30)[0], "the thread is gone"
+        opener.collect()
+    opener.close()
+    assert [type(error) for error in came] == [UnknownServerError] * 2

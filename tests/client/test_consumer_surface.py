@@ -1,0 +1,195 @@
+"""Methods of a Consumer known from other clients: consume, subscribe, getmany."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from kafkalite import AsyncConsumer, Consumer, Producer
+from kafkalite._ext.message_reader import Message
+from kafkalite.client.cluster import Cluster
+from kafkalite.client.settings import consumer_settings
+from kafkalite.errors import InvalidConfig, UnknownTopicOrPartition
+from kafkalite.testing import Broker
+from tests.client.consuming import PATIENCE_S, delete, numbered, produce
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def topics(broker):
+    """Two topics, of 10 and of 5 records."""
+    names = broker.topic(), broker.topic()
+    for name, count in zip(names, (10, 5), strict=True):
+        produce(broker.bootstrap, name, numbered(count))
+    return names
+
+
+def test_consume_gives_as_many_messages_as_asked_for(broker, topics):
+    with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
+        assert [m.offset for m in consumer.consume(4, PATIENCE_S)] == [0, 1, 2, 3]
+        assert consumer.consume(0) == []
+        assert [m.offset for m in consumer.consume(100, 0.3)] == [4, 5, 6, 7, 8, 9]
+        assert consumer.position((topics[0], 0)) == 10
+        with pytest.raises(ValueError, match="at least 0"):
+            consumer.consume(-1)
+
+
+def test_pattern_reads_the_topics_it_matches_and_those_that_come_and_go(broker):
+    mark = broker.topic()
+    first, second, other = f"{mark}.a", f"{mark}.b", f"{mark}-c"
+    produce(broker.bootstrap, first, numbered(2))
+    produce(broker.bootstrap, other, numbered(1))
+    pattern = "^" + re.escape(mark) + r"\.[ab]$"
+    settings = {"metadata_max_age_ms": 200, "auto_offset_reset": "latest"}
+    with Consumer(broker.bootstrap, topics=pattern, **settings) as consumer:
+        assert consumer.consume(1, 0.5) == []
+        produce(broker.bootstrap, second, numbered(3))
+        found = consumer.consume(3, PATIENCE_S)
+        assert [(m.topic, m.offset) for m in found] == [(second, n) for n in range(3)]
+        delete(broker.bootstrap, second)
+        deadline = time.monotonic() + PATIENCE_S
+        while [p.topic for p in consumer.assignment] != [first] and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        assert [p.topic for p in consumer.assignment] == [first]
+
+
+def test_pattern_reads_partitions_that_a_topic_gets_later(broker):
+    topic = broker.topic()
+    with Consumer(broker.bootstrap, topics=f"^{topic}$", metadata_max_age_ms=200) as consumer:
+        assert consumer.consume(1, 0.3) == []
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+        with Producer(broker.bootstrap) as producer:
+            producer.send(topic, b"late", partition=1).result(PATIENCE_S)
+        assert [m.partition for m in consumer.consume(1, PATIENCE_S)] == [1]
+
+
+def test_subscribe_after_assign_reads_all_partitions(broker):
+    topic = broker.topic(partitions=2)
+    with Producer(broker.bootstrap) as producer:
+        for number in (0, 1):
+            producer.send(topic, b"v", partition=number).result(PATIENCE_S)
+    with Consumer(broker.bootstrap) as consumer:
+        consumer.assign([(topic, 0)])
+        assert consumer.poll(PATIENCE_S).partition == 0
+        consumer.subscribe(topic)
+        assert consumer.poll(PATIENCE_S).partition == 1
+
+
+def test_pattern_that_matches_nothing_creates_no_topic(broker):
+    with Consumer(broker.bootstrap, topics=["^nothing-is-called-so$"]) as consumer:
+        assert consumer.poll(0.2) is None
+        assert consumer.to_table().num_rows == 0
+        assert "nothing-is-called-so" not in consumer.intake.cluster.all_topics()
+
+
+def test_pattern_that_is_no_regular_expression_is_refused():
+    with pytest.raises(InvalidConfig, match="regular expression"):
+        Consumer(topics="^(")
+
+
+def test_an_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
+    with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
+        fill, calls = consumer.intake.fill, []
+
+        def interrupted(deadline):
+            calls.append(deadline)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return fill(deadline)
+
+        monkeypatch.setattr(consumer.intake, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.consume(100, PATIENCE_S)
+        assert [m.offset for m in consumer.consume(10, PATIENCE_S)] == list(range(10))
+
+
+def test_subscribe_replaces_what_is_read(broker, topics):
+    with Consumer(broker.bootstrap) as consumer:
+        consumer.subscribe([topics[0]])
+        assert len(consumer.consume(4, PATIENCE_S)) == 4
+        consumer.subscribe(topics)
+        found = consumer.consume(11, PATIENCE_S)
+        assert sorted((m.topic, m.offset) for m in found) == sorted(
+            [(topics[0], n) for n in range(4, 10)] + [(topics[1], n) for n in range(5)]
+        )
+        consumer.subscribe(topics[1])
+        assert consumer.consume(1, 0.2) == []
+        assert consumer.assignment == [(topics[1], 0)]
+
+
+def test_getmany_gives_messages_by_partition(broker, topics):
+    async def main():
+        async with AsyncConsumer(broker.bootstrap) as consumer:
+            await consumer.subscribe(topics[:1])
+            found = await consumer.getmany(PATIENCE_S, max_records=3)
+            assert [m.offset for m in found[topics[0], 0]] == [0, 1, 2]
+            rest = await consumer.getmany(PATIENCE_S)
+            assert [m.offset for m in rest[topics[0], 0]] == list(range(3, 10))
+            assert await consumer.getmany(0.05) == {}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["to_table", "lag", "watermarks", "offsets_for_times"])
+def test_a_question_about_a_misspelled_topic_raises_and_creates_none(broker, call):
+    name = f"misspelled-{call}"
+    arguments = {"watermarks": ((name, 0),), "offsets_for_times": ({(name, 0): 0},)}
+    with Consumer(broker.bootstrap, topics=name) as consumer:
+        with pytest.raises(UnknownTopicOrPartition, match=name):
+            getattr(consumer, call)(*arguments.get(call, ()))
+    cluster = Cluster(consumer_settings(broker.bootstrap, {}))
+    assert name not in cluster.all_topics()
+    cluster.close()
+
+
+@pytest.mark.parametrize("offset", [-5, (-1, "words")])
+def test_commit_refuses_negative_offsets(offset):
+    with Consumer("127.0.0.1:1", group="g") as consumer:
+        with pytest.raises(ValueError, match="at least 0, not -"):
+            consumer.commit({("t", 0): offset})
+
+
+def test_consumer_takes_settings_in_a_dictionary():
+    settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    with Consumer(settings) as consumer:
+        assert consumer.intake.settings.addresses == [("127.0.0.1", 1)]
+        with pytest.raises(AttributeError, match=r"no store_offsets\(\): use commit"):
+            consumer.store_offsets()
+
+
+def test_a_topic_made_again_with_fewer_partitions_is_written_to_at_once(broker):
+    topic = broker.topic(4)
+    with Producer(broker.bootstrap, linger_ms=0, retry_backoff_max_ms=200) as producer:
+        producer.send(topic, b"x", partition=3).result(PATIENCE_S)
+        delete(broker.bootstrap, topic)
+        broker.topic(1, name=topic)
+        sent = [producer.send(topic, b"y", key=b"%d" % n) for n in range(20)]
+        errors = [each.exception(PATIENCE_S) for each in sent]
+        assert {type(error) for error in errors} <= {type(None), UnknownTopicOrPartition}
+        assert producer.partitions_for(topic) == 1
+        again = [producer.send(topic, b"z", key=b"%d" % n) for n in range(20)]
+        assert {each.result(PATIENCE_S).partition for each in again} == {0}
+
+
+def test_a_message_without_a_timestamp_has_none():
+    message = Message("t", 0, 7, -1, 0, None, b"x")
+    assert message.timestamp is None
+    assert message == Message("t", 0, 7, value=b"x") == pickle.loads(pickle.dumps(message))
+    assert Message("t", 0, 7, 5).timestamp == 5
+
+
+def test_a_message_has_attributes_and_says_so():
+    with pytest.raises(AttributeError, match=r"message\.value, not message\.value\(\)"):
+        Message("t", 0, 7).error()
+    assert not hasattr(Message("t", 0, 7), "other")

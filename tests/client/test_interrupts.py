@@ -1,0 +1,82 @@
+"""Ctrl-C at any moment leaves no lock behind, and consumers usable."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafkalite import Consumer, Producer
+from kafkalite._ext.locking import LockGuard
+from kafkalite.testing import Broker
+
+INTERRUPTS = 100
+CALLS_MAX = 10_000_000
+
+
+@pytest.fixture(autouse=True)
+def interrupt() -> Iterator[None]:
+    """Have SIGALRM do what Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def interrupt_calls(call: Callable[[], object], check: Callable[[], object]) -> None:
+    """Interrupt the calls so often, and check after each time."""
+    for number in range(INTERRUPTS):
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.0003 + number * 1e-6)
+            for _ in range(CALLS_MAX):
+                call()
+        check()
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0])
+def test_lock_guard_releases_its_lock_whenever_it_is_interrupted(timeout_s):
+    lock = threading.Lock()
+
+    def call():
+        with LockGuard(lock, timeout_s) as is_locked:
+            assert is_locked
+
+    def check():
+        assert not lock.locked()
+
+    interrupt_calls(call, check)
+
+
+def test_lock_guard_that_has_not_got_the_lock_does_not_release_it():
+    lock = threading.Lock()
+    with LockGuard(lock), LockGuard(lock, 0) as is_locked:
+        assert not is_locked
+    assert not lock.locked()
+    with LockGuard(lock), LockGuard(lock, 0.001) as is_locked:
+        assert not is_locked
+    with pytest.raises(ZeroDivisionError), LockGuard(lock):
+        raise ZeroDivisionError
+    assert not lock.locked()
+
+
+def test_lock_guard_waits_for_another_thread():
+    lock = threading.Lock()
+    lock.acquire()
+    threading.Timer(0.01, lock.release).start()
+    with LockGuard(lock) as is_locked:
+        assert is_locked
+
+
+# A socket that was made and not kept yet when the interrupt came is closed with a warning.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_consumer_interrupted_at_any_moment_can_be_used():
+    with Broker() as broker:
+        topic = broker.topic(1)
+        with Consumer(broker.bootstrap, topics=[topic]) as consumer:
+            interrupt_calls(lambda: consumer.poll(0), lambda: consumer.poll(0))
+            with Producer(broker.bootstrap) as producer:
+                producer.send(topic, b"x").result(30)
+            message = consumer.poll(30)
+            assert message is not None and message.value == b"x"

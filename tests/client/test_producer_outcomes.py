@@ -1,0 +1,235 @@
+"""Delivery callbacks and their threads, and failures that nobody asks about."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pyarrow as pa
+import pytest
+
+from kafkalite import Producer
+from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.errors import InvalidRecord, KafkaError, MessageTooLarge, UnknownTopicOrPartition
+from kafkalite.testing import Broker
+from tests.client.sending import NODE, Harness
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def harness(tmp_path):
+    made = Harness(tmp_path)
+    made.begin()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("native", ["auto", "off"])
+def test_callbacks_never_run_inside_a_send(broker, native):
+    topic = broker.topic()
+    sending, inside, told = threading.local(), [], []
+    done = threading.Event()
+    count = 200
+
+    def on_delivery(error, place):
+        if getattr(sending, "now", False):
+            inside.append(place)
+        told.append(place)
+        if len(told) == count:
+            done.set()
+
+    with Producer(broker.bootstrap, native=native, batch_size=300) as producer:
+        for _ in range(count):
+            sending.now = True
+            producer.send(topic, b"x" * 50, on_delivery=on_delivery)
+            producer.send_arrow(topic, pa.table({"value": [b"y"]}))
+            sending.now = False
+        assert done.wait(WAIT_S), "the background thread runs callbacks that nobody waits for"
+    assert not inside
+    assert len(told) == count
+
+
+def test_a_plain_lock_may_be_held_around_send_and_taken_in_the_callback(broker):
+    topic = broker.topic()
+    lock, told = threading.Lock(), threading.Semaphore(0)
+
+    def on_delivery(error, place):
+        with lock:
+            told.release()
+
+    with Producer(broker.bootstrap, batch_size=300, linger_ms=0) as producer:
+        for _ in range(1_000):
+            with lock:
+                producer.send(topic, b"x" * 50, on_delivery=on_delivery)
+        for _ in range(1_000):
+            assert told.acquire(timeout=WAIT_S)
+
+
+def refuse(harness, count=1):
+    """Have so many batches fail; the batches."""
+    batches = []
+    for _ in range(count):
+        harness.gather(b"x" * 100)
+        batches.append(harness.line.batches[-1])
+        harness.push()
+        harness.serve(InvalidRecord.code, written=False)
+        harness.hear()
+    assert all(batch.fault is not None for batch in batches)
+    return batches
+
+
+def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness, caplog):
+    refuse(harness, 3)
+    outcomes = harness.sender.outcomes
+    outcomes.tell()
+    (line,) = caplog.records
+    assert line.levelno == logging.ERROR
+    assert "topic=t partition=0 records=3 batches=3" in line.message
+    refuse(harness, 2)
+    outcomes.tell()
+    assert len(caplog.records) == 1, "log lines about failures are limited in time"
+    outcomes.tell(final=True)
+    assert "records=2 batches=2" in caplog.records[1].message
+    with pytest.raises(InvalidRecord, match="^5 records were not delivered"):
+        outcomes.check()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
+    harness.gather(b"x" * 100)
+    (batch,) = harness.line.batches
+    if when == "before":
+        batch.look_at()
+    harness.push()
+    harness.serve(InvalidRecord.code, written=False)
+    harness.hear()
+    if when == "after":
+        batch.tell_when_done(batch, lambda _: None)
+    harness.sender.outcomes.tell(final=True)
+    harness.sender.outcomes.check()
+    assert harness.sender.outcomes.unseen_records == 0
+    assert not caplog.records
+
+
+def test_parts_of_a_batch_that_somebody_asked_about_are_seen(harness):
+    harness.gather(b"1")
+    harness.gather(b"2")
+    (batch,) = harness.line.batches
+    batch.look_at()
+    for _ in range(3):  # the batch, then each of its halves
+        harness.push()
+        harness.serve(MessageTooLarge.code, written=False)
+        harness.hear()
+    assert [part.fault is None for _, part in batch.parts] == [False, False]
+    assert harness.sender.outcomes.unseen_records == 0
+
+
+def test_a_with_block_that_ends_after_failures_raises(broker, caplog):
+    topic = broker.topic(config={"max.message.bytes": "200"})
+    with pytest.raises(MessageTooLarge, match="^1 records were not delivered"):
+        with Producer(broker.bootstrap) as producer:
+            producer.send(topic, b"x" * 500)
+    assert "topic=" in caplog.text
+    with Producer(broker.bootstrap) as producer:
+        assert isinstance(producer.send(topic, b"x" * 500).exception(WAIT_S), MessageTooLarge)
+    with Producer(broker.bootstrap) as producer:
+        sent = producer.send_arrow(topic, pa.table({"value": [b"x" * 500]}))
+        with pytest.raises(KafkaError):
+            sent.result(WAIT_S)
+
+
+def test_an_exception_that_ends_a_with_block_is_not_replaced_and_does_not_wait(caplog):
+    with pytest.raises(ZeroDivisionError):
+        with Producer("127.0.0.1:1", max_block_ms=10) as producer:
+            closed_in = []
+            producer._lifetime.close = closed_in.append
+            1 / 0  # noqa: B018
+    assert closed_in == [5.0]
+    del producer._lifetime.close
+    producer._lifetime.close(0)
+
+
+def test_an_empty_batch_that_fails_is_not_reported(harness, caplog):
+    assert harness.sender.turn(harness.sender.open_line, harness.line, None, 200)
+    batch = harness.line.open_batch
+    harness.sender.turn(harness.sender.abandon, InvalidRecord("over"))
+    assert batch.done and batch.fault is not None
+    harness.sender.outcomes.tell(final=True)
+    assert not caplog.records
+
+
+def test_an_interrupted_callback_leaves_the_batch_its_other_callbacks(harness):
+    harness.gather(b"x")
+    (batch,) = harness.line.batches
+    told = []
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    for callback in (told.append, interrupted, told.append):
+        batch.tell_when_done("told", callback)
+    harness.push()
+    harness.serve()
+    harness.hear()
+    with pytest.raises(KeyboardInterrupt):
+        harness.sender.outcomes.tell()
+    assert told == ["told"]
+    harness.sender.outcomes.tell()
+    assert told == ["told", "told"]
+
+
+@pytest.mark.parametrize("native", ["auto", "off"])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_callback_that_ends_the_program_leaves_the_background_thread(
+    broker, native, error, caplog
+):
+    topic, called = broker.topic(), threading.Event()
+
+    def on_delivery(_error, _place):
+        called.set()
+        raise error
+
+    with Producer(broker.bootstrap, native=native) as producer:
+        producer.send(topic, b"x", on_delivery=on_delivery)
+        assert called.wait(WAIT_S), "the background thread runs callbacks that nobody waits for"
+        assert producer.send(topic, b"y").result(WAIT_S).offset == 1
+    assert caplog.records[0].exc_info[1] is error
+
+
+def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(harness):
+    sender, topic = harness.sender, harness.line.topic
+    partitions = {index: PartitionMeta(NODE, 0) for index in range(3)}
+    sender.turn(sender.learn, topic, TopicMeta("t", b"i" * 16, partitions))
+    assert len(topic.lines) == 3
+    topic.sticky = lost = topic.lines[2]
+    memory = sender.accumulator.memory_left
+    assert sender.turn(sender.open_line, lost, None, 200)
+    batch = lost.open_batch
+    batch.content.builder.append(b"key", b"value", None, 1)
+    anew = TopicMeta("t", b"j" * 16, {0: PartitionMeta(NODE, 0)})
+    sender.turn(sender.learn, topic, anew)
+    assert topic.lines == [harness.line]
+    assert topic.sticky is None
+    assert isinstance(batch.fault, UnknownTopicOrPartition)
+    assert "made again with fewer partitions" in str(batch.fault)
+    assert sender.accumulator.memory_left == memory
+    for way in (sender.open_line, sender.add):
+        with pytest.raises(UnknownTopicOrPartition):
+            sender.turn(way, lost, None, 200)
+    assert sender.accumulator.memory_left == memory
+
+
+def test_metadata_that_lags_behind_drops_no_partition(harness):
+    sender, topic = harness.sender, harness.line.topic
+    two = TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0), 1: PartitionMeta(NODE, 0)})
+    sender.turn(sender.learn, topic, two)
+    one = TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0)})
+    sender.turn(sender.learn, topic, one)
+    assert len(topic.lines) == 2

@@ -1,0 +1,110 @@
+"""Arguments of send(): timestamps, headers, serializers, and names of other clients."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+
+from kafkalite import AsyncProducer, Producer
+from kafkalite._ext.gathering import Gatherer, OpenLine, OpenTopic
+from kafkalite.client.settings import consumer_settings, producer_settings
+from kafkalite.config.client import GROUP_ID, LINGER_MS, VALUE_SERIALIZER
+from kafkalite.errors import InvalidConfig
+
+
+class Recorder(Gatherer):
+    """A Gatherer of one topic `t`, which keeps what would be appended."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.taken = []
+        topic = self.topics["t"] = OpenTopic("t")
+        topic.sticky = line = OpenLine(0)
+        topic.lines.append(line)
+        line.begin_batch(object(), lambda *record: self.taken.append(record) or 0)
+        self.is_open = True
+
+
+@pytest.fixture
+def gatherer():
+    return Recorder()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "milliseconds"),
+    [
+        (1_700_000_000_123, 1_700_000_000_123),
+        (np.int64(1_700_000_000_123), 1_700_000_000_123),
+        (datetime(2023, 11, 14, 22, 13, 20, 123_999, UTC), 1_700_000_000_123),
+        (datetime(2023, 11, 15, 0, 13, 20, tzinfo=timezone(timedelta(hours=2))), 1_700_000_000_000),
+    ],
+)
+def test_send_takes_milliseconds_or_an_aware_datetime(gatherer, timestamp, milliseconds):
+    assert gatherer.send("t", b"v", timestamp=timestamp).timestamp == milliseconds
+    assert gatherer.taken == [(None, b"v", None, milliseconds)]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error", "words"),
+    [
+        (1_795_377_924.25, TypeError, r"not float; for seconds .* pass int\(seconds \* 1000\)"),
+        (True, TypeError, "not bool"),
+        ("2026", TypeError, "not str"),
+        (np.float64(1.5e12), TypeError, "not float64"),
+        (datetime(2026, 11, 22), ValueError, "has no time zone"),
+        (-5, ValueError, "from 1970 on"),
+        (datetime(1960, 1, 1, tzinfo=UTC), ValueError, "from 1970 on"),
+        (1 << 70, OverflowError, "too large"),
+    ],
+)
+def test_send_refuses_other_timestamps(gatherer, timestamp, error, words):
+    with pytest.raises(error, match=words):
+        gatherer.send("t", b"v", timestamp=timestamp)
+    assert not gatherer.taken
+
+
+@pytest.mark.parametrize("headers", [{"a": b"1", "b": None}, (("a", b"1"), ("b", None))])
+def test_headers_are_pairs_or_a_mapping(gatherer, headers):
+    gatherer.send("t", b"v", headers=headers)
+    assert gatherer.taken[0][2] == [("a", b"1"), ("b", None)]
+
+
+def test_serializers_turn_values_and_keys_into_bytes_once(gatherer):
+    gatherer.value_serializer = lambda value: f"<{value}>"
+    gatherer.key_serializer = lambda key: b"k%d" % key
+    gatherer.send("t", {"a": 1}, key=7)
+    gatherer.send("t", 5, serializer=lambda value: b"%d" % value)
+    gatherer.send("t", None)
+    assert [record[:2] for record in gatherer.taken] == [
+        (b"k7", "<{'a': 1}>"), (None, b"5"), (None, None),
+    ]  # fmt: skip
+
+
+def test_serializers_are_settings_and_must_be_functions():
+    assert producer_settings(None, {"value_serializer": repr})[VALUE_SERIALIZER] is repr
+    with pytest.raises(InvalidConfig, match="a function is given"):
+        producer_settings(None, {"value.serializer": "org.apache.kafka.StringSerializer"})
+
+
+def test_settings_come_in_a_dictionary_with_dotted_names():
+    words = {"bootstrap.servers": "a:1,b:2", "linger.ms": 7}
+    settings = producer_settings(words, {"acks": 1})
+    assert settings.addresses == [("a", 1), ("b", 2)]
+    assert settings[LINGER_MS] == 7
+    assert consumer_settings({"group.id": "g"}, {})[GROUP_ID] == "g"
+    with pytest.raises(InvalidConfig, match="linger.ms is said twice"):
+        producer_settings(words, {"linger_ms": 8})
+    with pytest.raises(InvalidConfig, match="linger.ms is said twice"):
+        producer_settings(words, {"linger.ms": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("produce", r"no produce\(\): use send"), ("poll", "background thread"), ("x", "attribute")],
+)
+def test_producer_names_its_own_method_for_another_clients(name, words):
+    with Producer("127.0.0.1:1") as producer, pytest.raises(AttributeError, match=words):
+        getattr(producer, name)
+    assert not hasattr(AsyncProducer, name)

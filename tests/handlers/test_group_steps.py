@@ -1,0 +1,96 @@
+"""Groups in bounded steps: loaded on the loop, offsets of deleted topics forgotten in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker import groups as module
+from kafkalite.broker import partition_journal
+from kafkalite.protocol.schemas.groups import LIST_GROUPS
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from tests.handlers.grouping import commit, fetch
+
+LOADING = errors.CoordinatorLoadInProgress.code
+
+
+@pytest.fixture
+def restart_slowly(groups, monkeypatch):
+    """Restarts the node so that a tick loads one record."""
+
+    def restart():
+        monkeypatch.setattr(partition_journal, "LOAD_COUNT", 1)
+        monkeypatch.setattr(module, "LOAD_MS", 0)
+        groups.restart()
+
+    return restart
+
+
+def test_groups_are_loaded_in_steps_and_say_so_meanwhile(groups, restart_slowly):
+    for offset in range(5):
+        assert commit(groups, offset=offset) == 0
+    restart_slowly()
+    assert commit(groups) == LOADING
+    assert groups.ask(LIST_GROUPS, 5).error_code == LOADING
+    assert list(groups.node.groups) == []
+    ticks = 0
+    while not list(groups.node.groups):
+        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.reactor.tick(0)
+        ticks += 1
+    assert ticks >= 2
+    assert fetch(groups)["t", 0][0] == 4
+    assert groups.ask(LIST_GROUPS, 5).error_code == 0
+
+
+def test_topic_deleted_while_groups_are_loaded_is_forgotten(groups, restart_slowly):
+    assert commit(groups) == 0
+    restart_slowly()
+    groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+    while not list(groups.node.groups):
+        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.reactor.tick(0)
+    (host,) = groups.node.groups
+    assert host.coordinator.offsets.count == 0
+
+
+def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly, monkeypatch):
+    monkeypatch.setattr(partition_journal, "READ_SIZE", 1)  # a batch at a time
+    for offset in range(5):
+        assert commit(groups, offset=offset) == 0
+    restart_slowly()
+    log = groups.node.replicas.leader("__consumer_offsets", 0).log
+    with open(log.active.path, "r+b") as segment:
+        segment.seek(log.size - 3)
+        segment.write(b"???")
+    assert commit(groups) == LOADING
+    while commit(groups) == LOADING:
+        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.reactor.tick(0)
+    assert commit(groups) == errors.CoordinatorNotAvailable.code
+    assert groups.ask(LIST_GROUPS, 5).error_code == errors.CoordinatorNotAvailable.code
+
+
+def test_offsets_of_deleted_topics_are_forgotten_in_parts(groups, monkeypatch):
+    for name in ("a", "b", "c", "d"):
+        assert commit(groups, group_id=name) == 0
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 2)
+    (host,) = groups.node.groups
+    assert host.coordinator.offsets.count == 4
+    counts = []
+    forget = host.coordinator.forget_offsets
+
+    def noted(tombstones, now_ms):
+        counts.append(len(tombstones))
+        return forget(tombstones, now_ms)
+
+    monkeypatch.setattr(host.coordinator, "forget_offsets", noted)
+    groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+    groups.create("t", 2)
+    assert host.coordinator.offsets.count > 0
+    assert commit(groups, group_id="d", offset=9) == 0
+    for _ in range(10):
+        groups.clock.advance(module.FORGET_PAUSE_MS)
+        groups.reactor.tick(0)
+    assert host.coordinator.offsets.count == 1, "the topic made again keeps what was committed"
+    assert max(counts) <= 2 and sum(counts) == 3

@@ -1,0 +1,153 @@
+"""Recovery while the machine runs on: what a killed process wrote is all there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkalite.config import topic as keys
+from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_manager import LogManager
+from tests.storage.making import TOPIC_ID, batch, manager, open_log, settings, values_of
+from tests.storage.nodes import Nodes
+
+COUNT = 6
+ONE_SEGMENT = {keys.SEGMENT_BYTES: 1 << 20}
+
+
+@pytest.fixture
+def reboot(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(hand_over, "boot_id", lambda: "the next")
+
+
+def written(directory: Path, segment_size: int = 1 << 20) -> Log:
+    """A log of COUNT batches whose process was killed."""
+    log = open_log(directory, {keys.SEGMENT_BYTES: segment_size})
+    append(log)
+    log.release()
+    return log
+
+
+def append(log: Log) -> None:
+    for number in range(COUNT):
+        log.append(batch(b"value %d" % number), 0)
+
+
+def flip_bit(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def loaded(logs: LogManager) -> Log:
+    (log,) = logs.load(lambda topic: settings(ONE_SEGMENT)).values()
+    return log
+
+
+def test_damage_before_whole_batches_quarantines_the_log(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    flip_bit(log.active.path, log.active.size // 2)
+    before = log.active.path.read_bytes()
+    again = open_log(tmp_path / "t-0", ONE_SEGMENT, same_boot=True)
+    assert again.quarantined and "records follow" in str(again.fault)
+    assert log.active.path.read_bytes() == before
+    assert 0 < again.damaged_to <= COUNT
+
+
+@pytest.mark.parametrize("how", [{}, {"same_boot": True, "drop_cache": True}])
+def test_the_same_damage_is_a_torn_tail_after_a_power_cut(
+    tmp_path: Path, how: dict[str, bool]
+) -> None:
+    log = written(tmp_path / "t-0")
+    flip_bit(log.active.path, log.active.size // 2)
+    again = open_log(tmp_path / "t-0", ONE_SEGMENT, **how)
+    assert again.fault is None and 0 < again.end_offset < COUNT
+
+
+@pytest.mark.parametrize("zeros", [0, 4096])
+def test_a_batch_that_was_not_written_whole_is_cut(tmp_path: Path, zeros: int) -> None:
+    log = written(tmp_path / "t-0")
+    with log.active.path.open("r+b") as file:
+        file.truncate(log.active.size - 3)
+        file.truncate(log.active.size - 3 + zeros)  # space set aside
+    again = open_log(tmp_path / "t-0", ONE_SEGMENT, same_boot=True)
+    assert again.fault is None
+    assert [offset for offset, _ in values_of(again)] == list(range(COUNT - 1))
+
+
+@pytest.mark.parametrize("lost", ["a tail", "a segment"])
+def test_a_hole_before_a_later_segment_quarantines_the_log(tmp_path: Path, lost: str) -> None:
+    log = written(tmp_path / "t-0", segment_size=200)
+    assert len(log.segments) == 3
+    second = log.segments[1]
+    if lost == "a tail":
+        with second.path.open("r+b") as file:
+            file.truncate(second.size - second.size // 2)
+    else:
+        second.path.unlink()
+    names = sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))
+    again = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 200}, same_boot=True)
+    assert again.quarantined
+    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == names
+
+
+def test_a_quarantined_log_is_not_cut_after_a_power_cut_either(
+    tmp_path: Path, reboot: Callable[[], None]
+) -> None:
+    logs = manager(tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT))
+    logs.checkpoint()
+    append(log)
+    path, size = log.active.path, log.active.size
+    log.release()
+    flip_bit(path, size // 2)
+    before = path.read_bytes()
+    for _ in range(2):
+        logs = manager(tmp_path)
+        log = loaded(logs)
+        assert log.quarantined and path.read_bytes() == before
+        logs.checkpoint()
+        log.release()
+        reboot()
+
+
+def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
+    tmp_path: Path, reboot: Callable[[], None]
+) -> None:
+    logs = manager(tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT))
+    logs.checkpoint()
+    append(log)
+    log.release()
+    flip_bit(log.active.path, log.active.size // 2)
+    reboot()
+    logs = manager(tmp_path)
+    log = loaded(logs)
+    assert log.fault is None and log.end_offset < COUNT
+    logs.checkpoint()
+    assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == "the next"
+    logs.close()
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it(
+    tmp_path: Path, reboot: Callable[[], None], opened: bool
+) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.settings = settings(ONE_SEGMENT)
+    nodes.create(1)
+    nodes[1].checkpoint()
+    reboot()
+    nodes.crash()
+    if opened:
+        append(nodes.found())
+        nodes.send(2)
+    else:  # node 1 hands it over before it opens its logs
+        nodes.leader = 2
+        assert nodes[1].logs == {}
+    left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
+    assert left is not None and left[1].same_boot is opened
+    nodes.crash()
