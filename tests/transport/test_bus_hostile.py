@@ -94,7 +94,8 @@ def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
     for _ in range(3_000):
         hostile.send(b"garbage")
     bus.until(lambda: server.refused == 3_000)
-    (line,) = [record.getMessage() for record in caplog.records]
+    # On a busy machine a tick may be slow, and that is another line.
+    (line,) = [each.getMessage() for each in caplog.records if each.module != "slow_ticks"]
     assert line == (
         "node 1 (5): was not heard: The checksum of a message of the bus does not hold."
     )
