@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +55,7 @@ from kafkalite.storage.disk import DISK, PASSING, Disk, DiskFailed, FreeSpace, f
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
+from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.recovery import KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
@@ -109,7 +110,6 @@ class Log:
         # Where the batch appended last stands: who reads at the end need not look for it.
         self._last_base_offset = found.end_offset
         self._last_position = 0
-        self.durable_offset = found.end_offset
         self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
         self.segments = found.segments
         self.written_size = 0
@@ -119,14 +119,9 @@ class Log:
         self._open_segments = open_segments
         for segment in self.segments[:-1]:
             segment.open_segments = open_segments
-        self._durable_position = self.active.size
-        if found.unflushed_from is not None:
-            self.durable_offset, self._durable_position = found.unflushed_from
-        self._flushes_under_way = 0
-        self._epochs_in_flight = False
-        self._flushed_size = 0
+        durable = found.unflushed_from or (found.end_offset, self.active.size)
+        self.flushes = LogFlushes(found.disk, *durable)
         self._noted_size = 0
-        self._directory_flushed = 0
         self._clock = clock
         self._disk = found.disk
         self._space = space
@@ -212,7 +207,7 @@ class Log:
     @property
     def unflushed_size(self) -> int:
         """The bytes that a power cut now would lose."""
-        return self.written_size - self._flushed_size
+        return self.written_size - self.flushes.flushed_size
 
     @property
     def readable_offset(self) -> int:
@@ -375,47 +370,23 @@ class Log:
 
     # -- flushing ----------------------------------------------------------------------------
 
-    def flush_begin(self, *, closed_only: bool = False) -> Flush | None:
-        """What must be flushed so that the log is durable up to now; None when it is.
+    @property
+    def durable_offset(self) -> int:
+        """Up to where the log is on the disk itself."""
+        return self.flushes.durable_offset
 
-        With `closed_only`, up to the active segment.  Hand it to a Flusher and, when that gives
-        it back, to flush_end.  Several may be under way.  KafkaStorageError says that descriptors
-        are short and that it must be asked for again.
-        """
-        end_offset = self.active.base_offset if closed_only else self.end_offset
-        if end_offset <= self.durable_offset:
-            return None
-        # A segment that ends just there was cut to its size when it was closed, maybe since.
-        first = max(0, bisect_left(self._bases, self.durable_offset) - 1)
-        files = []
-        for segment, later in zip(self.segments[first:], self.segments[first + 1 :], strict=False):
-            files += [segment.file, segment.offset_index.file, segment.time_index.file]
-            snapshot = self.producers.snapshot_path(later.base_offset)
-            if snapshot.exists():
-                files.append(self._disk.open_to_flush(snapshot))
-        if not closed_only:
-            files.append(self.active.file)
-        directories = []
-        if self._directory_flushed < self.segments_made:
-            directories += [self.directory, self.directory.parent]
-            metadata = self.directory / layout.PARTITION_METADATA
-            if self._directory_flushed == 0 and metadata.exists():
-                files.append(self._disk.open_to_flush(metadata))
-        small_files = []
-        if self.leader_epochs.unsaved and not self._epochs_in_flight:
-            # One flush at a time writes this file: a second one would share the name of its
-            # replacement, and the older content might come last.  The next flush takes it.
-            path = self.directory / layout.LEADER_EPOCHS
-            small_files.append((path, self.leader_epochs.encoded()))
-            self.leader_epochs.unsaved = False
-            self._epochs_in_flight = True
-        self._flushes_under_way += 1
-        return Flush(self, end_offset, files, small_files, directories)
+    def flush_begin(self, *, closed_only: bool = False) -> Flush | None:
+        """Begin a flush, for a Flusher and then for flush_end; see LogFlushes.begin."""
+        return self.flushes.begin(self, closed_only=closed_only)
+
+    def flush_end(self, flush: Flush) -> None:
+        """Take a flush that came back whole."""
+        self.flushes.end(flush)
 
     @property
     def flushing(self) -> bool:
         """Whether a flush is under way, by whomever it was begun."""
-        return self._flushes_under_way > 0
+        return self.flushes.in_flight > 0
 
     def flush(self) -> None:
         """Flush here and now."""
@@ -425,18 +396,6 @@ class Log:
             if flush.error is not None:
                 raise write_back_failed(self._disk, self.directory, flush.error)
             self.flush_end(flush)
-
-    def flush_end(self, flush: Flush) -> None:
-        """A flush came back whole."""
-        assert flush.error is None, "a failed flush ends the process"
-        self._flushes_under_way -= 1
-        if flush.small_files:
-            self._epochs_in_flight = False
-        self._directory_flushed = max(self._directory_flushed, flush.segments_made)
-        if flush.end_offset > self.durable_offset:
-            self.durable_offset = flush.end_offset
-            self._durable_position = flush.position
-            self._flushed_size = max(self._flushed_size, flush.written_size)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -504,8 +463,8 @@ class Log:
                 return segment.size
         elif upper_offset >= self.end_offset:
             return segment.size
-        elif upper_offset == self.durable_offset:
-            return self._durable_position
+        elif upper_offset == self.flushes.durable_offset:
+            return self.flushes.durable_position
         beyond = segment.find(upper_offset)
         return segment.size if beyond is None else beyond.position
 

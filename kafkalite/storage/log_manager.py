@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,8 +47,9 @@ from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import open_node_directory
+from kafkalite.storage.log_loader import LogKey, LogLoader
+from kafkalite.storage.misplaced import MisplacedLogs
 from kafkalite.storage.names_flush import NamesFlush
-from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
@@ -69,8 +68,6 @@ FINISHED_AT_ONCE = 16
 LOOK_FOR_MISPLACED_MS = 1_000
 """How often it is looked whether a log came that belongs elsewhere, or can go now."""
 
-LogKey = tuple[str, int]
-
 
 class LogManager:
     """The logs of one node; see the module."""
@@ -87,11 +84,6 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
-        self._open_segments = OpenSegments()
-        self._misplaced: dict[Path, Owner] = {}
-        self._complained: set[Path] = set()
-        self._sure = True
-        self._looked_ns = 0
         self._belongs: parts.Belongs = lambda *_: None
 
     @property
@@ -115,8 +107,12 @@ class LogManager:
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         self._points = RecoveryPoints(self.root, self.data, self._disk)
         self._points.believe_once()
+        self._misplaced = MisplacedLogs(self.data, self._points, self._disk)
         self._names_flush = NamesFlush(self.data)
         self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
+        self._loader = LogLoader(
+            self._points, self._space, self._upkeep.doomed, self._clock, self._disk
+        )
 
     def reconfigure(self, settings: Settings) -> None:
         """Take the node's new settings; each log is given its topic's by whoever owns it."""
@@ -146,73 +142,23 @@ class LogManager:
                     )
                 new_id = METADATA_ID
                 self._make(directory, new_id)
-            self._logs[key] = self._open(
+            self._logs[key] = self._loader.open(
                 directory, key, self._settings, flushes_always=True, new_id=new_id
             )
         return self._logs[key]
 
     def hand_over_misplaced(self, belongs: parts.Belongs, *, sure: bool = True) -> None:
-        """Before any is opened, hand over the logs that the image gives to other nodes.
-
-        What cannot go yet is not opened, and tried again until it goes or belongs here.  So is
-        what comes later and belongs elsewhere: who sent it knew an older image.  Unless the image
-        is `sure`, or said to be (`set_strays`), nothing goes: who sent it here may know more.
-        """
+        """Before any is opened, hand over the logs that the image gives to other nodes, if it is
+        `sure`; see MisplacedLogs."""
         self._belongs = belongs
-        self._sure = sure
-        self._misplaced = {
-            path: owner
-            for path, owner in parts.logs_in(self.data)
-            if self._elsewhere(owner) is not None or hand_over.has_arrived(path)
-        }
-        self._hand_over_some()
-
-    def _elsewhere(self, owner: Owner) -> Path | None:
-        """Another node's directory, if the log belongs there."""
-        directory = self._belongs(*owner)
-        return directory if directory != self.data else None
-
-    def _hand_over_some(self) -> None:
-        if not self._sure:
-            return
-        for path, owner in list(self._misplaced.items()):
-            to_directory = self._elsewhere(owner)
-            if to_directory is None:
-                if path.exists() and hand_over.has_arrived(path):
-                    continue  # still to be taken up
-            elif path.exists():
-                known = self._points.known(path, owner.topic_id)
-                try:
-                    hand_over.send(self._disk, path, owner, known, to_directory)
-                except (OSError, KafkaStorageError) as fault:
-                    if path not in self._complained:
-                        log.error("%s cannot be handed over yet: %s", path, fault)
-                        self._complained.add(path)
-                    continue
-            self._complained.discard(path)
-            del self._misplaced[path]
-
-    def _look_for_misplaced(self) -> None:
-        """Notice what has come, and send on what belongs elsewhere."""
-        try:
-            changed_ns = self.data.stat().st_mtime_ns
-            if changed_ns != self._looked_ns:
-                self._misplaced.update(hand_over.arrived_in(self.data))
-        except OSError as error:
-            if self.data not in self._complained:
-                log.error("%s cannot be listed: %s", self.data, error.strerror)
-                self._complained.add(self.data)
-            return
-        self._complained.discard(self.data)
-        self._looked_ns = changed_ns
-        self._hand_over_some()
+        self._misplaced.begin(belongs, sure=sure)
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log but the metadata log's, given each topic's settings."""
         all_are_here = True
         found: dict[LogKey, Path] = {}
         for path, owner in parts.logs_in(self.data):
-            if self._elsewhere(owner) is not None:
+            if self._misplaced.is_elsewhere(owner):
                 all_are_here = False
                 continue
             if hand_over.has_arrived(path):
@@ -226,81 +172,11 @@ class LogManager:
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
                 self._upkeep.doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
         settings = {topic: settings_of(topic) for topic, _ in found}
-        self._each(found, lambda key, path: self._open(path, key, settings[key[0]]))
+        threads = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
+        self._loader.open_all(found, settings, self._logs, threads=threads)
         if all_are_here:  # others still rest on this
             self._points.all_opened()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
-
-    def _each(
-        self, directories: dict[LogKey, Path], open_one: Callable[[LogKey, Path], Log]
-    ) -> None:
-        """Open all, several at once when they must be scanned; the first failure is raised."""
-        todo: queue.SimpleQueue[tuple[LogKey, Path]] = queue.SimpleQueue()
-        for entry in directories.items():
-            todo.put(entry)
-        raised: list[Exception] = []
-
-        def work() -> None:
-            while not raised:
-                try:
-                    key, path = todo.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    self._logs[key] = open_one(key, path)
-                except Exception as error:  # raised again below, by the caller's thread
-                    raised.append(error)
-
-        count = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
-        if self._points.ended_cleanly:
-            count = 1
-        helpers = [
-            threading.Thread(target=work, name="recovery")
-            for _ in range(min(count, len(directories)) - 1)
-        ]
-        for helper in helpers:
-            helper.start()
-        work()
-        for helper in helpers:
-            helper.join()
-        if raised:
-            raise raised[0]
-
-    def _open(
-        self,
-        directory: Path,
-        key: LogKey,
-        settings: Settings,
-        *,
-        flushes_always: bool = False,
-        new_id: bytes | None = None,
-    ) -> Log:
-        topic_id = new_id or read_topic_id(directory)
-        known = Known() if new_id else self._points.known(directory, topic_id)
-        opened = Log.open(
-            directory,
-            topic=key[0],
-            partition=key[1],
-            topic_id=topic_id,
-            config=settings,
-            clock=self._clock,
-            recovery_point=known.recovery_point,
-            log_start_offset=known.log_start_offset,
-            clean=known.end,
-            drop_cache=known.drop_cache,
-            same_boot=known.same_boot,
-            # What must always be written may use what is kept free: it deletes topics, too.
-            space=None if flushes_always else self._space,
-            doomed=self._upkeep.doomed,
-            open_segments=self._open_segments,
-            disk=self._disk,
-            flushes_always=flushes_always,
-            new=new_id is not None,
-        )
-        self._points.keep(directory.name, topic_id, known, opened.damaged_to)
-        if (directory / layout.HANDOVER).exists():
-            self._points.left_behind(directory.name)
-        return opened
 
     # -- making and removing -----------------------------------------------------------------
 
@@ -327,7 +203,7 @@ class LogManager:
             failed(error, f"{directory} cannot be made")
         try:
             self._make(directory, topic_id)
-            made = self._open(directory, key, config, new_id=topic_id)
+            made = self._loader.open(directory, key, config, new_id=topic_id)
         except OSError as error:
             # Half a log would be somebody's to the next who looks.
             if directory.exists():
@@ -389,8 +265,7 @@ class LogManager:
         For who knows all topics there are: the logs of one that is not known would be set aside,
         and made anew and empty once it is.
         """
-        self._sure = True
-        self._hand_over_some()
+        self._misplaced.be_sure()
         for path in list(self.data.iterdir()):
             # Of what has arrived the word of its topic may come later.
             if layout.partition_of(path.name) in self._logs or hand_over.has_arrived(path):
@@ -446,12 +321,12 @@ class LogManager:
                     return None
                 if not owner.is_also(read_topic_id(directory)):
                     return None
-            found = self._open(directory, owner.key, settings)
+            found = self._loader.open(directory, owner.key, settings)
             if found.topic_id == NO_ID:
                 self._give_id(found, topic_id)
         except OSError as error:
             failed(error, f"{directory} cannot be opened")
-        self._misplaced.pop(directory, None)
+        self._misplaced.taken_up(directory)
         self._logs[owner.key] = found
         return found
 
@@ -466,7 +341,7 @@ class LogManager:
             self._disk.rename(arrived, aside)
         except OSError as error:
             failed(error, f"{arrived} cannot be renamed")
-        self._misplaced.pop(arrived, None)
+        self._misplaced.taken_up(arrived)
         self._upkeep.doomed.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
@@ -528,8 +403,8 @@ class LogManager:
         if self._space is not None:
             self._space.measure()
         due_ms = self._upkeep.tick(now_ms, self.flusher)
-        if self.root != self.data or self._misplaced:
-            self._look_for_misplaced()
+        if self.root != self.data or self._misplaced.paths:
+            self._misplaced.look()
             due_ms = min(due_ms, now_ms + LOOK_FOR_MISPLACED_MS)
         return max(1, due_ms - now_ms)
 

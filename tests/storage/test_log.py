@@ -153,7 +153,7 @@ def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
 def test_a_segment_ends_before_its_relative_offsets_overflow(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
-    log.end_offset = log.durable_offset = (1 << 31) - 2
+    log.end_offset = log.flushes.durable_offset = (1 << 31) - 2
     log.append(batch(b"a", b"b"), 0)
     log.append(batch(b"c"), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 1 << 31]

@@ -1,0 +1,104 @@
+"""LogFlushes: how far a log is on the disk itself, and the flushes that take it further.
+
+    begin ─▶ Flush ┄┄ a flusher's thread ┄┄▶ end: durable up to where the log ended at `begin`
+
+A flush covers the segments from the one that holds the durable offset on, their indexes, the
+snapshots taken when they were rolled, the leader epochs, and, for files made since the last flush,
+the names in the directory.
+
+Not thread-safe: used on the event loop of the worker that owns the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.storage import layout
+from kafkalite.storage.flusher import Flush
+
+if TYPE_CHECKING:
+    from kafkalite.records.file_slice import OpenFile
+    from kafkalite.storage.disk import Disk
+    from kafkalite.storage.log import Log
+
+
+class LogFlushes:
+    """The flushes of one log; see the module."""
+
+    __slots__ = ("_directory_flushed", "_disk", "_epochs_in_flight", "durable_offset",
+                 "durable_position", "flushed_size", "in_flight")  # fmt: skip
+
+    def __init__(self, disk: Disk, durable_offset: int, durable_position: int) -> None:
+        self._disk = disk
+        self.durable_offset = durable_offset
+        self.durable_position = durable_position
+        """Where in the active segment the durable offset stands."""
+        self.flushed_size = 0
+        """How many bytes of those written in this process are flushed."""
+        self.in_flight = 0
+        """Number of flushes that were begun and have not come back, by whomever."""
+        self._epochs_in_flight = False
+        self._directory_flushed = 0
+
+    # The log comes as an argument: one that is let go is to free its descriptors at once, which a
+    # reference back to it would leave to the collector.
+
+    def begin(self, log: Log, *, closed_only: bool = False) -> Flush | None:
+        """Return the flush that makes the log durable up to now, or with `closed_only` up to the
+        active segment; None if it is.
+
+        KafkaStorageError says that descriptors are short and that it must be asked for again.
+        """
+        end_offset = log.active.base_offset if closed_only else log.end_offset
+        if end_offset <= self.durable_offset:
+            return None
+        files = self._closed_files(log)
+        if not closed_only:
+            files.append(log.active.file)
+        directories = []
+        if self._directory_flushed < log.segments_made:
+            directories += [log.directory, log.directory.parent]
+            metadata = log.directory / layout.PARTITION_METADATA
+            if self._directory_flushed == 0 and metadata.exists():
+                files.append(self._disk.open_to_flush(metadata))
+        small_files = self._epochs_to_save(log)
+        self.in_flight += 1
+        return Flush(log, end_offset, files, small_files, directories)
+
+    def _closed_files(self, log: Log) -> list[OpenFile]:
+        """The files of closed segments that may not be on the disk."""
+        # A segment that ends just there was cut to its size when it was closed, maybe since.
+        number = bisect_left(log.segments, self.durable_offset, key=attrgetter("base_offset"))
+        first = max(0, number - 1)
+        files = []
+        for segment, later in zip(log.segments[first:], log.segments[first + 1 :], strict=False):
+            files += [segment.file, segment.offset_index.file, segment.time_index.file]
+            snapshot = log.producers.snapshot_path(later.base_offset)
+            if snapshot.exists():
+                files.append(self._disk.open_to_flush(snapshot))
+        return files
+
+    def _epochs_to_save(self, log: Log) -> list[tuple[Path, bytes]]:
+        epochs = log.leader_epochs
+        if not epochs.unsaved or self._epochs_in_flight:
+            # One flush at a time writes this file: a second one would share the name of its
+            # replacement, and the older content might come last.  The next flush takes it.
+            return []
+        epochs.unsaved = False
+        self._epochs_in_flight = True
+        return [(log.directory / layout.LEADER_EPOCHS, epochs.encoded())]
+
+    def end(self, flush: Flush) -> None:
+        """Take a flush that came back whole."""
+        assert flush.error is None, "a failed flush ends the process"
+        self.in_flight -= 1
+        if flush.small_files:
+            self._epochs_in_flight = False
+        self._directory_flushed = max(self._directory_flushed, flush.segments_made)
+        if flush.end_offset > self.durable_offset:
+            self.durable_offset = flush.end_offset
+            self.durable_position = flush.position
+            self.flushed_size = max(self.flushed_size, flush.written_size)

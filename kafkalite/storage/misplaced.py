@@ -1,0 +1,103 @@
+"""MisplacedLogs: directories of logs in a node's directory that belong to another node.
+
+    before any log is opened    those that the image gives to others are handed over
+    while the node runs         what was handed to it by a node that knew an older image is sent on
+
+What cannot go yet is not opened, and is tried again until it goes or belongs here.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage import hand_over, parts
+from kafkalite.storage.disk import Disk
+from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.recovery_points import RecoveryPoints
+
+log = logging.getLogger("kafkalite.storage")
+
+
+class MisplacedLogs:
+    """The misplaced logs of one node; see the module."""
+
+    def __init__(self, data: Path, points: RecoveryPoints, disk: Disk) -> None:
+        self._data = data
+        self._points = points
+        self._disk = disk
+        self.paths: dict[Path, Owner] = {}
+        """Directories that belong elsewhere, or have arrived and were not taken up."""
+        self._belongs: parts.Belongs = lambda *_: None
+        self._sure = True
+        self._complained: set[Path] = set()
+        self._looked_ns = 0
+
+    def begin(self, belongs: parts.Belongs, *, sure: bool) -> None:
+        """Find the logs that belong elsewhere, and hand them over.
+
+        Unless the image is `sure`, or said to be (`be_sure`), nothing goes: who sent a log here
+        may know more.
+        """
+        self._belongs = belongs
+        self._sure = sure
+        self.paths = {
+            path: owner
+            for path, owner in parts.logs_in(self._data)
+            if self.is_elsewhere(owner) or hand_over.has_arrived(path)
+        }
+        self._hand_over_some()
+
+    def be_sure(self) -> None:
+        """The image is the supervisor's: hand over what belongs elsewhere."""
+        self._sure = True
+        self._hand_over_some()
+
+    def is_elsewhere(self, owner: Owner) -> bool:
+        """Whether the log belongs to another node."""
+        return self._target(owner) is not None
+
+    def taken_up(self, directory: Path) -> None:
+        """This directory is not misplaced any more."""
+        self.paths.pop(directory, None)
+
+    def look(self) -> None:
+        """Notice what has come, and send on what belongs elsewhere."""
+        try:
+            changed_ns = self._data.stat().st_mtime_ns
+            if changed_ns != self._looked_ns:
+                self.paths.update(hand_over.arrived_in(self._data))
+        except OSError as error:
+            if self._data not in self._complained:
+                log.error("%s cannot be listed: %s", self._data, error.strerror)
+                self._complained.add(self._data)
+            return
+        self._complained.discard(self._data)
+        self._looked_ns = changed_ns
+        self._hand_over_some()
+
+    def _target(self, owner: Owner) -> Path | None:
+        """Another node's directory, if the log belongs there."""
+        directory = self._belongs(*owner)
+        return directory if directory != self._data else None
+
+    def _hand_over_some(self) -> None:
+        if not self._sure:
+            return
+        for path, owner in list(self.paths.items()):
+            to_directory = self._target(owner)
+            if to_directory is None:
+                if path.exists() and hand_over.has_arrived(path):
+                    continue  # still to be taken up
+            elif path.exists():
+                known = self._points.known(path, owner.topic_id)
+                try:
+                    hand_over.send(self._disk, path, owner, known, to_directory)
+                except (OSError, KafkaStorageError) as fault:
+                    if path not in self._complained:
+                        log.error("%s cannot be handed over yet: %s", path, fault)
+                        self._complained.add(path)
+                    continue
+            self._complained.discard(path)
+            del self.paths[path]
