@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
+SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.pxi ext/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check house test test-spark clients bench oracle faults disks fuzz

@@ -135,6 +135,9 @@ def nobody_is_alone(house):
     for path in sorted((house.root / "ext").glob("*.pxd")):
         if not re.search(rf"^\s*(from {path.stem} cimport|cimport {path.stem})\b", sources, re.M):
             yield f"nobody cimports ext/{path.name}: use it or remove it"
+    for path in sorted((house.root / "ext").glob("*.pxi")):
+        if f'include "{path.name}"' not in sources:
+            yield f"nobody includes ext/{path.name}: use it or remove it"
 
 
 def named_in_a_string(house, name):
@@ -151,7 +154,7 @@ def a_word_stands_at_every_door(house):
         if not ast.get_docstring(ast.parse(path.read_text())):
             yield f"{shown(house, path)} begins without a docstring: say what it is and promises"
     for path in sorted((house.root / "ext").glob("*")):
-        if path.suffix in (".pyx", ".pxd", ".h") and not re.match(
+        if path.suffix in (".pyx", ".pxd", ".pxi", ".h") and not re.match(
             r'"""|#|/\*|//', path.read_text()
         ):
             yield f"{shown(house, path)} begins without a word: say what it is and promises"
@@ -201,7 +204,7 @@ def functions(path):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, node.lineno, node.end_lineno - node.lineno + 1
-    elif path.suffix in (".pyx", ".pxd"):
+    elif path.suffix in (".pyx", ".pxd", ".pxi"):
         yield from cython_functions(text.splitlines())
 
 
@@ -324,7 +327,7 @@ RULES = (
 def source_files(house):
     yield from python_files(house, *PYTHON_FOLDERS)
     for path in sorted((house.root / "ext").glob("*")):
-        if path.suffix in (".pyx", ".pxd", ".h"):
+        if path.suffix in (".pyx", ".pxd", ".pxi", ".h"):
             yield path
 
 
@@ -456,6 +459,7 @@ BREACHES = [
     ),
     (nobody_is_alone, {"ext/walk.pyx": ""}, "nobody imports kafkalite._ext.walk"),
     (nobody_is_alone, {"ext/layout.pxd": ""}, "nobody cimports ext/layout.pxd"),
+    (nobody_is_alone, {"ext/buffer.pxi": ""}, "nobody includes ext/buffer.pxi"),
     (a_word_stands_at_every_door, {"kafkalite/clock.py": "import time"}, "without a docstring"),
     (a_word_stands_at_every_door, {"ext/walk.pyx": "cdef int x"}, "without a word"),
     (a_compiled_module_has_a_stub, {"ext/walk.pyx": ""}, "write kafkalite/_ext/walk.pyi"),
