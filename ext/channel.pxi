@@ -18,6 +18,7 @@ cdef class Answer:
     """A place in a connection's order of answers, filled later."""
     cdef Channel channel
     cdef list chunks
+    cdef Py_ssize_t size            # of the chunks that are in memory
     cdef bint expected              # stands in the connection's queue
     cdef public object abandoned    # called when the connection is gone before this was sent
 
@@ -27,6 +28,7 @@ cdef class Answer:
         self.chunks = chunks
         self.channel.loop.owed = True
         if self.expected and self.channel.descriptor >= 0:
+            self.channel.park(self)
             self.channel.answers_due()
 
 
@@ -43,6 +45,9 @@ cdef class Channel(Source):
     cdef readonly int64_t frames
     cdef object expected            # deque of Answers not yet queued, made when first needed
     cdef Outgoing out
+    cdef Py_ssize_t parked          # bytes of Answers that wait behind one that is not there yet
+    cdef readonly Py_ssize_t queued_size    # bytes of answers in memory, parked ones among them
+    cdef readonly int64_t sent_ns   # when bytes went last, or the first of those queued came
     cdef bint writable, dirty, finishing
 
     def __cinit__(self, *args, **kwargs):
@@ -94,7 +99,23 @@ cdef class Channel(Source):
     cdef inline bint full(self):
         """Whether this peer must read answers before it is read on."""
         return (self.out.answers + self.expected_count() >= self.loop.in_flight_max
-                or self.out.size >= self.loop.queued_size_max)
+                or self.queued_size >= self.loop.queued_size_max
+                or (self.queued_size >= SCRATCH and self.loop.short_of_memory()))
+
+    cdef inline int count_queued(self) except -1:
+        """Tell the loop how many bytes are queued here now."""
+        cdef Py_ssize_t size = self.out.size + self.parked
+        if self.queued_size == 0:
+            self.sent_ns = self.loop.times.last
+        self.loop.queued_size += size - self.queued_size
+        self.queued_size = size
+        return 0
+
+    cdef int park(self, Answer answer) except -1:
+        """Count an answer that is there and may have to wait for those before it."""
+        answer.size = memory_size(answer.chunks)
+        self.parked += answer.size
+        return self.count_queued()
 
     cdef int handle(self, object frame) except -1:
         cdef Answer later
@@ -113,6 +134,8 @@ cdef class Channel(Source):
         if self.expected is None:
             self.expected = deque()
         self.expected.append(later)
+        if later.chunks is not None:
+            self.park(later)
         return self.answers_due()
 
     cdef int answers_due(self) except -1:
@@ -123,12 +146,14 @@ cdef class Channel(Source):
             if first.chunks is None:
                 break
             self.expected.popleft()
+            self.parked -= first.size
             self.queue(first.chunks)
             first.chunks = []       # it was sent, and holds nothing
         return 0
 
     cdef int queue(self, list chunks) except -1:
         outgoing_answer(&self.out, chunks)
+        self.count_queued()
         if self.writable:
             self.loop.mark(self)
         return 0

@@ -62,22 +62,25 @@ cdef class Loop:
     cdef Py_ssize_t spare_size
     cdef object fault               # fault(channel, exception): a frame's serving raised
     cdef object refused             # refused(channel, frame size): no frame has that size
-    cdef Py_ssize_t frame_size_max, in_flight_max, queued_size_max, held_size_max
-    cdef readonly Py_ssize_t held_size
+    cdef Py_ssize_t frame_size_max, in_flight_max, queued_size_max, held_size_max, queued_sum_max
+    cdef set stopped                # Channels that are read on when queued_size has come down
+    cdef readonly Py_ssize_t held_size, queued_size
     cdef readonly int64_t ticks, reads, frames, bytes_in, bytes_out, views_kept
     cdef TickTimes times
     cdef object step                # the tick's longest: an API key, a callback, None for sending
     cdef public object slow         # slow(tick, processor and step time in ns, step), or None
 
     def __cinit__(self, fault, refused, Py_ssize_t frame_size_max, Py_ssize_t in_flight_max,
-                  Py_ssize_t queued_size_max, Py_ssize_t held_size_max):
+                  Py_ssize_t queued_size_max, Py_ssize_t held_size_max,
+                  Py_ssize_t queued_sum_max):
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             PyErr_SetFromErrno(OSError)
         self.fault, self.refused = fault, refused
         self.frame_size_max, self.in_flight_max = frame_size_max, in_flight_max
         self.queued_size_max, self.held_size_max = queued_size_max, held_size_max
-        self.sources = {}
+        self.queued_sum_max = queued_sum_max
+        self.sources, self.stopped = {}, set()
         self.ready, self.dirty, self.closing, self.waiting, self.spares = [], [], [], [], []
         self.scratch = Buffer(SCRATCH)
 
@@ -206,8 +209,20 @@ cdef class Loop:
         if (channel.readable and channel.descriptor >= 0
                 and not (channel.halted or channel.finishing or channel.full())):
             self.read(channel)
-        if channel.descriptor >= 0 and not channel.full() and (channel.halted or channel.readable):
+        return self.go_on(channel)
+
+    cdef inline bint short_of_memory(self):
+        """Whether answers take so much that who reads its own slowly is not read on."""
+        return 0 < self.queued_sum_max <= 2 * self.queued_size
+
+    cdef int go_on(self, Channel channel) except -1:
+        """Have a channel served in the next tick, if there is more and its peer reads answers."""
+        if channel.descriptor < 0 or not (channel.halted or channel.readable):
+            return 0
+        if not channel.full():
             self.wake(channel)
+        elif self.short_of_memory():
+            self.stopped.add(channel)
         return 0
 
     cdef int read(self, Channel channel) except -1:
@@ -394,12 +409,12 @@ cdef class Loop:
                 budget -= self.flush(channel)
             elif channel.out.count:
                 self.mark(channel)
-            if channel.descriptor < 0:
-                continue
-            if channel.finishing and channel.out.count == 0:
+            if channel.finishing and channel.out.count == 0 and channel.descriptor >= 0:
                 self.drop(channel)
-            elif (channel.halted or channel.readable) and not channel.full():
-                self.wake(channel)
+            else:
+                self.go_on(channel)
+        while self.stopped and not self.short_of_memory():
+            self.go_on(self.stopped.pop())
         self.closing.clear()
         self.step = None if dirty and step_ended(&self.times) else self.step
         if tick_ended(&self.times) and self.slow is not None:
@@ -414,6 +429,8 @@ cdef class Loop:
         sent = outgoing_send(&channel.out, channel.descriptor, &share, &outcome)
         if sent:
             channel.moved = True
+            channel.count_queued()
+            channel.sent_ns = self.times.last
             self.bytes_out += sent
         if outcome == SHARE_USED:
             self.mark(channel)
@@ -442,6 +459,9 @@ cdef class Loop:
         channel.descriptor = -1
         self.closing.append(channel)
         outgoing_clear(&channel.out)
+        channel.parked = 0
+        channel.count_queued()
+        self.stopped.discard(channel)
         expected, channel.expected = channel.expected, None
         if channel.waiting:
             self.waiting.remove(channel)

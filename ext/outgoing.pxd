@@ -89,6 +89,14 @@ cdef inline int outgoing_slice(Outgoing* out, object file_slice) except -1:
     return 0
 
 
+cdef inline Py_ssize_t memory_size(list chunks) except -1:
+    """The bytes that chunks take in memory."""
+    cdef Py_ssize_t size = 0
+    for chunk in chunks:
+        size += PyBytes_GET_SIZE(chunk) if type(chunk) is bytes else 0
+    return size
+
+
 cdef inline int outgoing_answer(Outgoing* out, list chunks) except -1:
     """Queue one answer: its size, then its chunks."""
     cdef Py_ssize_t total = 0

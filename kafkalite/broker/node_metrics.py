@@ -107,6 +107,7 @@ LOOP_COUNTERS = {
     "bytes_out": "Bytes that went out.",
     "faults": "Requests whose serving failed by a fault of the broker's.",
     "turned_away": "Connections that were not let in.",
+    "slow_readers_closed": "Connections that were closed because too many responses were unread.",
 }
 
 
@@ -368,6 +369,8 @@ class NodeMetrics:
         yield from self._ticks()
         held = "Bytes of requests that have begun to come."
         yield one("kafkalite_loop_held_bytes", GAUGE, held, counters["bytes_held"])
+        queued = "Bytes of responses in memory that clients have not read yet."
+        yield one("kafkalite_loop_queued_bytes", GAUGE, queued, counters["bytes_queued"])
         total, usable = self.node.logs.disk_size()
         yield one("kafkalite_disk_total_bytes", GAUGE, "The size of the logs' disk.", total)
         yield one("kafkalite_disk_usable_bytes", GAUGE, "What is free of it.", usable)

@@ -22,6 +22,7 @@ from kafkalite.config.broker import (
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
     QUEUED_MAX_REQUEST_BYTES,
+    QUEUED_MAX_RESPONSE_BYTES,
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_REQUEST_MAX_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
@@ -76,6 +77,7 @@ def reactor_limits(settings: Settings) -> Limits:
     """The loop's bounds, from the keys that name them."""
     return Limits(
         frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
+        queued_sum_max=settings[QUEUED_MAX_RESPONSE_BYTES],
         held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],
         idle_ms_max=settings[CONNECTIONS_MAX_IDLE_MS],
         connections_max=settings[MAX_CONNECTIONS],

@@ -232,6 +232,13 @@ QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
     no further.  -1 sets no bound.""",
     check=Check("-1 or at least 1", lambda size: size == -1 or size >= 1),
 )
+QUEUED_MAX_RESPONSE_BYTES = BROKER.declare(
+    "queued.max.response.bytes", Type.LONG, 256 << 20,
+    """Maximum memory of a node for responses that clients have not read yet.  Above half of it the
+    node serves a client that reads slowly no further; above it, it closes the slowest connections.
+    -1 sets no bound.""",
+    check=Check("-1 or at least 1048576", lambda size: size == -1 or size >= 1 << 20),
+)
 FETCH_MAX_BYTES = BROKER.declare(
     "fetch.max.bytes", Type.INT, 55 << 20,
     """The most that one fetch is answered with, whatever the client asks for.""",

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalite._ext.loop import Loop
 from kafkalite.errors import Fatal
 from kafkalite.transport.connection import Address, Connection, Disconnect, Serve
+from kafkalite.transport.slow_readers import SlowReaders
 from kafkalite.transport.slow_ticks import SlowTicks
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Limits(NamedTuple):
     """Requests of one connection that are not answered yet."""
     queued_size_max: int = 4 << 20
     """Bytes of answers waiting in memory for one peer to read them; file slices take none."""
+    queued_sum_max: int = 256 << 20
+    """The same of all connections together; see transport/slow_readers.py."""
     held_size_max: int = 512 << 20
     """Bytes of frames that have begun to come, of all connections together."""
     idle_ms_max: int = 600_000
@@ -104,6 +107,7 @@ class Reactor:
             self.limits.in_flight_max,
             self.limits.queued_size_max,
             self.limits.held_size_max,
+            self.limits.queued_sum_max,
         )
         self.slow_ticks = SlowTicks(clock)
         self._loop.slow = self.slow_ticks.add
@@ -118,6 +122,12 @@ class Reactor:
         self.files_reserved = 0
         self._making_room = False
         self._complaints = Complaints(clock)
+        self._slow_readers = SlowReaders(
+            self._loop,
+            self.limits.queued_sum_max,
+            lambda callback: self.call_later(0, callback),
+            lambda peer, why: self._complaints.about(peer.peer[0], why, kind="queued"),
+        )
         self.call_later(self._look_ms, self._look_over)
 
     # What the loop is told.
@@ -184,6 +194,7 @@ class Reactor:
             callback()
             self._loop.end_step(callback)
         self._loop.give_out()
+        self._slow_readers.close_soon()
 
     def close(self) -> None:
         """Close the doors and every connection."""
@@ -255,6 +266,8 @@ class Reactor:
             "bytes_in": loop.bytes_in,
             "bytes_out": loop.bytes_out,
             "bytes_held": loop.held_size,
+            "bytes_queued": loop.queued_size,
+            "slow_readers_closed": self._slow_readers.closed,
             "views_kept": loop.views_kept,
             "connections": self._addresses.total(),
             "accepted": self.accepted,

@@ -27,7 +27,9 @@ class World:
     """A loop with one channel, and the other end of its socket."""
 
     def __init__(self) -> None:
-        self.loop = Loop(self.fault, self.refused, FRAME_SIZE_MAX, IN_FLIGHT_MAX, 1 << 16, 1 << 20)
+        self.loop = Loop(
+            self.fault, self.refused, FRAME_SIZE_MAX, IN_FLIGHT_MAX, 1 << 16, 1 << 20, 1 << 17
+        )
         self.channel = Channel()
         self.seen: list[bytes] = []
         self.owed: list[Answer] = []

@@ -23,6 +23,96 @@ def framed(body):
     return struct.pack(">i", len(body)) + body
 
 
+def test_responses_that_many_clients_do_not_read_stay_within_their_bound(world):
+    bound, count = 16 * MIB, 150
+    chunks = [bytes(200_000)]
+    here = world(
+        lambda connection, frame: [b"pong"] if frame == b"ping" else [bytes(chunks[0])],
+        queued_sum_max=bound,
+        send_buffer_size=10_000,
+    )
+    healthy = here.client()
+    slow = [here.client(SO_RCVBUF=4_096) for _ in range(count)]
+    here.connected(count + 1)
+    most = 0
+    for client in slow:
+        client.ask(*[b"much"] * 20)
+        here.tick()
+        most = max(most, here.reactor.counters["bytes_queued"])
+        assert healthy.ask(b"ping").answer() == b"pong"
+    assert len(healthy.ask(b"much").answer()) == 200_000
+    # a tick may serve more than is closed at its end, for a millisecond
+    assert most < bound + 4 * MIB
+    here.until(lambda: here.reactor.counters["bytes_queued"] <= bound)
+    closed = here.reactor.counters["slow_readers_closed"]
+    assert closed and len(here.reactor.connections) == count + 1 - closed
+    kept = here.reactor.connections
+    assert sum(each.queued_size for each in kept) == here.reactor.counters["bytes_queued"]
+    assert len(kept) > 10, "more were closed than had to be"
+
+
+def test_slow_readers_are_served_on_when_others_have_read(world):
+    here = world(
+        lambda connection, frame: [bytes(300_000)], queued_sum_max=12 * MIB, send_buffer_size=10_000
+    )
+    slow = [here.client(SO_RCVBUF=4_096) for _ in range(12)]
+    here.connected(12)
+    for client in slow:
+        client.ask(*[b"much"] * 10)
+    here.quiet()
+    served = here.reactor.counters["frames"]
+    assert served < 60, "nobody was stopped"
+    assert here.reactor.counters["slow_readers_closed"] == 0
+    for client in slow:
+        assert [len(answer) for answer in client.answers(10)] == [300_000] * 10
+    assert here.reactor.counters["frames"] == 120
+    here.quiet()
+    assert here.reactor.counters["bytes_queued"] == 0
+
+
+def test_responses_behind_one_that_is_not_there_yet_count(world):
+    answers = []
+
+    def serve(connection, frame):
+        if frame == b"wait":
+            answers.append(connection.expect())
+            return answers[0]
+        return [bytes(MIB)]
+
+    here = world(serve, queued_size_max=4 * MIB)
+    client = here.client().ask(b"wait", *[b"much"] * 50)
+    here.quiet()
+    assert here.reactor.counters["frames"] == 5
+    assert 4 * MIB <= here.reactor.counters["bytes_queued"] < 5 * MIB
+    answers[0].send([b"there"])
+    assert client.answer() == b"there"
+    assert [len(answer) for answer in client.answers(50)] == [MIB] * 50
+    here.quiet()
+    assert here.reactor.counters["bytes_queued"] == 0
+
+
+def test_a_connection_that_goes_gives_back_what_it_held(world):
+    answers = []
+
+    def serve(connection, frame):
+        if frame == b"wait":
+            answers.append(connection.expect())
+            return answers[-1]
+        return [bytes(3 * MIB)]
+
+    here = world(serve, send_buffer_size=10_000)
+    behind, queued = here.client(), here.client(SO_RCVBUF=4_096)
+    behind.ask(b"wait", b"much")
+    queued.ask(b"much")
+    here.until(lambda: here.reactor.counters["bytes_queued"] > 4 * MIB)
+    behind.close()
+    queued.close()
+    here.connected(0)
+    assert here.reactor.counters["bytes_queued"] == 0
+    answers[0].send([b"late"])
+    assert here.reactor.counters["bytes_queued"] == 0
+
+
 def test_requests_in_flight_are_bounded_and_the_rest_are_read_later(world):
     answers = []
 
