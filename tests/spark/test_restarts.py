@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from kafkalite import Producer
-from tests.spark.queries import PATIENCE_S, await_sources
+from tests.spark.queries import PATIENCE_S, await_sources, failure_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
@@ -79,7 +79,8 @@ def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_pa
                 await_sources(query)
             time.sleep(dice.uniform(0, 1.2))
             query.stop()
-            assert query.exception() is None, f"seed {SEED}: {query.exception()}"
+            failure = failure_of(query)
+            assert failure is None, f"seed {SEED}: {failure}"
     writer = reader.option("maxOffsetsPerTrigger", "1000000").load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", checkpoint)
     assert writer.trigger(availableNow=True).start(out).awaitTermination(PATIENCE_S)

@@ -1,0 +1,50 @@
+"""Which exceptions of a stopped query are a failure, and which one is Spark's own race."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.spark.queries import ABORT_JOB, failure_of
+
+RACE = "java.util.ConcurrentModificationException: mutation occurred during iteration"
+ITERATION = [
+    "scala.collection.mutable.MutationTracker$.checkMutations(MutationTracker.scala:43)",
+    "scala.collection.mutable.CheckedIndexedSeqView$CheckedIterator.hasNext(X.scala:47)",
+    "scala.collection.AbstractIterable.foreach(Iterable.scala:936)",
+]
+ABORT = [
+    f"{ABORT_JOB}ManifestFileCommitProtocol.scala:103)",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter$.write(FileFormatWriter.scala:2)",
+]
+PLANNING = ["org.apache.spark.sql.execution.python.PythonMicroBatchStream.planInputPartitions(X:1)"]
+
+
+def stopped(words, frames):
+    """A query that ended with this exception of Java's."""
+    stack = [SimpleNamespace(toString=lambda frame=frame: frame) for frame in frames]
+    cause = SimpleNamespace(toString=lambda: words, getStackTrace=lambda: stack)
+    wrapped = SimpleNamespace(getCause=lambda: cause)
+    java = SimpleNamespace(exception=lambda: SimpleNamespace(get=lambda: wrapped))
+    return SimpleNamespace(exception=lambda: words, _jsq=java)
+
+
+def test_a_query_without_an_exception_ended_well():
+    assert failure_of(SimpleNamespace(exception=lambda: None)) is None
+
+
+def test_the_race_of_the_file_sink_is_no_failure():
+    assert failure_of(stopped(RACE, ITERATION + ABORT)) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "frames"),
+    [
+        (RACE, ITERATION + PLANNING + ABORT),
+        (RACE, ITERATION + PLANNING),
+        (RACE, []),
+        ("org.apache.spark.SparkException: no such file", ABORT),
+    ],
+    ids=["elsewhere", "without-the-sink", "no-stack", "another-class"],
+)
+def test_any_other_exception_is_a_failure(words, frames):
+    assert failure_of(stopped(words, frames)) == words
