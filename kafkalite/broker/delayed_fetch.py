@@ -12,7 +12,7 @@ that moves costs one look, and only those that moved are read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.broker.partition import READ_COMMITTED
@@ -58,7 +58,7 @@ class FetchItem(NamedTuple):
 class FetchRequest(Protocol):
     """The client's side of a fetch: the partitions it names, the response it gets."""
 
-    def find(self, wanted: Sequence[Any]) -> list[FetchItem]:
+    def find(self, wanted: Iterable[Any]) -> list[FetchItem]:
         """Return these partitions of the request, found or not."""
 
     def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
@@ -76,6 +76,11 @@ class FetchLimits(NamedTuple):
     isolation_level: int
     waits: bool
     """True if the client allows a wait for `min_bytes`."""
+
+
+Reading = tuple[list[tuple[Any, ...]], int, bool]
+"""The result of a read: entries of the response, the bytes of records read by now, and whether an
+entry tells of an error or of a diverging epoch.  A plain tuple: every Fetch makes one."""
 
 
 class DelayedFetch(SteppedRequest):
@@ -101,17 +106,16 @@ class DelayedFetch(SteppedRequest):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def answer_at_once(self) -> dict[str, Any] | None:
-        """Read a few partitions; return the response, or None after registering with them."""
-        items = self._items = self._context.find(self._wanted)
-        self._wanted = ()
-        self._entries = self._read(items)
-        if not self._has_enough():
-            for _ in self._register():
-                pass
-            if not self._is_due():
-                return None
-            self.detach()
+    def register_at_once(self, items: list[FetchItem], reading: Reading) -> dict[str, Any] | None:
+        """Register with a few partitions that were read and held too little; return the response
+        if they hold enough by now, else None."""
+        self._items = items
+        self._entries, self._size, self._failed = reading
+        for _ in self._register():
+            pass
+        if not self._is_due():
+            return None
+        self.detach()
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
@@ -234,62 +238,68 @@ class DelayedFetch(SteppedRequest):
     # -- reading -----------------------------------------------------------------------------
 
     def _read(self, items: Sequence[FetchItem]) -> list[tuple[Any, ...]]:
-        """Read these partitions; return their entries of the response.
-
-        The first batch found is given whole however large it is, so that a consumer with small
-        limits always gets on (KIP-74).
-        """
-        _, max_bytes, isolation_level, _ = self._limits
-        aborted = () if isolation_level == READ_COMMITTED else None
-        entries: list[tuple[Any, ...]] = []
-        size = self._size
-        for item in items:
-            _, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max = item
-            if partition is None:
-                assert fault is not None
-                self._failed = True
-                entries.append(_refused(item, fault))
-                continue
-            try:
-                partition.check_epoch(leader_epoch)
-                diverging = _diverging(partition, item) if fetched_epoch >= 0 else None
-                records = None
-                if diverging is None:
-                    left = max_bytes - size
-                    if left < size_max:
-                        size_max = left
-                    records = partition.read(
-                        offset, max(0, size_max), isolation_level, whole_first=not size
-                    )
-                else:
-                    self._failed = True
-            except KafkaError as raised:
-                self._failed = True
-                entries.append(_refused(item, raised))
-                continue
-            except OSError as error:
-                self._failed = True
-                unreadable = KafkaStorageError(f"{partition} cannot be read: {error}")
-                entries.append(_refused(item, unreadable))
-                continue
-            if records is not None:
-                size += records.size
-            entries.append(
-                (
-                    index,
-                    0,
-                    partition.high_watermark,
-                    partition.last_stable_offset,
-                    partition.log.log_start_offset,
-                    aborted,
-                    -1,
-                    records,
-                    None,
-                    diverging,
-                )
-            )
-        self._size = size
+        """Read these partitions; return their entries of the response."""
+        entries, self._size, failed = read(items, self._limits, self._size)
+        self._failed = self._failed or failed
         return entries
+
+
+def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Reading:
+    """Read these partitions of a request, of which `size` bytes were read before.
+
+    The first batch found is given whole however large it is, so that a consumer with small
+    limits always gets on (KIP-74).
+    """
+    _, max_bytes, isolation_level, _ = limits
+    aborted = () if isolation_level == READ_COMMITTED else None
+    entries: list[tuple[Any, ...]] = []
+    failed = False
+    for item in items:
+        _, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max = item
+        if partition is None:
+            assert fault is not None
+            failed = True
+            entries.append(_refused(item, fault))
+            continue
+        try:
+            partition.check_epoch(leader_epoch)
+            diverging = _diverging(partition, item) if fetched_epoch >= 0 else None
+            records = None
+            if diverging is None:
+                left = max_bytes - size
+                if left < size_max:
+                    size_max = left
+                records = partition.read(
+                    offset, max(0, size_max), isolation_level, whole_first=not size
+                )
+            else:
+                failed = True
+        except KafkaError as raised:
+            failed = True
+            entries.append(_refused(item, raised))
+            continue
+        except OSError as error:
+            failed = True
+            unreadable = KafkaStorageError(f"{partition} cannot be read: {error}")
+            entries.append(_refused(item, unreadable))
+            continue
+        if records is not None:
+            size += records.size
+        entries.append(
+            (
+                index,
+                0,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.log.log_start_offset,
+                aborted,
+                -1,
+                records,
+                None,
+                diverging,
+            )
+        )
+    return entries, size, failed
 
 
 def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
 from kafkalite.broker.counts import EXPECTED
-from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
+from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits, read
 from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
+from kafkalite.broker.purgatory import SLICE
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.config.broker import FETCH_MAX_BYTES
 from kafkalite.errors import (
@@ -29,7 +30,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.fetch import FETCH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kafkalite.broker.fetch_sessions import FetchSession, Key, Wanted
     from kafkalite.broker.node import Node
@@ -83,15 +84,21 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     # More than may be given is not worth waiting for.
     min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
-    delayed = DelayedFetch(
-        list(wanted.items()),
-        ClientFetch(node, caller, replica_id, session, everything),
-        FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0),
-    )
-    if delayed.stepped:
-        response: dict[str, Any] | Later[Any] = node.replicas.purgatory.begin(delayed, max_wait_ms)
+    client = ClientFetch(node, caller, replica_id, session, everything)
+    limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
+    purgatory = node.replicas.purgatory
+    if len(wanted) > SLICE:
+        response: dict[str, Any] | Later[Any] = purgatory.begin(
+            DelayedFetch(list(wanted.items()), client, limits), max_wait_ms
+        )
         return response
-    return delayed.answer_at_once() or node.replicas.purgatory.hold(delayed, max_wait_ms)
+    items = client.find(wanted.items())
+    reading = entries, size, failed = read(items, limits)
+    if size >= min_bytes or failed or max_wait_ms <= 0 or not items:
+        client.add(items, entries)
+        return client.response()
+    delayed = DelayedFetch((), client, limits)
+    return delayed.register_at_once(items, reading) or purgatory.hold(delayed, max_wait_ms)
 
 
 def _named(topics: list[Any]) -> dict[Key, Wanted]:
@@ -121,7 +128,7 @@ class ClientFetch:
         self._leaders: list[tuple[int, int] | None] = []
         self._any_fault = False
 
-    def find(self, wanted: Sequence[tuple[Key, Wanted]]) -> list[FetchItem]:
+    def find(self, wanted: Iterable[tuple[Key, Wanted]]) -> list[FetchItem]:
         """Return these partitions of the request, found or not."""
         leader, is_follower = self._node.replicas.leader, self._replica_id >= 0
         allowed: str | bytes | None = None
