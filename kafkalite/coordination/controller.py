@@ -14,7 +14,7 @@ client's request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
@@ -22,10 +22,10 @@ from kafkalite.coordination import configs, nodes, topic_names
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
-    PartitionImage,
     TopicImage,
+    new_partition,
+    new_partition_records,
     node_record,
-    partition_records,
     topic_records,
 )
 from kafkalite.coordination.machine import Result
@@ -49,6 +49,7 @@ from kafkalite.errors import (
     KafkaError,
     PolicyViolation,
     TopicAlreadyExists,
+    UnknownTopicOrPartition,
 )
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.internal import (
@@ -219,27 +220,25 @@ class Controller:
         assert name in topic_names.INTERNAL_TOPICS
         if name in self.image.topics:
             return Result(None)
-        nodes = (SUPERVISOR_ID,)
-        partition = PartitionImage(SUPERVISOR_ID, 0, nodes, nodes)
-        partitions = dict.fromkeys(range(partition_count), partition)
+        partitions = dict.fromkeys(range(partition_count), new_partition(SUPERVISOR_ID))
         topic = TopicImage(name, topic_id, partitions, _checked_config(config))
         return Result(None, [*topic_records(topic)])
 
-    def delete_topics(self, topic_ids: Sequence[bytes]) -> Result[dict[str, None | KafkaError]]:
-        """Delete topics that are there, and their dedicated nodes: None for each name, or what
-        speaks against it."""
+    def delete_topics(self, names: Mapping[bytes, str]) -> Result[dict[str, None | KafkaError]]:
+        """Delete topics, given by their ids with their names, and their dedicated nodes: None for
+        each name, or what speaks against it."""
         answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
-        for topic_id in topic_ids:
-            topic = self.image.topics_by_id[topic_id]
-            if topic.internal:
-                answers[topic.name] = _of_the_broker(topic.name)
+        for topic_id, name in names.items():
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is None or topic.internal:
+                answers[name] = _of_the_broker(name) if topic else UnknownTopicOrPartition()
                 continue
-            answers[topic.name] = None
+            answers[name] = None
             records.append(REMOVE_TOPIC(topic_id=topic_id))
-            leaders = [partition.leader for partition in topic.partitions.values()]
+            leaders = {partition.leader for partition in topic.partitions.values()}
             alone = [node_id for node_id in leaders if self.image.nodes[node_id].dedicated]
-            records += [REMOVE_NODE(node_id=node_id) for node_id in alone]
+            records += [REMOVE_NODE(node_id=node_id) for node_id in sorted(alone)]
         return Result(answers, records)
 
     def create_partitions(
@@ -249,13 +248,17 @@ class Controller:
         sizes: Sizes = UNMEASURED,
         limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
+        created_count: int = 0,
     ) -> Result[dict[str, None | KafkaError]]:
-        """Give topics more partitions, each for itself: None, or what speaks against it."""
+        """Give topics more partitions, each for itself: None, or what speaks against it.
+
+        `created_count` as in `create_topics`.
+        """
         placer = Placer.over(self.image, sizes, limits)
         assert len({growth.name for growth in wanted}) == len(wanted)
         answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
-        room = NEW_PARTITIONS_MAX
+        room = NEW_PARTITIONS_MAX - created_count
         for growth in wanted:
             try:
                 topic = self.image.topic(growth.name)
@@ -267,7 +270,7 @@ class Controller:
                 answers[growth.name] = fault.again()
                 continue
             answers[growth.name] = None
-            records.extend(partition_records(topic.topic_id, grown.partitions))
+            records.extend(new_partition_records(topic.topic_id, grown.partitions))
             room -= len(grown.partitions)
         made = map(node_record, placer.made)
         return Result(answers, [] if validate_only else [*made, *records])
@@ -343,10 +346,7 @@ class Controller:
                 f"{len(added)} partitions are to be added, and"
                 f" {len(growth.assignments)} of them are assigned."
             )
-        return {
-            index: self._assigned(index, nodes)
-            for index, nodes in zip(added, growth.assignments, strict=True)
-        }
+        return self._assigned(zip(added, growth.assignments, strict=True))
 
     def _assigned_first(self, assignments: Sequence[tuple[int, Sequence[int]]]) -> Assigned:
         by_index = dict(assignments)
@@ -356,10 +356,17 @@ class Controller:
             raise InvalidReplicaAssignment(
                 "The assigned partitions are not numbered from 0 without gaps."
             )
-        return {index: self._assigned(index, by_index[index]) for index in range(len(by_index))}
+        return self._assigned((index, by_index[index]) for index in range(len(by_index)))
 
-    def _assigned(self, index: int, nodes: Sequence[int]) -> int | None:
-        """Return the node that a request assigned a partition to; None means any node.
+    def _assigned(self, assignments: Iterable[tuple[int, Sequence[int]]]) -> Assigned:
+        """Return the node that a request assigned each partition to; None means any node."""
+        placeable = self.image.placeable
+        return {index: self._assigned_to(index, nodes, placeable) for index, nodes in assignments}
+
+    def _assigned_to(
+        self, index: int, nodes: Sequence[int], placeable: Sequence[int]
+    ) -> int | None:
+        """Return the node that a partition is assigned to, if it can be; None for any.
 
         Programs that expect one broker assign partitions to the first node of Metadata.  While
         there are workers that is the supervisor, which leads none, so it stands for any of them.
@@ -372,7 +379,6 @@ class Controller:
                 " version."
             )
         node = self.image.nodes.get(nodes[0])
-        placeable = self.image.placeable
         if node is not None and node.node_id in placeable:
             return node.node_id
         if nodes[0] == SUPERVISOR_ID:
@@ -409,8 +415,8 @@ class Controller:
         else:
             leaders = placer.dedicate(open_to_us)
         for index, node_id in assigned.items():
-            nodes = (leaders[index] if node_id is None else node_id,)
-            topic.partitions[index] = PartitionImage(nodes[0], 0, nodes, nodes)
+            leader = leaders[index] if node_id is None else node_id
+            topic.partitions[index] = new_partition(leader)
 
 
 def _of_the_broker(name: str) -> InvalidRequest:

@@ -11,8 +11,11 @@ Left out: features and ACLs (they come with their APIs).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from kafkalite.config.resources import SCOPES, Resource
@@ -24,6 +27,7 @@ from kafkalite.protocol.schemas.internal import (
     CONFIG,
     NODE,
     PARTITION,
+    PARTITIONS,
     REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
@@ -36,6 +40,9 @@ SUPERVISOR_ID = 0
 
 DELETED_MAX = 10_000
 """Maximum number of deleted topics that are remembered."""
+
+RUN_MAX = 10_000
+"""Maximum number of partitions in one record."""
 
 
 class NodeImage(NamedTuple):
@@ -61,6 +68,18 @@ class PartitionImage(NamedTuple):
     def led_by(self, node_id: int) -> PartitionImage:
         """The same under its next leader, which alone holds it."""
         return PartitionImage(node_id, self.leader_epoch + 1, (node_id,), (node_id,))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is as it was created."""
+        return self.leader_epoch == 0 and self.replicas == self.isr == (self.leader,)
+
+
+@lru_cache(maxsize=1_000)
+def new_partition(leader: int) -> PartitionImage:
+    """Return a partition as it is created on a node: one object for all that are alike."""
+    nodes = (leader,)
+    return PartitionImage(leader, 0, nodes, nodes)
 
 
 @dataclass(slots=True)
@@ -219,14 +238,25 @@ class ClusterImage:
             tuple(fields["isr"]),
         )
 
+    def _partitions(self, record: Record) -> None:
+        fields = record.fields
+        topic = self.topics_by_id[fields["topic_id"]]
+        topic.told = None
+        partitions, leaders = topic.partitions, fields["leaders"]
+        assert fields["first"] == len(partitions), "new partitions come behind those there are"
+        partitions.update(enumerate(map(new_partition, leaders), len(partitions)))
+        for leader, count in Counter(leaders).items():
+            self._leads(leader, count)
+
     def _remove_topic(self, record: Record) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
         self.deleted[topic.topic_id] = topic.name
         if len(self.deleted) > DELETED_MAX:
             del self.deleted[next(iter(self.deleted))]
         del self.topics[topic.name]
-        for partition in topic.partitions.values():
-            self._leads(partition.leader, -1)
+        leaders = Counter(partition.leader for partition in topic.partitions.values())
+        for leader, count in leaders.items():
+            self._leads(leader, -count)
 
     def _config(self, record: Record) -> None:
         fields = record.fields
@@ -254,6 +284,7 @@ class ClusterImage:
         PARTITION.key: _partition,
         REMOVE_TOPIC.key: _remove_topic,
         CONFIG.key: _config,
+        PARTITIONS.key: _partitions,
     }
 
 
@@ -265,12 +296,26 @@ def node_record(node: NodeImage) -> Record:
 def topic_records(topic: TopicImage) -> Iterator[Record]:
     """The records that bring a whole topic into an image."""
     yield TOPIC(name=topic.name, topic_id=topic.topic_id)
-    yield from partition_records(topic.topic_id, topic.partitions)
+    yield from new_partition_records(topic.topic_id, topic.partitions)
     yield from config_records(Resource.TOPIC, topic.name, topic.config)
 
 
+def new_partition_records(
+    topic_id: bytes, partitions: dict[int, PartitionImage]
+) -> Iterator[Record]:
+    """The records that bring partitions, which follow each other, into an image: one for each run
+    of those that are as they were created."""
+    for is_new, run in groupby(partitions.items(), lambda item: item[1].is_new):
+        if not is_new:
+            yield from partition_records(topic_id, dict(run))
+            continue
+        while some := list(islice(run, RUN_MAX)):
+            leaders = [partition.leader for _, partition in some]
+            yield PARTITIONS(topic_id=topic_id, first=some[0][0], leaders=leaders)
+
+
 def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) -> Iterator[Record]:
-    """The records that bring partitions into an image, or change them there."""
+    """The records that change partitions of an image, or bring others in than new ones."""
     for index, partition in partitions.items():
         yield PARTITION(
             topic_id=topic_id,

@@ -271,7 +271,7 @@ def test_with_a_node_goes_what_was_set_on_it(controller):
 def test_with_a_topic_goes_what_was_set_on_it(controller):
     topic_with(controller)
     alter(controller, TOPIC, "a", ("retention.ms", "5"))
-    do(controller, controller.delete_topics([controller.image.topics["a"].topic_id]))
+    do(controller, controller.delete_topics({controller.image.topics["a"].topic_id: "a"}))
     topic_with(controller)
     assert set_on(controller, TOPIC, "a") == {}
 

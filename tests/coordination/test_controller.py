@@ -13,7 +13,9 @@ from kafkalite.coordination.controller import (
     Growth,
     NewTopic,
 )
-from kafkalite.coordination.image import PartitionImage, TopicImage
+from kafkalite.coordination.image import ClusterImage, PartitionImage, TopicImage
+from kafkalite.coordination.placement import Move
+from kafkalite.protocol.schemas import internal
 from tests.coordination.making import cluster_of, create, do, grow, leaders_of, topic_id
 
 
@@ -29,6 +31,60 @@ def test_a_topic_is_there_once_its_records_are_replayed(controller):
     assert controller.image.topics == {"flights": answer}
     assert controller.image.topics_by_id == {answer.topic_id: answer}
     assert answer.partitions == dict.fromkeys(range(3), PartitionImage(0, 0, (0,), (0,)))
+
+
+def test_a_topic_of_many_partitions_is_two_records():
+    controller = cluster_of(workers=2)
+    wanted = NewTopic("many", NEW_PARTITIONS_MAX)
+    result = controller.create_topics([wanted], [topic_id()], Defaults(1, 1))
+    assert [record.kind for record in result.records] == [internal.TOPIC, internal.PARTITIONS]
+    answer = do(controller, result)["many"]
+    assert controller.image.topics == {"many": answer}
+    assert [controller.image.led_count(node) for node in (0, 1, 2)] == [0, 5_000, 5_000]
+    result = controller.create_partitions([Growth("many", NEW_PARTITIONS_MAX + 3)])
+    assert [record.kind for record in result.records] == [internal.PARTITIONS]
+    do(controller, result)
+    assert leaders_of(controller, "many")[-3:] == [1, 2, 1]
+    assert controller.image.led_count(1) == 5_002
+
+
+def test_a_snapshot_of_moved_partitions_makes_the_same_image():
+    controller = cluster_of(workers=2)
+    topic = create(controller, NewTopic("a", 7))["a"]
+    moves = [Move(topic.topic_id, index, topic.partitions[index].leader, 2) for index in (0, 4)]
+    assert len(do(controller, controller.move(moves))) == 2
+    again = Controller()
+    kinds = []
+    for record in controller.records():
+        kinds.append(record.kind)
+        again.replay(record)
+    assert again.image.topics == controller.image.topics
+    assert [again.image.led_count(n) for n in (1, 2)] == leads_of(controller)
+    assert kinds.count(internal.PARTITION) == 2 and kinds.count(internal.PARTITIONS) == 2
+
+
+def leads_of(controller):
+    leaders = leaders_of(controller, "a")
+    return [leaders.count(1), leaders.count(2)]
+
+
+def test_new_partitions_that_leave_a_gap_are_refused(controller):
+    topic = create(controller, NewTopic("a", 3))["a"]
+    for first in (2, 4):
+        record = internal.PARTITIONS(topic_id=topic.topic_id, first=first, leaders=[0])
+        with pytest.raises(AssertionError):
+            controller.image.replay(record)
+
+
+def test_the_nodes_that_may_be_assigned_are_found_once(monkeypatch):
+    controller = cluster_of(workers=2)
+    placeable = ClusterImage.placeable.fget
+    found = []
+    counting = property(lambda image: found.append(1) or placeable(image))
+    monkeypatch.setattr(ClusterImage, "placeable", counting)
+    create(controller, NewTopic("a", assignments=[(index, [1]) for index in range(100)]))
+    assert leaders_of(controller, "a") == [1] * 100
+    assert len(found) <= 2
 
 
 def test_what_a_topic_leaves_open_the_defaults_fill(controller):
@@ -132,7 +188,7 @@ def test_partitions_placed_by_hand_lie_where_they_were_put():
 
 def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):
     answer = create(controller, NewTopic("a.b", config={"retention.ms": "1"}))["a.b"]
-    do(controller, controller.delete_topics([answer.topic_id]))
+    do(controller, controller.delete_topics({answer.topic_id: answer.name}))
     assert controller.image.topics == controller.image.topics_by_id == {}
     assert create(controller, NewTopic("a_b"))["a_b"].config == {}
 

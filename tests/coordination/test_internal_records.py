@@ -36,6 +36,10 @@ WRITTEN = {
         "07 00 00000000000003e8 000003e8 00000001 00",
     ),
     "RemoveNode": (internal.REMOVE_NODE(node_id=4), "08 00 00000004 00"),
+    "Partitions": (
+        internal.PARTITIONS(topic_id=ID, first=2, leaders=[1, 2]),
+        f"09 00 {ID.hex()} 00000002 0300000001 00000002 00",
+    ),
 }
 """Each kind in each version as it stands in logs that exist.  Never change one: add a version."""
 

@@ -258,7 +258,7 @@ def test_each_partition_of_a_dedicated_topic_gets_a_worker_that_comes_and_goes_w
     assert controller.image.workers == [1, 2]
     grow(controller, Growth("alone", 3))
     assert leaders_of(controller, "alone") == [3, 4, 5]
-    do(controller, controller.delete_topics([topic.topic_id]))
+    do(controller, controller.delete_topics({topic.topic_id: topic.name}))
     assert controller.image.nodes.keys() == {0, 1, 2}
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     assert leaders_of(controller, "alone") == [6]

@@ -317,7 +317,8 @@ class ControllerMachine(RuleBasedStateMachine):
         there = sorted(self.image.topics_by_id)
         if there:
             chosen = data.draw(st.lists(st.sampled_from(there), unique=True))
-            self.do(self.controller.delete_topics(chosen))
+            names = {each: self.image.topics_by_id[each].name for each in chosen}
+            self.do(self.controller.delete_topics(names))
 
     @rule(wanted=st.lists(GROWTHS, max_size=3, unique_by=lambda growth: growth.name))
     def create_partitions(self, wanted: list[Growth]) -> None:

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.handlers import topics as handler
+from kafkalite.broker import topic_decisions
 from kafkalite.broker.reconciler import STEP_MS
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
 from kafkalite.coordination.controller import Growth
-from kafkalite.protocol.schemas.internal import TOPIC
-from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
+from kafkalite.protocol.schemas.internal import REMOVE_TOPIC, TOPIC
+from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.test_topics import create
 
 
@@ -153,20 +153,27 @@ def test_topics_of_one_request_share_the_time_of_a_tick(broker, slow_disk):
     assert len(lengths) >= 50 * 3 // 13 and max(lengths) <= STEP_MS + 3 + 1
 
 
-def test_topics_of_one_request_are_decided_on_a_few_at_a_time(broker, slow_disk, monkeypatch):
-    monkeypatch.setattr(handler, "CREATED_AT_ONCE", 4)
-    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 9)
+@pytest.fixture
+def decided(broker, slow_disk, monkeypatch):
+    """A decision is of 4 topics; the kinds of the records of each that is made."""
+    monkeypatch.setattr(topic_decisions, "WEIGHT_MAX", 4)
     decided = []
-    broker.node.here.on_change(lambda records, _: decided.append(
-        [record.fields["name"] for record in records if record.kind is TOPIC]
-    ))  # fmt: skip
+    broker.node.here.on_change(lambda records, _: decided.append([*records]))
+    return decided
+
+
+def test_topics_of_one_request_are_decided_on_a_few_at_a_time(
+    broker, monkeypatch, decided
+):
+    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 9)
     names = [f"t{i}" for i in range(11)]
     answers = create(
         broker,
         *({"name": name, "num_partitions": 1, "replication_factor": 1} for name in names),
         {"name": "t0", "num_partitions": 1, "replication_factor": 1},
     )
-    assert decided == [names[1:5], names[5:9], names[9:10]]
+    created = [[r.fields["name"] for r in records if r.kind is TOPIC] for records in decided]
+    assert created == [names[1:5], names[5:9], names[9:10]]
     assert list(answers) == names
     assert answers["t0"].error_code == errors.InvalidRequest.code
     assert answers["t10"].error_code == errors.PolicyViolation.code
@@ -174,6 +181,56 @@ def test_topics_of_one_request_are_decided_on_a_few_at_a_time(broker, slow_disk,
         assert answers[name].error_code == 0
         assert answers[name].topic_id == broker.node.image.topics[name].topic_id
         assert answers[name].configs == answers["t1"].configs
+
+
+def test_configs_of_new_topics_weigh_as_much_as_topics(broker, decided):
+    configs = [{"name": "retention.ms", "value": "1"}, {"name": "segment.ms", "value": "1"}]
+    wanted = [
+        {"name": f"t{i}", "num_partitions": 1, "replication_factor": 1, "configs": configs}
+        for i in range(3)
+    ]
+    assert all(not answer.error_code for answer in create(broker, *wanted).values())
+    assert [len(records) for records in decided] == [4, 4, 4]
+
+
+def test_topics_are_deleted_a_few_at_a_time(broker, decided):
+    names = [f"t{i}" for i in range(10)]
+    for name in names:
+        broker.create(name, 2)
+    decided.clear()
+    answer = broker.ask(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
+    assert [(one.name, one.error_code) for one in answer.responses] == [(n, 0) for n in names]
+    assert [len(records) for records in decided] == [4, 4, 2]
+    assert not broker.node.image.topics and not list(broker.node.replicas)
+
+
+def test_a_topic_deleted_between_two_decisions_is_unknown(broker, decided):
+    names = [f"t{i}" for i in range(6)]
+    ids = [broker.create(name) for name in names]
+    sent = broker.send(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
+    broker.until(lambda: decided[-1][0].kind is REMOVE_TOPIC)
+    assert sent.sent is None
+    broker.node.here.carry_out(lambda machine: machine.delete_topics({ids[5]: "t5"}))
+    broker.until(lambda: sent.sent is not None)
+    codes = [one.error_code for one in broker.answer(sent, DELETE_TOPICS, 1).responses]
+    assert codes == [0] * 5 + [errors.UnknownTopicOrPartition.code]
+
+
+def test_topics_get_more_partitions_a_few_at_a_time(broker, monkeypatch, decided):
+    names = [f"t{i}" for i in range(10)]
+    for name in names:
+        broker.create(name, 1)
+    decided.clear()
+    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 17)
+    grown = [{"name": name, "count": 3, "assignments": None} for name in names]
+    answer = broker.ask(CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=True)
+    expected = [(name, 0) for name in names[:8]]
+    expected += [(name, errors.PolicyViolation.code) for name in names[8:]]
+    assert [(one.name, one.error_code) for one in answer.results] == expected
+    assert decided == []
+    answer = broker.ask(CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=False)
+    assert [(one.name, one.error_code) for one in answer.results] == expected
+    assert [len(records) for records in decided] == [4, 4]
 
 
 def test_topics_alike_have_their_settings_found_once(broker, monkeypatch):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
@@ -36,6 +36,7 @@ from kafkalite.broker.security import (
     DESCRIBE_CONFIGS,
     TOPIC,
 )
+from kafkalite.broker.topic_decisions import TopicDecisions
 from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
@@ -75,11 +76,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.node import Node
     from kafkalite.protocol.schema import Fields
 
-T = TypeVar("T")
-
 PREFERRED, UNCLEAN = 0, 1
-
-CREATED_AT_ONCE, STEP_PAUSE_MS = 250, 1
 
 AUTO_CREATE_MS_MAX = 1_000
 """How long Metadata waits for the controller: the answers behind it wait as well."""
@@ -165,71 +162,43 @@ def create_topics_as_asked(
     wanted: Sequence[NewTopic],
     *,
     validate_only: bool = False,
-    on_created: Callable[[Mapping[str, TopicImage | KafkaError]], None] = lambda _: None,
+    on_created: Callable[[Mapping[str, TopicImage | KafkaError]], object] = lambda _: None,
 ) -> Later[dict[str, TopicImage | KafkaError]]:
     """Have the controller create topics under fresh ids and this node's defaults.
 
-    A decision takes CREATED_AT_ONCE of them, since each costs the controller and every worker
-    some 40 µs; `on_created` is called with each decision's answers.
+    `on_created` is called with each decision's answers.
 
     Left out: with `validate_only` two names of one request that collide as metric names are found
     only within one decision.
     """
-    creation = TopicCreation(node, wanted, validate_only, on_created)
-    creation.decide_next()
-    return creation.all_created
+    settings = node.settings
+    defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
+    created_count = 0
 
+    def decide(
+        controller: Controller, some: Sequence[NewTopic]
+    ) -> Result[dict[str, TopicImage | KafkaError]]:
+        nonlocal created_count
+        decided = controller.create_topics(
+            some,
+            [new_id() for _ in some],
+            defaults,
+            limits=placement_limits(settings),
+            validate_only=validate_only,
+            created_count=created_count,
+        )
+        topics = [topic for topic in decided.response.values() if isinstance(topic, TopicImage)]
+        created_count += sum(len(topic.partitions) for topic in topics)
+        return decided
 
-class TopicCreation:
-    """The topics of one request, decision by decision; see create_topics_as_asked."""
-
-    def __init__(
-        self,
-        node: Node,
-        wanted: Sequence[NewTopic],
-        validate_only: bool,
-        on_created: Callable[[Mapping[str, TopicImage | KafkaError]], None],
-    ) -> None:
-        self._node = node
-        self._wanted = wanted
-        self._validate_only = validate_only
-        self._on_created = on_created
-        self._answers: dict[str, TopicImage | KafkaError] = {}
-        self.all_created: Later[dict[str, TopicImage | KafkaError]] = Later()
-
-    def decide_next(self) -> None:
-        """Ask the controller for the next topics."""
-        answered = len(self._answers)
-        some = self._wanted[answered : answered + CREATED_AT_ONCE]
-        ids = [new_id() for _ in some]
-        settings = self._node.settings
-        defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
-        created = [topic for topic in self._answers.values() if isinstance(topic, TopicImage)]
-        created_count = sum(len(topic.partitions) for topic in created)
-        validate_only = self._validate_only
-        _ask(
-            self._node,
-            [new.name for new in some],
-            lambda controller: controller.create_topics(
-                some,
-                ids,
-                defaults,
-                limits=placement_limits(settings),
-                validate_only=validate_only,
-                created_count=created_count,
-            ),
-        ).then(self._came)
-
-    def _came(
-        self, decided: Mapping[str, TopicImage | KafkaError] | None, fault: KafkaError | None
-    ) -> None:
-        assert decided is not None, fault  # a fault is each topic's
-        self._on_created(decided)
-        self._answers.update(decided)
-        if len(self._answers) < len(self._wanted):
-            self._node.reactor.call_later(STEP_PAUSE_MS, self.decide_next)
-        else:
-            self.all_created.resolve(self._answers)
+    return TopicDecisions(
+        node,
+        wanted,
+        decide,
+        name_of=lambda new: new.name,
+        weigh=lambda new: 1 + len(new.config),
+        on_decided=on_created,
+    ).begin()
 
 
 def auto_create(
@@ -264,24 +233,6 @@ def _fault_of(code: int, message: str | None) -> KafkaError | None:
     return BY_CODE.get(code, UnknownServerError)(message) if code else None
 
 
-def _ask(
-    node: Node,
-    names: Iterable[str],
-    decide: Callable[[Controller], Result[dict[str, T | KafkaError]]],
-) -> Later[dict[str, T | KafkaError]]:
-    """Ask the controller; a fault of the whole decision (a full disk) is that of every topic."""
-    answers: Later[dict[str, T | KafkaError]] = Later()
-
-    def came(decided: dict[str, T | KafkaError] | None, fault: KafkaError | None) -> None:
-        if decided is None:
-            assert fault is not None
-            decided = dict.fromkeys(names, fault)
-        answers.resolve(decided)
-
-    node.here.carry_out(decide).then(came)
-    return answers
-
-
 def _new_topic(topic: Any) -> NewTopic:
     return NewTopic(
         topic.name,
@@ -309,8 +260,15 @@ def delete_topics(node: Node, request: Any, caller: Caller) -> Response | Later[
         deleted = [_deleted(name, topic_id, came[name]) for topic_id, name in found.items()]
         return {"responses": refused + deleted}
 
-    return _ask(node, found.values(), lambda controller: controller.delete_topics([*found])).map(
-        respond
+    return (
+        TopicDecisions(
+            node,
+            [*found.items()],
+            lambda controller, some: controller.delete_topics(dict(some)),
+            name_of=lambda item: item[1],
+        )
+        .begin()
+        .map(respond)
     )
 
 
@@ -382,15 +340,32 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Respons
             "results": [{"name": name, **_outcome(came[name])} for name in dict.fromkeys(names)]
         }
 
-    return _ask(
-        node,
-        [growth.name for growth in wanted],
-        lambda controller: controller.create_partitions(
-            wanted,
+    added_count = 0
+
+    def decide(
+        controller: Controller, some: Sequence[Growth]
+    ) -> Result[dict[str, None | KafkaError]]:
+        nonlocal added_count
+        topics = controller.image.topics
+        present = {name: len(topics[name].partitions) for name, *_ in some if name in topics}
+        decided = controller.create_partitions(
+            some,
             limits=placement_limits(node.settings),
             validate_only=request.validate_only,
-        ),
-    ).map(respond)
+            created_count=added_count,
+        )
+        added_count += sum(
+            growth.partition_count - present[growth.name]
+            for growth in some
+            if decided.response[growth.name] is None
+        )
+        return decided
+
+    return (
+        TopicDecisions(node, wanted, decide, name_of=lambda growth: growth.name)
+        .begin()
+        .map(respond)
+    )
 
 
 def _growth(topic: Any) -> Growth:

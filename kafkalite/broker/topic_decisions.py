@@ -1,0 +1,89 @@
+"""TopicDecisions: what a request wants of many topics, decided a few topics at a time.
+
+    request ─▶ some of its topics ─▶ one decision, one batch ─▶ their answers ─┄ a later tick ┄─▶ …
+
+Each topic is granted or refused for itself, so a request need not be one decision.  A decision
+costs the controller and every worker some 40 µs a topic: WEIGHT_MAX topics a decision keep their
+ticks short.  What one decision does to one topic is whole everywhere: a topic has all of its
+partitions, or is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from kafkalite.broker.later import Later
+from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.machine import Result
+from kafkalite.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+W = TypeVar("W")
+A = TypeVar("A")
+
+WEIGHT_MAX = 250
+"""Maximum number of records that the topics of one decision bring, unless it is one topic."""
+
+STEP_PAUSE_MS = 1
+"""Pause between two decisions, in which the loop serves clients."""
+
+
+class TopicDecisions(Generic[W, A]):
+    """The decisions on one request; see the module."""
+
+    def __init__(
+        self,
+        node: Node,
+        wanted: Sequence[W],
+        decide: Callable[[Controller, Sequence[W]], Result[dict[str, A | KafkaError]]],
+        *,
+        name_of: Callable[[W], str],
+        weigh: Callable[[W], int] = lambda _: 1,
+        on_decided: Callable[[Mapping[str, A | KafkaError]], object] = lambda _: None,
+    ) -> None:
+        self.answers: dict[str, A | KafkaError] = {}
+        """The answers of the decisions so far, by the name of the topic."""
+        self._node = node
+        self._wanted = wanted
+        self._decide = decide
+        self._name_of = name_of
+        self._weigh = weigh
+        self._on_decided = on_decided
+        self._next = 0
+        self._all_decided: Later[dict[str, A | KafkaError]] = Later()
+
+    def begin(self) -> Later[dict[str, A | KafkaError]]:
+        """Decide; the answers come when all nodes have made the last decision so."""
+        self._decide_next()
+        return self._all_decided
+
+    def _decide_next(self) -> None:
+        some = self._some()
+        self._next += len(some)
+
+        def came(decided: dict[str, A | KafkaError] | None, fault: KafkaError | None) -> None:
+            if decided is None:
+                # A fault of the whole decision (a full disk) is that of every topic in it.
+                assert fault is not None
+                decided = dict.fromkeys(map(self._name_of, some), fault)
+            self._came(decided)
+
+        self._node.here.carry_out(lambda controller: self._decide(controller, some)).then(came)
+
+    def _some(self) -> Sequence[W]:
+        """The topics of the next decision: at least one, if any is left."""
+        left = self._wanted[self._next : self._next + WEIGHT_MAX]
+        sums = accumulate(map(self._weigh, left))
+        return left[: max(1, sum(1 for _ in takewhile(lambda weight: weight <= WEIGHT_MAX, sums)))]
+
+    def _came(self, decided: Mapping[str, A | KafkaError]) -> None:
+        self._on_decided(decided)
+        self.answers.update(decided)
+        if self._next < len(self._wanted):
+            self._node.reactor.call_later(STEP_PAUSE_MS, self._decide_next)
+        else:
+            self._all_decided.resolve(self.answers)
