@@ -4,7 +4,8 @@
     pyspark_kafkalite.read(spark, "flights")   offsets planned here, all else in one mapInArrow
     pyspark_kafkalite.session()                a session in our configuration
     appending(**options)                       a topic to write to, for foreachBatch
-    LagListener()                              how far streams are behind, after every micro-batch
+    LagListener()                              how far streams are behind and how many rows were
+                                               bad, after every micro-batch
 """
 
 from __future__ import annotations

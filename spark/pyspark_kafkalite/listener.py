@@ -1,12 +1,19 @@
-"""How far streams are behind: the figures of Spark's Kafka source, from every micro-batch's report.
+"""How far streams are behind, and how many of their rows were bad, after every micro-batch.
 
     listener = LagListener()
     spark.streams.addListener(listener)
     …
     listener.lags                    {query id: {source: Lag}}
+    listener.bad_rows                {query id: rows}
 
 Spark asks a source of Python for no metrics of its own, but reports where it ended and what the
-newest offsets were; the difference is the lag.
+newest offsets were; the difference is the lag, with the figures of Spark's Kafka source.  The tasks
+leave the counts of bad rows in files (bad_row_counts.py).
+
+Spark calls a listener in threads of its own, one event of a query after the other.
+
+Left out: the counts of bad rows in Spark's own progress (StreamingQueryProgress), to which a source
+in Python cannot add.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from pyspark_kafkalite.bad_row_counts import BadRowCounts
 from pyspark_kafkalite.offsets import heard
 
 log = logging.getLogger("pyspark_kafkalite")
@@ -38,14 +46,31 @@ class Lag(NamedTuple):
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the newest lags, and calls told(query, source, lag) if somebody wants to hear."""
+    """Keeps the newest lags and the numbers of bad rows of the streams it listens to.
+
+    Args:
+        told: Called as told(query, source, lag) with the name of a query, or its id without one,
+            after every micro-batch.
+
+    Attributes:
+        lags: By query id and source; a query that ended has none.
+        bad_rows: By query id, the rows that `on_bad_rows` drop or quarantine left out since the
+            listener was added; a query that had none is missing, one that ended stays.
+    """
 
     def __init__(self, told: Callable[[str, str, Lag], object] | None = None) -> None:
         self.lags: dict[str, dict[str, Lag]] = {}
+        self.bad_rows: dict[str, int] = {}
         self._told = told
+        self._counts: dict[str, BadRowCounts | None] = {}
+        """By the id of the run, for events of one run may come after the next one has begun."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        self._counts_of(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
+        self._count(str(progress.id), str(progress.runId), progress.batchId)
         for number, source in enumerate(progress.sources):
             lag = lag_of(source.endOffset, source.latestOffset)
             if lag is None:
@@ -57,12 +82,32 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.lags.pop(str(event.id), None)
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Its first report tells more."""
+        counts = self._counts.pop(str(event.runId), None)
+        if counts is not None:
+            counts.close()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """It is where it was."""
+
+    def _counts_of(self, query: str, run: str) -> BadRowCounts | None:
+        """Return where the tasks of a run leave their counts; None if there can be no directory."""
+        if run not in self._counts:
+            try:
+                self._counts[run] = BadRowCounts(query)
+            except OSError as error:
+                log.warning("Bad rows will not be counted. query=%s error=%s", query, error)
+                self._counts[run] = None
+        return self._counts[run]
+
+    def _count(self, query: str, run: str, batch: int) -> None:
+        """Add the bad rows of a micro-batch, and say how many they are."""
+        counts = self._counts_of(query, run)
+        bad_rows = 0 if counts is None else counts.take(batch)
+        if bad_rows:
+            total = self.bad_rows[query] = self.bad_rows.get(query, 0) + bad_rows
+            log.warning("Micro-batch left out bad rows; the executors' logs name the first of them."
+                        " query=%s batch=%d bad_rows=%d bad_rows_total=%d",
+                        query, batch, bad_rows, total)  # fmt: skip
 
 
 def lag_of(end: Any, latest: Any) -> Lag | None:

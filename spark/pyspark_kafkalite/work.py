@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafkalite import fetching
+from pyspark_kafkalite import bad_row_counts, fetching
 from pyspark_kafkalite.decoding import Decode, decode_of
 from pyspark_kafkalite.decoding.ddl import arrow_schema
 from pyspark_kafkalite.offsets import OffsetRange
@@ -70,22 +70,27 @@ class Work:
         return [] if self._decode is None else list(self._decode.columns.names)
 
     def of(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """What becomes of a range's records."""
+        """What becomes of a range's records; the driver learns how many were bad."""
         options = self._options
-        for batch in fetching.fetched(
-            wanted,
-            self._fetched,
-            options.settings,
-            fail_on_data_loss=options.fail_on_data_loss,
-            topic_id=wanted.topic_id,
-            timeout_s=options.timeout_s,
-        ):
-            yield from self.turned(batch)
+        bad_rows = 0
+        try:
+            for batch in fetching.fetched(
+                wanted,
+                self._fetched,
+                options.settings,
+                fail_on_data_loss=options.fail_on_data_loss,
+                topic_id=wanted.topic_id,
+                timeout_s=options.timeout_s,
+            ):
+                decoded = batch if self._decode is None else self._decode(batch)
+                bad_rows += len(batch) - len(decoded)
+                yield from self.turned(decoded)
+        finally:
+            if bad_rows:
+                bad_row_counts.report(wanted, bad_rows)
 
     def turned(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What becomes of a batch; nothing where no row is left."""
-        if self._decode is not None:
-            batch = self._decode(batch)
+        """What becomes of a decoded batch; nothing where no row is left."""
         for each in filtered(batch, self._filter):
             if len(each):
                 each = each.select(self._names)

@@ -5,7 +5,8 @@
     quarantine   they are left out when they are safe in another topic, as they were, with headers:
                  reason, topic, partition, offset
 
-A task that is run again writes its bad rows again: a quarantine has each at least once.
+A task that is run again writes its bad rows again: a quarantine has each at least once.  The log is
+the executor's; the driver of a stream learns how many rows were left out from a LagListener.
 """
 
 from __future__ import annotations

@@ -1,0 +1,357 @@
+"""The driver learns how many rows of each micro-batch were bad, each row once."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from kafkalite import Consumer, Producer
+from pyspark_kafkalite import LagListener, bad_row_counts, read_stream
+from pyspark_kafkalite.bad_row_counts import BATCH_ID, QUERY_ID, BadRowCounts
+from pyspark_kafkalite.decoding import Decode
+from pyspark_kafkalite.decoding.bad_rows import BadRows
+from pyspark_kafkalite.offsets import OffsetRange
+from pyspark_kafkalite.options import source_options
+from pyspark_kafkalite.work import Work
+from tests.client.consuming import take
+from tests.spark.queries import PATIENCE_S
+
+QUERY = str(uuid.UUID(int=7))
+RANGE = OffsetRange("flights", 0, 100, 200)
+OTHER = OffsetRange("flights", 1, 100, 200)
+LOGGER = "pyspark_kafkalite"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The directory that holds those of all queries, of this test alone."""
+    monkeypatch.setattr(bad_row_counts.tempfile, "tempdir", str(tmp_path))
+    return bad_row_counts.place()
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """Make what follows run in a task of a micro-batch."""
+
+    def of(batch, attempt=1, query=QUERY):
+        said = {QUERY_ID: query, BATCH_ID: None if batch is None else str(batch)}
+        context = SimpleNamespace(getLocalProperty=said.get, taskAttemptId=lambda: attempt)
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
+
+    return of
+
+
+def reported(*counts):
+    for wanted, bad_rows in counts:
+        bad_row_counts.report(wanted, bad_rows)
+
+
+# Counts, without a JVM.
+
+
+def test_ranges_of_a_batch_are_added_and_their_files_removed(place, task):
+    counts = BadRowCounts(QUERY)
+    task(0)
+    reported((RANGE, 2), (OTHER, 3))
+    task(0, attempt=2)
+    reported((RANGE._replace(start=200, end=300), 5))
+    assert counts.take(0) == 10
+    assert os.listdir(counts.path) == []
+    assert counts.take(0) == counts.take(1) == 0
+
+
+def test_a_range_that_is_read_again_counts_once(place, task):
+    counts = BadRowCounts(QUERY)
+    for attempt, bad_rows in ((1, 2), (2, 7), (3, 7), (4, 1)):
+        task(0, attempt)
+        reported((RANGE, bad_rows))
+    assert counts.take(0) == 7
+
+
+def test_a_late_task_is_not_counted_and_a_batch_without_its_report_is(place, task):
+    counts = BadRowCounts(QUERY)
+    for batch in (3, 4, 5):
+        task(batch)
+        reported((RANGE, 10**batch))
+    assert counts.take(4) == 10**3 + 10**4, "Spark dropped the report of batch 3"
+    task(4, attempt=9)
+    reported((RANGE, 1))
+    assert counts.take(5) == 10**5
+    assert os.listdir(counts.path) == []
+
+
+def test_half_a_line_of_a_killed_task_is_left_out(place, task):
+    counts = BadRowCounts(QUERY)
+    task(0)
+    reported((RANGE, 2))
+    (counts.path / "0.2.3").write_text('["flights", 1, 100, 200, 4]\n["flights", 2, 1')
+    assert counts.take(0) == 6
+
+
+def test_every_listener_of_a_query_counts_and_no_other(place, task):
+    ours = [BadRowCounts(QUERY), BadRowCounts(QUERY)]
+    others = BadRowCounts(str(uuid.UUID(int=8)))
+    task(0)
+    reported((RANGE, 2))
+    assert [each.take(0) for each in ours] == [2, 2] and others.take(0) == 0
+
+
+@pytest.mark.parametrize(("batch", "query"), [(None, QUERY), (0, None)])
+def test_what_is_no_micro_batch_leaves_no_count(place, task, batch, query):
+    counts = BadRowCounts(QUERY)
+    task(batch, query=query)
+    reported((RANGE, 2))
+    assert os.listdir(counts.path) == []
+
+
+def test_without_a_listener_nothing_is_written(place, task, tmp_path):
+    task(0)
+    reported((RANGE, 2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_others_can_enter_is_not_used(place, task, caplog):
+    place.mkdir()
+    place.chmod(0o755)
+    (place / f"{QUERY}.x").mkdir()
+    task(0)
+    reported((RANGE, 2))
+    assert os.listdir(place / f"{QUERY}.x") == []
+    listener = LagListener()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        started(listener)
+        progressed(listener, 0)
+    assert listener.bad_rows == {}
+    (said,) = caplog.messages
+    assert "will not be counted" in said and "mode 700" in said
+
+
+def test_a_count_that_cannot_be_written_is_logged_and_fails_no_task(place, task, caplog):
+    counts = BadRowCounts(QUERY)
+    task(0)
+    (counts.path / f"0.1.{os.getpid()}").mkdir()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        reported((RANGE, 2))
+    assert "was not written" in caplog.text and "Is a directory" in caplog.text
+
+
+KILLED = """
+import sys
+from pyspark_kafkalite.bad_row_counts import BadRowCounts, tempfile
+tempfile.tempdir = sys.argv[1]
+counts = BadRowCounts("left")
+print(counts.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_directories_of_killed_drivers_are_removed_and_no_others(place, tmp_path):
+    held = BadRowCounts(QUERY)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as driver:
+        try:
+            path = driver.stdout.readline().strip()
+            BadRowCounts("another").close()
+            assert os.path.isdir(path), "its driver runs"
+        finally:
+            driver.send_signal(signal.SIGKILL)
+    assert os.path.isdir(path)
+    newest = BadRowCounts("another")
+    assert sorted(place.iterdir()) == sorted([held.path, newest.path])
+
+
+def test_a_directory_goes_with_its_owner_and_not_with_a_fork_of_it(place):
+    counts = BadRowCounts(QUERY)
+    if (child := os.fork()) == 0:
+        counts.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert counts.path.is_dir()
+    path = counts.path
+    del counts
+    assert not path.exists()
+
+
+# The listener.
+
+
+def started(listener, run=1):
+    listener.onQueryStarted(SimpleNamespace(id=QUERY, runId=run))
+
+
+def progressed(listener, batch, run=1):
+    progress = SimpleNamespace(id=QUERY, runId=run, batchId=batch, sources=[], name=None)
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+
+
+def ended(listener, run=1):
+    listener.onQueryTerminated(SimpleNamespace(id=QUERY, runId=run))
+
+
+def test_a_listener_adds_up_and_warns_once_a_batch(place, task, caplog):
+    listener = LagListener()
+    started(listener)
+    with caplog.at_level(logging.WARNING, LOGGER):
+        for batch, bad_rows in enumerate((2, 0, 3)):
+            task(batch)
+            if bad_rows:
+                reported((RANGE, bad_rows), (OTHER, 1))
+            progressed(listener, batch)
+    assert listener.bad_rows == {QUERY: 7}
+    first, last = caplog.messages
+    assert first.endswith(f"query={QUERY} batch=0 bad_rows=3 bad_rows_total=3")
+    assert last.endswith(f"query={QUERY} batch=2 bad_rows=4 bad_rows_total=7")
+    ended(listener)
+    assert list(place.iterdir()) == [] and listener.bad_rows == {QUERY: 7}
+
+
+def test_the_next_run_may_begin_before_the_end_of_the_last_is_told(place, task):
+    listener = LagListener()
+    started(listener, run=1)
+    started(listener, run=2)
+    ended(listener, run=1)
+    task(5)
+    reported((RANGE, 2))
+    progressed(listener, 5, run=2)
+    assert listener.bad_rows == {QUERY: 2}
+    ended(listener, run=2)
+    assert list(place.iterdir()) == []
+
+
+def test_a_listener_that_is_added_later_counts_from_then_on(place, task):
+    listener = LagListener()
+    task(0)
+    reported((RANGE, 1))
+    progressed(listener, 0)
+    task(1)
+    reported((RANGE, 2))
+    progressed(listener, 1)
+    assert listener.bad_rows == {QUERY: 2}
+
+
+# The work of a task.
+
+
+def numbers(broker, topic, good, bad, partition=0):
+    """Write so many good values, and so many bad ones after them."""
+    with Producer(broker.bootstrap) as producer:
+        for number in range(good):
+            producer.send(topic, b'{"n": %d}' % number, partition=partition)
+        for _ in range(bad):
+            producer.send(topic, b"{", partition=partition)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What a task told of its ranges."""
+    calls = []
+    monkeypatch.setattr(bad_row_counts, "report", lambda *said: calls.append(said))
+    return calls
+
+
+def work(broker, topic):
+    said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    decode = Decode("json", "n INT", bad_rows=BadRows("drop"))
+    return Work(source_options(said, stream=False), decode, ["n"])
+
+
+def test_a_task_tells_of_a_range_once_and_of_a_good_one_never(broker, told):
+    topic = broker.topic(1)
+    numbers(broker, topic, good=10, bad=3)
+    made = work(broker, topic)
+    good, whole = OffsetRange(topic, 0, 0, 10), OffsetRange(topic, 0, 0, 13)
+    assert sum(map(len, made.of(good))) == 10 and told == []
+    assert sum(map(len, made.of(whole))) == 10 and told == [(whole, 3)]
+
+
+def test_a_range_that_is_left_amid_its_records_is_told_of(broker, told):
+    topic = broker.topic(1)
+    numbers(broker, topic, good=1, bad=2)
+    wanted = OffsetRange(topic, 0, 0, 3)
+    batches = work(broker, topic).of(wanted)
+    assert len(next(batches)) == 1
+    batches.close()
+    assert told == [(wanted, 2)]
+
+
+# With Spark.
+
+
+@pytest.fixture
+def listener(spark):
+    made = LagListener()
+    spark.streams.addListener(made)
+    yield made
+    spark.streams.removeListener(made)
+
+
+def await_events(spark):
+    """Until listeners have seen what happened."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+
+
+def bad_rows_directories():
+    place = bad_row_counts.place()
+    return sorted(place.iterdir()) if place.is_dir() else []
+
+
+@pytest.mark.spark_session
+def test_a_streams_bad_rows_reach_the_driver(spark, broker, listener, tmp_path, caplog):
+    topic = broker.topic(2)
+    numbers(broker, topic, good=8, bad=4, partition=0)
+    numbers(broker, topic, good=8, bad=4, partition=1)
+    before = bad_rows_directories()
+    reader = spark.readStream.format("kafkalite").options(
+        value_format="json", value_schema="n INT", on_bad_rows="drop",
+        startingOffsets="earliest", maxOffsetsPerTrigger="12", subscribe=topic,
+    )  # fmt: skip
+    frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).load().select("n")
+    writer = frame.writeStream.format("memory").queryName("good").trigger(availableNow=True)
+    with caplog.at_level(logging.WARNING, LOGGER):
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        assert query.awaitTermination(PATIENCE_S)
+        await_events(spark)
+    assert spark.table("good").count() == 16
+    assert listener.bad_rows == {str(query.id): 8}
+    told = [said for said in caplog.messages if f"query={query.id}" in said]
+    assert len(told) == 1 and "batch=1 bad_rows=8 " in told[0], "batch 0 had none"
+    assert bad_rows_directories() == before
+
+
+@pytest.mark.spark
+@pytest.mark.spark_session
+def test_the_bad_rows_of_a_batch_that_is_read_twice_count_once(
+    spark, broker, listener, tmp_path
+):
+    topic, quarantine = broker.topic(2), broker.topic(1)
+    numbers(broker, topic, good=3, bad=2, partition=0)
+    numbers(broker, topic, good=3, bad=1, partition=1)
+    frame = read_stream(
+        spark, topic, bootstrap=broker.bootstrap, columns=["n"], decode="json",
+        value_schema="n INT", on_bad_rows="quarantine", quarantine_topic=quarantine,
+        startingOffsets="earliest",
+    )  # fmt: skip
+    seen = []
+
+    def twice(rows, _batch):
+        seen.append((rows.count(), len(rows.collect())))
+
+    writer = frame.writeStream.foreachBatch(twice).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    assert query.awaitTermination(PATIENCE_S)
+    await_events(spark)
+    assert seen == [(6, 6)] and listener.bad_rows == {str(query.id): 3}
+    with Consumer(
+        broker.bootstrap, topics=[quarantine], auto_offset_reset="earliest"
+    ) as consumer:
+        assert len(take(consumer, 6)) == 6, "a quarantine has each at least once"
