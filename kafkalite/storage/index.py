@@ -20,16 +20,21 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets, sound_times
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk, write_all
 
+if TYPE_CHECKING:
+    from kafkalite.storage.open_segments import OpenSegments
+
 
 class Entries:
     """Entries of one size: a file of written ones, and a tail of those that are not yet."""
 
-    __slots__ = ("_disk", "_file", "_soundness_known", "count", "path", "tail", "written")
+    __slots__ = ("_disk", "_file", "_soundness_known", "count", "open_segments", "path", "tail",
+                 "written")  # fmt: skip
 
     entry_size: int
 
@@ -37,6 +42,7 @@ class Entries:
         """Take up the file as it is; it need not be there."""
         self._disk = disk
         self._file: OpenFile | None = None
+        self.open_segments: OpenSegments | None = None
         self.path = path
         self.tail = bytearray()
         try:
@@ -51,8 +57,12 @@ class Entries:
     def file(self) -> OpenFile:
         """The file, opened when first needed: most segments are never asked."""
         if self._file is None:
-            self._file = self._disk.open_to_keep(self.path, os.O_RDWR | os.O_CREAT)
+            shared = self.open_segments
+            self._file = self._open() if shared is None else shared.open(self._open)
         return self._file
+
+    def _open(self) -> OpenFile:
+        return self._disk.open_to_keep(self.path, os.O_RDWR | os.O_CREAT)
 
     def write(self) -> None:
         """Write the tail."""

@@ -117,10 +117,11 @@ class Log:
         self._bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._open_segments = open_segments
-        for segment in self.segments[:-1]:
-            segment.open_segments = open_segments
         durable = found.unflushed_from or (found.end_offset, self.active.size)
         self.flushes = LogFlushes(found.disk, *durable)
+        for segment in self.segments[:-1]:
+            segment.share(open_segments)
+        self.active.share(open_segments, self.flushes)
         self._noted_size = 0
         self._clock = clock
         self._disk = found.disk
@@ -337,8 +338,9 @@ class Log:
             )  # fmt: skip
         except OSError as error:
             failed(error, f"{self.directory} cannot begin a segment")
-        self.active.open_segments = self._open_segments
+        self.active.share(self._open_segments)
         self._open_segments.used(self.active)
+        made.share(self._open_segments, self.flushes)
         self.segments.append(made)
         self._bases.append(made.base_offset)
         self.active = made

@@ -15,7 +15,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite._ext import segment_walk
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, WHOLE, ZEROS
@@ -25,6 +25,9 @@ from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.open_segments import OpenSegments
+
+if TYPE_CHECKING:
+    from kafkalite.storage.log_flushes import LogFlushes
 
 AHEAD = 4 << 20
 AHEAD_FIRST = 64 << 10
@@ -75,7 +78,8 @@ class LogSegment:
     """One segment; see the module."""
 
     __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_timestamps_known", "allocated",
-                 "base_offset", "created_ms", "directory", "first_timestamp", "index_interval",
+                 "base_offset", "created_ms", "directory", "first_timestamp", "flushes",
+                 "index_interval",
                  "max_timestamp", "offset_index", "offset_of_max", "open_segments", "path",
                  "since_entry", "size", "time_index", "timestamp_entered")  # fmt: skip
 
@@ -88,7 +92,9 @@ class LogSegment:
         self._descriptor = -1
         self._timestamps_known = False
         self.open_segments: OpenSegments | None = None
-        """Of whom it is one once it is closed, and by whom its files may be closed then."""
+        """By whom its files may be closed."""
+        self.flushes: LogFlushes | None = None
+        """The flushes of its log while it is the active segment; None once it is closed."""
         self.directory = directory
         self.base_offset = base_offset
         self.path = self.file_path(layout.LOG)
@@ -126,7 +132,7 @@ class LogSegment:
     def file(self) -> OpenFile:
         """The file of batches, opened when first needed."""
         if self._file is None:
-            self._file = self._disk.open_to_keep(self.path, os.O_RDWR)
+            self._file = self._opened(lambda: self._disk.open_to_keep(self.path, os.O_RDWR))
             self._descriptor = self._file.fileno()
             if self.open_segments is not None:
                 self.open_segments.used(self)
@@ -138,7 +144,33 @@ class LogSegment:
 
     def reopened(self, reserved: int) -> OpenFile:
         """The file of batches once more, for reading only: for somebody else, who keeps it."""
-        return self._disk.open_to_keep(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY, reserved)
+        path = f"/proc/self/fd/{self.descriptor}"
+        return self._opened(lambda: self._disk.open_to_keep(path, os.O_RDONLY, reserved))
+
+    def _opened(self, open_file: Callable[[], OpenFile]) -> OpenFile:
+        return open_file() if self.open_segments is None else self.open_segments.open(open_file)
+
+    def share(self, open_segments: OpenSegments, flushes: LogFlushes | None = None) -> None:
+        """Have the files closed by `open_segments` when there are too many; with the log's
+        `flushes`, as the active segment."""
+        self.flushes = flushes
+        self.open_segments = open_segments
+        self.offset_index.open_segments = self.time_index.open_segments = open_segments
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the segment is appended to."""
+        return self.flushes is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was written to the active segment is on the disk."""
+        flushes = self.flushes
+        return self.size == 0 or (
+            flushes is not None
+            and flushes.durable_offset > self.base_offset
+            and flushes.durable_position == self.size
+        )
 
     # -- writing -----------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,11 +94,89 @@ def test_removed_segments_are_not_held(tmp_path: Path) -> None:
     assert len(open_here(tmp_path)) <= 3
 
 
-def test_few_descriptors_leave_few_to_closed_segments(tmp_path: Path) -> None:
+@contextmanager
+def descriptors(count: int) -> Iterator[None]:
+    """Allow about so many more than are open now."""
+    gc.collect()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 150, limit[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + count, limit[1]))
     try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def many_logs(directory: Path, count: int) -> tuple[OpenSegments, list[Log]]:
+    open_segments = OpenSegments(5)
+    logs = [
+        open_log(directory / str(number), {keys.SEGMENT_BYTES: 1 << 20}, open_segments=open_segments)
+        for number in range(count)
+    ]
+    return open_segments, logs
+
+
+def test_more_logs_are_written_and_read_than_there_are_descriptors(tmp_path: Path) -> None:
+    _, logs = many_logs(tmp_path, 200)
+    with descriptors(32 + 60):
+        for number in range(4):
+            for log in logs:
+                log.append(batch(b"%d" % number), 0)
+                log.flush()
+        expected = [(number, b"%d" % number) for number in range(4)]
+        for log in logs:
+            assert values_of(log) == expected
+            assert log.offset_for_timestamp(NOW) is not None
+
+
+def test_indexes_of_more_logs_are_written_than_there_are_descriptors(tmp_path: Path) -> None:
+    _, logs = many_logs(tmp_path, 60)
+    with descriptors(32 + 40):
+        for log in logs:
+            for number in range(5):
+                log.append(batch(b"%d" % number * 100), 0)
+            log.flush()
+            log.active.write_indexes()
+            assert log.active.offset_index.written and log.active.time_index.written
+
+
+def test_a_log_that_is_not_flushed_keeps_its_descriptor(tmp_path: Path) -> None:
+    _, logs = many_logs(tmp_path, 100)
+    with descriptors(32 + 40):
+        unflushed = logs[:30]
+        for log in unflushed:
+            log.append(batch(b"not on the disk"), 0)
+        for log in logs[30:]:
+            log.append(batch(b"on the disk"), 0)
+            log.flush()
+        assert all(log.active.descriptor >= 0 for log in unflushed)
+        held = open_here(tmp_path)
+        assert all(str(log.active.path) in held for log in unflushed)
+        with pytest.raises(KafkaStorageError, match="too many files"):  # nothing is idle now
+            for log in logs[30:]:
+                log.append(batch(b"not on the disk"), 0)
+        for log in unflushed:
+            log.flush()
+        for log in logs[30:]:
+            log.append(batch(b"on the disk"), 0)
+            log.flush()
+
+
+def test_a_slice_of_an_idle_log_stays_whole(tmp_path: Path) -> None:
+    _, logs = many_logs(tmp_path, 60)
+    with descriptors(32 + 40):
+        logs[0].append(batch(b"first"), 0)
+        logs[0].flush()
+        held = logs[0].read(0, 1000, 1)
+        for log in logs[1:]:
+            log.append(batch(b"other"), 0)
+            log.flush()
+        assert logs[0].active._file is None
+        assert held is not None and b"first" in held.read()
+
+
+def test_few_descriptors_leave_few_to_closed_segments(tmp_path: Path) -> None:
+    with descriptors(150):
         logs = manager(tmp_path)
         log = logs.create("t", bytes(range(16)), 0, settings())
         for number in range(200):
@@ -103,7 +184,3 @@ def test_few_descriptors_leave_few_to_closed_segments(tmp_path: Path) -> None:
             log.roll()
         assert values_of(log) == [(number, b"%d" % number) for number in range(200)]
         logs.close()
-    except KafkaStorageError as fault:  # as without a bound
-        pytest.fail(str(fault))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
