@@ -109,8 +109,9 @@ def descriptors(count: int) -> Iterator[None]:
 
 def many_logs(directory: Path, count: int) -> tuple[OpenSegments, list[Log]]:
     open_segments = OpenSegments(5)
+    values = {keys.SEGMENT_BYTES: 1 << 20}
     logs = [
-        open_log(directory / str(number), {keys.SEGMENT_BYTES: 1 << 20}, open_segments=open_segments)
+        open_log(directory / str(number), values, open_segments=open_segments)
         for number in range(count)
     ]
     return open_segments, logs
