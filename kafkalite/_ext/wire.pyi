@@ -23,7 +23,7 @@ FetchRequest: TypeAlias = tuple[
     int,
     int,
     int,
-    list[tuple[Topic, list[tuple[int, int, int, int, int, int]]]],
+    list[tuple[Topic, list[tuple[int, int, int, int, int, int]]]] | None,
     list[tuple[Topic, list[int]]],
     str,
 ]
@@ -39,6 +39,8 @@ def encode_produce(
     throttle_ms: int,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes: ...
+FETCH_NAMES_MAX: int
+
 def decode_fetch(version: int, frame: Frame, position: int) -> FetchRequest | int: ...
 def encode_fetch(
     version: int,

@@ -224,7 +224,7 @@ class Launcher:
         turn_when_large(self.reactor, self.data / LOG_FILE)
         self.sides.start()
         log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
-        rest_collector()
+        rest_collector(self.reactor)
 
     @property
     def over(self) -> bool:

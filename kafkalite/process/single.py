@@ -143,7 +143,7 @@ class Single:
         log.info("starting on %s, data in %s", listener.getsockname(), self.data)
         node.open()
         self.meet_in_run_directory(node)
-        rest_collector()
+        rest_collector(self.reactor)
         try:
             Question(self.reactor, listener, self.answered)
             self.reactor.run()

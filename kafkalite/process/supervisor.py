@@ -74,7 +74,7 @@ def run(birth: Birth) -> int:
     node.open()
     supervisor = Supervisor(birth, node, controller, reactor)
     keep_page(node, birth.run_directory)
-    rest_collector()
+    rest_collector(reactor)
     log.info("supervising nodes %s", [*controller.image.nodes])
     reactor.run()
     log.info("ending")

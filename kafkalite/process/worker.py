@@ -49,7 +49,7 @@ def run(birth: Birth) -> int:
     )
     controller.connect(bus.send)
     keep_page(node, birth.run_directory)
-    rest_collector()
+    rest_collector(reactor)
     log.info("serving %d partitions", sum(1 for _ in node.replicas))
     reactor.run()
     log.info("ending")

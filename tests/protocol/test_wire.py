@@ -4,6 +4,7 @@ short or changed, and on lengths that lie; in every version."""
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.twins.codec import Length, joined, tokens
 from tests.twins.wire import topic_of
 
 CORRELATION_ID = 1_234_567
+MOST = wire.FETCH_NAMES_MAX
 HEAD = b"whatever the header says"
 PRODUCE_VERSIONS = pytest.mark.parametrize("version", versions(PRODUCE))
 FETCH_VERSIONS = pytest.mark.parametrize("version", versions(FETCH))
@@ -42,6 +44,53 @@ def test_a_request_is_read_as_the_schema_reads_it(api, decode, twin, seed, null)
         read = decode(version, memoryview(frame), len(HEAD))
         assert read == twin(version, frame, len(HEAD))
         assert isinstance(read, tuple)
+
+
+def fetch_of(version, topics=0, partitions=0, forgotten=0, forgotten_partitions=0):
+    """A frame whose last topic, asked for or forgotten, has all of the partitions."""
+    named = [{"partitions": []} for _ in range(topics)]
+    left = [{"partitions": []} for _ in range(forgotten)]
+    if partitions:
+        named[-1]["partitions"] = [{"partition": index} for index in range(partitions)]
+    if forgotten_partitions:
+        left[-1]["partitions"] = [*range(forgotten_partitions)]
+    fields = {"topics": named, "forgotten_topics_data": left}
+    return FETCH.request.write(version, fields)
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"topics": 1, "partitions": MOST - 1},
+        {"topics": MOST // 2, "partitions": MOST // 2},
+        {"topics": MOST},
+        {"forgotten": 1, "forgotten_partitions": MOST - 1},
+        {"topics": 1, "forgotten": MOST - 1},
+    ],
+)
+def test_a_fetch_names_so_many_topics_and_partitions_and_no_more(version, counts):
+    at_most = fetch_of(version, **counts)
+    read = wire.decode_fetch(version, at_most, 0)
+    assert read == twins.decode_fetch(version, at_most, 0)
+    topics, forgotten = read[7:9]
+    assert sum(1 + len(indexes) for _, indexes in topics + forgotten) == MOST
+    last = next(reversed(counts))
+    too_many = fetch_of(version, **{**counts, last: counts[last] + 1})
+    read = wire.decode_fetch(version, too_many, 0)
+    assert read == twins.decode_fetch(version, too_many, 0)
+    assert read[7:9] == (None, [])
+
+
+def test_a_fetch_that_names_too_many_is_not_read_on():
+    whole = fetch_of(12, topics=2 * MOST)
+    tracemalloc.start()
+    try:
+        read = wire.decode_fetch(12, whole, 0)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+    assert read[7] is None
 
 
 @DECODERS

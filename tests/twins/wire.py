@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafkalite._ext.wire import FETCH_NAMES_MAX
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -52,6 +53,9 @@ def decode_fetch(version: int, frame: bytes, position: int) -> Any:
         (topic_of(topic, version, "topic"), topic.partitions)
         for topic in request.forgotten_topics_data
     ]
+    named = sum(1 + len(indexes) for _, indexes in [*topics, *forgotten])
+    if named > FETCH_NAMES_MAX:
+        topics, forgotten = None, []
     return (
         request.replica_state.replica_id if version >= 15 else request.replica_id,
         request.max_wait_ms,
@@ -62,5 +66,5 @@ def decode_fetch(version: int, frame: bytes, position: int) -> Any:
         request.session_epoch,
         topics,
         forgotten,
-        request.rack_id,
+        request.rack_id if named <= FETCH_NAMES_MAX else "",
     )

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE = 13
 
-PARTITIONS_MAX = 20_000
-"""Maximum number of partitions in a request, each of a topic of its own: to decode and enter them
-takes about 25 ms of a tick, to encode and free the response 15 ms; all else runs in steps."""
-
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 ERROR_CODE, CURRENT_LEADER = 1, 8
 """Where these stand in a partition's entry (ext/wire.pyx)."""
@@ -63,9 +59,10 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     """Read every partition asked for; wait when together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
-    if sum([len(partitions) for _, partitions in topics]) > PARTITIONS_MAX:
+    if topics is None:
         raise InvalidRequest(
-            f"A fetch names more than {PARTITIONS_MAX} partitions; send several requests."
+            f"A fetch names more than {wire.FETCH_NAMES_MAX} topics and partitions; send several"
+            " requests."
         )
     assert caller.connection is not None, "a fetch comes by a connection"
     try:

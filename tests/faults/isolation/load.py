@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kafkalite.broker.handlers.fetch import PARTITIONS_MAX
+from kafkalite._ext.wire import FETCH_NAMES_MAX
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.fetch import FETCH
@@ -255,9 +255,10 @@ class Load:
         workers = list(next(iter(self.leaders.values())))
         # more than a request may name, which is refused, and as many as it may
         frames = [
-            make(count)
-            for count in (self.plan.session_partitions, PARTITIONS_MAX)
-            for make in (unknown_partitions, unknown_topics)
+            unknown_partitions(self.plan.session_partitions),
+            unknown_topics(self.plan.session_partitions),
+            unknown_partitions(FETCH_NAMES_MAX - 1),
+            unknown_topics(FETCH_NAMES_MAX // 2),
         ]
         kept: deque[Line] = deque()
         pace = self.paced(self.plan.sessions_per_s)
