@@ -29,6 +29,7 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
+TEMPORARY = ".tmp"
 
 DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
@@ -120,8 +121,3 @@ def _tagged(topic: str, partition: int, digits: str, suffix: str) -> str:
 
 def is_set_aside(name: str, suffix: str) -> bool:
     return re.fullmatch(rf".*\.[0-9a-f]{{32}}{suffix}", name) is not None
-
-
-def leftovers(directory: Path) -> list[Path]:
-    """Files a crash or an unfinished removal left behind."""
-    return [path for path in directory.iterdir() if path.name.endswith((DELETED, ".tmp"))]

@@ -84,9 +84,10 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that began at `end_offset` or later."""
         while self.starts and self.starts[-1] >= end_offset:
+            # Of an epoch that begins at the end no record tells; what the file says is no harm.
+            self.unsaved = self.unsaved or self.starts[-1] > end_offset
             self.epochs.pop()
             self.starts.pop()
-            self.unsaved = True
         self.latest = self.epochs[-1] if self.epochs else -1
 
     def truncate_from_start(self, start_offset: int) -> None:

@@ -57,7 +57,7 @@ from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
-from kafkalite.storage.recovery import KnownEnd, Recovery
+from kafkalite.storage.recovery import Flushing, KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.timestamps import TimestampOffset
 from kafkalite.storage.write_back import write_back_failed
@@ -103,6 +103,7 @@ class Log:
         self.fault = found.fault
         self.quarantined = found.fault is not None
         self.damaged_to = found.damaged_to
+        self.awaits_flush = found.awaits_flush
         self.released = False
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
@@ -153,14 +154,21 @@ class Log:
         open_segments: OpenSegments | None = None,
         disk: Disk = DISK,
         flushes_always: bool = False,
+        shares_flush: bool = False,
         new: bool = False,
     ) -> Log:
         """Open the log in a directory, and recover it unless it is new, or a clean end is known
-        and true."""
+        and true.
+
+        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).
+        """
         found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], clock.wall_ms())
         found.list_segments(log_start_offset)
         if not new and (clean is None or not found.believe(clean)):
-            found.recover(recovery_point, log_start_offset, drop_cache, same_boot)
+            flushing = Flushing.SHARED if shares_flush else Flushing.NOW
+            if config[DURABILITY] == "os" and same_boot and not (flushes_always or drop_cache):
+                flushing = Flushing.KERNEL
+            found.recover(recovery_point, log_start_offset, drop_cache, same_boot, flushing)
         found.release()
         return cls(
             found,

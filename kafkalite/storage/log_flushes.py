@@ -91,6 +91,12 @@ class LogFlushes:
         self._epochs_in_flight = True
         return [(log.directory / layout.LEADER_EPOCHS, epochs.encoded())]
 
+    def reach(self, log: Log) -> None:
+        """Everything that belongs to the log was flushed, with its whole file system."""
+        self._directory_flushed = log.segments_made
+        self.durable_offset, self.durable_position = log.end_offset, log.active.size
+        self.flushed_size = log.written_size
+
     def end(self, flush: Flush) -> None:
         """Take a flush that came back whole."""
         assert flush.error is None, "a failed flush ends the process"

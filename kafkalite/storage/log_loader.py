@@ -1,10 +1,12 @@
 """LogLoader: opens a node's logs with what is known of each, several at once where they are read.
 
-What is known of a log comes from RecoveryPoints and goes back there once it is open.
+What is known of a log comes from RecoveryPoints and goes back there once it is open.  Logs that
+are opened together share one flush, where the file system can be flushed as a whole.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Mapping
@@ -15,11 +17,13 @@ from kafkalite.config.settings import Settings
 from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, FreeSpace
 from kafkalite.storage.doomed import Doomed
+from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.open_segments import OpenSegments
-from kafkalite.storage.partition_metadata import read_topic_id
+from kafkalite.storage.partition_metadata import Owner, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
+from kafkalite.storage.shared_flush import flush_recovered
 
 LogKey = tuple[str, int]
 
@@ -28,8 +32,17 @@ class LogLoader:
     """The opening of one node's logs; see the module."""
 
     def __init__(
-        self, points: RecoveryPoints, space: FreeSpace, doomed: Doomed, clock: Clock, disk: Disk
+        self,
+        data: Path,
+        file_system: FileSystem,
+        points: RecoveryPoints,
+        space: FreeSpace,
+        doomed: Doomed,
+        clock: Clock,
+        disk: Disk,
     ) -> None:
+        self._data = data
+        self._file_system = file_system
         self._points = points
         self._space = space
         self._doomed = doomed
@@ -45,9 +58,11 @@ class LogLoader:
         *,
         flushes_always: bool = False,
         new_id: bytes | None = None,
+        owner: Owner | None = None,
+        shares_flush: bool = False,
     ) -> Log:
         """Open one log; with `new_id` it was just made, for the topic of that id."""
-        topic_id = new_id or read_topic_id(directory)
+        topic_id = new_id or (owner.topic_id if owner else read_topic_id(directory))
         known = Known() if new_id else self._points.known(directory, topic_id)
         opened = Log.open(
             directory,
@@ -67,24 +82,27 @@ class LogLoader:
             open_segments=self._open_segments,
             disk=self._disk,
             flushes_always=flushes_always,
+            shares_flush=shares_flush,
             new=new_id is not None,
         )
         self._points.keep(directory.name, topic_id, known, opened.damaged_to)
-        if (directory / layout.HANDOVER).exists():
+        if os.path.exists(directory / layout.HANDOVER):
             self._points.left_behind(directory.name)
         return opened
 
     def open_all(
         self,
-        directories: Mapping[LogKey, Path],
+        directories: Mapping[Path, Owner],
         settings: Mapping[str, Settings],
         logs: dict[LogKey, Log],
         *,
         threads: int,
     ) -> None:
-        """Open all into `logs`, several at once when they must be read; the first failure is
-        raised."""
-        todo: queue.SimpleQueue[tuple[LogKey, Path]] = queue.SimpleQueue()
+        """Open all into `logs`, several at once when they must be read, and flush what was
+        recovered; the first failure is raised."""
+        was_marked = self._points.drop_cache
+        shares_flush = self._file_system.can_sync and not was_marked
+        todo: queue.SimpleQueue[tuple[Path, Owner]] = queue.SimpleQueue()
         for entry in directories.items():
             todo.put(entry)
         raised: list[Exception] = []
@@ -92,11 +110,17 @@ class LogLoader:
         def work() -> None:
             while not raised:
                 try:
-                    key, path = todo.get_nowait()
+                    path, owner = todo.get_nowait()
                 except queue.Empty:
                     return
                 try:
-                    logs[key] = self.open(path, key, settings[key[0]])
+                    logs[owner.key] = self.open(
+                        path,
+                        owner.key,
+                        settings[owner.topic],
+                        owner=owner,
+                        shares_flush=shares_flush,
+                    )
                 except Exception as error:  # raised again below, by the caller's thread
                     raised.append(error)
 
@@ -112,3 +136,10 @@ class LogLoader:
             helper.join()
         if raised:
             raise raised[0]
+        flush_recovered(
+            [log for log in logs.values() if log.awaits_flush],
+            self._data,
+            self._file_system,
+            self._disk,
+            was_marked=was_marked,
+        )

@@ -111,8 +111,9 @@ class LogManager:
         self._names_flush = NamesFlush(self.data)
         self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
         self._loader = LogLoader(
-            self._points, self._space, self._upkeep.doomed, self._clock, self._disk
-        )
+            self.data, self.file_system, self._points, self._space, self._upkeep.doomed,
+            self._clock, self._disk,
+        )  # fmt: skip
 
     def reconfigure(self, settings: Settings) -> None:
         """Take the node's new settings; each log is given its topic's by whoever owns it."""
@@ -156,7 +157,7 @@ class LogManager:
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log but the metadata log's, given each topic's settings."""
         all_are_here = True
-        found: dict[LogKey, Path] = {}
+        found: dict[LogKey, tuple[Path, Owner]] = {}
         for path, owner in parts.logs_in(self.data):
             if self._misplaced.is_elsewhere(owner):
                 all_are_here = False
@@ -167,13 +168,13 @@ class LogManager:
                     hand_over.set_aside(self._disk, path, owner)
                     continue
                 path = hand_over.take_up(self._disk, path, owner)
-            found[owner.key] = path
+            found[owner.key] = path, owner
         for path in self.data.iterdir():
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
                 self._upkeep.doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
         settings = {topic: settings_of(topic) for topic, _ in found}
         threads = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
-        self._loader.open_all(found, settings, self._logs, threads=threads)
+        self._loader.open_all(dict(found.values()), settings, self._logs, threads=threads)
         if all_are_here:  # others still rest on this
             self._points.all_opened()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}

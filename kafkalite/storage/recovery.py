@@ -15,9 +15,14 @@ last checkpoint knew the log to be on the disk itself.
 Producers come from the newest snapshot that checks and lies below the end, what stands a little
 before it in the log and what follows; leader epochs from their file and the batches scanned.
 Where a snapshot or the epochs' file is lost, the log is read from further back.  Indexes are made
-again for what is scanned, and for any segment whose index is missing.  Every recovery ends with a
-flush of what it kept, before the first answer: what was read came from the kernel's pages, which
-need not be on the disk.
+again for what is scanned, and for any segment whose index is missing.
+
+What was read came from the kernel's pages, which need not be on the disk, so what was kept is
+flushed before the first answer: at once where the log was cut; else at once or, with many others,
+together (shared_flush.py).  In the same boot a log that is left to the kernel stays with it.
+
+Nothing is written that is right already: the zeros of space set aside stay for the next writer, and
+notes for the next start are left only where they spare it much reading.
 
 Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
 here compacts; a log compacted by Kafka and copied here may be quarantined for that.
@@ -25,6 +30,7 @@ here compacts; a log compacted by Kafka and copied here may be quarantined for t
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
 from pathlib import Path
@@ -44,6 +50,9 @@ log = logging.getLogger("kafkalite.storage")
 RECALLED_SIZE = 8 << 20
 """How far before a snapshot a log is read for what producers may send again."""
 
+NOTES_FROM = 1 << 20
+"""Number of bytes whose reading is worth a snapshot: about a millisecond."""
+
 
 class KnownEnd(NamedTuple):
     """Where a log ended when it was closed, and what went with its process."""
@@ -55,6 +64,16 @@ class KnownEnd(NamedTuple):
     remembered: Handed = []
     joined: bool = False
     """Whoever closed it had seen that its segments join, and nobody came since."""
+
+
+class Flushing(enum.Enum):
+    """When what a recovery kept is flushed."""
+
+    NOW = enum.auto()
+    SHARED = enum.auto()
+    """By the caller, with other logs, before the log is served."""
+    KERNEL = enum.auto()
+    """As after any append to a log of `durability=os`, where the machine has run on."""
 
 
 class Beginning(NamedTuple):
@@ -85,20 +104,29 @@ class Recovery:
         self._same_boot = False
         self.removed: list[Path] = []
         self.segments_made = 0
+        self.awaits_flush = False
+        """Whether the caller is to flush it before it is served."""
+        self._was_cut = False
+        self._scanned_size = 0
+        self._names: set[str] = set()
 
     # -- the directory -----------------------------------------------------------------------
 
     def list_segments(self, log_start_offset: int) -> None:
         """Take up the segments there are, or begin the first."""
-        for path in layout.leftovers(self.directory):
-            if path.name.endswith(layout.DELETED):
-                self.removed.append(path)  # large: removed beside the loop, like any other
-            else:
-                self.disk.unlink(path)
         names = set(os.listdir(self.directory))
-        bases = sorted(
-            base for name in names if (base := layout.offset_of(name, layout.LOG)) is not None
-        )
+        bases = []
+        for name in names:
+            if name.endswith(layout.LOG):
+                if (base := layout.offset_of(name, layout.LOG)) is not None:
+                    bases.append(base)
+            elif name.endswith(layout.DELETED):
+                # Large: removed beside the loop, like any other.
+                self.removed.append(self.directory / name)
+            elif name.endswith(layout.TEMPORARY):
+                self.disk.unlink(self.directory / name)
+        bases.sort()
+        self._names = names
         for base in bases:
             segment = LogSegment(self.directory, base, self.disk, self.index_interval, self.now_ms)
             self.segments.append(segment)
@@ -180,17 +208,21 @@ class Recovery:
         log_start_offset: int,
         drop_cache: bool,
         same_boot: bool,
+        flushing: Flushing = Flushing.NOW,
     ) -> None:
         """Read the log again from where it is known to be whole; see the module."""
         self._same_boot = same_boot and not drop_cache
         try:
-            self._recover(recovery_point, log_start_offset, drop_cache)
+            self._recover(recovery_point, log_start_offset, drop_cache, flushing)
         except KafkaStorageError as fault:
             self._quarantine(str(fault))
 
-    def _recover(self, recovery_point: int, log_start_offset: int, drop_cache: bool) -> None:
+    def _recover(
+        self, recovery_point: int, log_start_offset: int, drop_cache: bool, flushing: Flushing
+    ) -> None:
         begin = self._beginning(recovery_point)
-        self._flush(begin.number, drop_cache)
+        if drop_cache:
+            self._flush(begin.number, drop_cache)
         self._check_joined(begin.number + 1)
         self._scan_from(begin, recovery_point)
         if self.end_offset < recovery_point:
@@ -204,22 +236,47 @@ class Recovery:
             self.producers.clear()
             self._begin_at(log_start_offset)
         self.leader_epochs.truncate_from_end(self.end_offset)
-        for offset in self.producers.snapshots():
+        for offset in self._snapshots():
             if offset > self.end_offset:
                 self.disk.unlink(self.producers.snapshot_path(offset))
-        self._leave_notes()
-        self._flush(begin.number)
-        sync_directory(self.disk, self.directory)
+        now = flushing is Flushing.NOW or self._was_cut
+        self._leave_notes(begin.number, epochs=now)
+        if now:
+            self._flush(begin.number)
+            sync_directory(self.disk, self.directory)
+            return
+        self.unflushed_from = self._unflushed_from(begin, recovery_point)
+        if self.unflushed_from is not None:
+            # The names of its files may not be flushed either.
+            self.segments_made += 1
+            self.awaits_flush = flushing is Flushing.SHARED
 
-    def _leave_notes(self) -> None:
+    def _unflushed_from(self, begin: Beginning, recovery_point: int) -> tuple[int, int] | None:
+        """The first record that is not known to be on the disk, and where it stands in the last
+        segment."""
+        active = self.segments[-1]
+        if recovery_point > begin.offset and not self.leader_epochs.unsaved:
+            if recovery_point >= self.end_offset:
+                return None
+            # Before the last segment nobody asks for the position.
+            known = active.boundary(recovery_point) if recovery_point > active.base_offset else 0
+            if known is not None:
+                return recovery_point, known
+        if begin.offset >= self.end_offset:
+            return None
+        return begin.offset, begin.position if self.segments[begin.number] is active else 0
+
+    def _leave_notes(self, number: int, *, epochs: bool) -> None:
         """Write what spares the next start this work; a full disk has room for no more notes."""
+        much = self._scanned_size >= NOTES_FROM
         try:
-            self.producers.take_snapshot(self.end_offset)
-            if self.leader_epochs.unsaved:
+            if much:
+                self.producers.take_snapshot(self.end_offset)
+            if epochs and self.leader_epochs.unsaved:
                 self.leader_epochs.save(self.disk, self.directory / layout.LEADER_EPOCHS)
-            for segment in self.segments:
-                segment.write_indexes()
-                segment.release()
+            for segment in self.segments[number:]:
+                if much or segment is not self.segments[-1]:
+                    segment.write_indexes()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -237,7 +294,7 @@ class Recovery:
         epochs = self._known_epochs()
         if epochs is not None:
             self.leader_epochs = epochs
-            for offset in reversed(self.producers.snapshots()):
+            for offset in reversed(self._snapshots()):
                 number = sum(segment.base_offset <= offset for segment in self.segments) - 1
                 # Before the first segment nothing is left to read: its snapshot is all there is.
                 if number < 0 or offset > max(recovery_point, self.segments[0].base_offset):
@@ -249,11 +306,21 @@ class Recovery:
                 if position is not None and self.producers.load_snapshot(offset):
                     self._recall(number, position)
                     return Beginning(number, position, offset)
-        self.leader_epochs.unsaved = True
+        else:
+            self.leader_epochs.unsaved = True
         first_offset = self.segments[0].base_offset
         if not self.producers.load_snapshot(first_offset):
             self.producers.clear()
         return Beginning(0, 0, first_offset)
+
+    def _snapshots(self) -> list[int]:
+        """The offsets of the snapshots that were found, growing."""
+        return sorted(
+            offset
+            for name in self._names
+            if name.endswith(layout.SNAPSHOT)
+            and (offset := layout.offset_of(name, layout.SNAPSHOT)) is not None
+        )
 
     def _recall(self, number: int, position: int) -> None:
         """Know the batches before each producer's last, of which a snapshot tells nothing: whoever
@@ -291,6 +358,7 @@ class Recovery:
             ended = segment.scan(
                 position, self.end_offset, self.leader_epochs.latest, self._replay, gapless=True
             )
+            self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
                 segment.cut(ended.position)
@@ -347,6 +415,9 @@ class Recovery:
 
     def _cut(self, segment: LogSegment, ended: Scanned, number: int) -> None:
         behind = sum(later.size for later in self.segments[number:])
+        if ended.code == ZEROS and number == len(self.segments):
+            segment.size = ended.position  # what was set aside stays for the next writer
+            return
         if ended.code != ZEROS or behind:
             log.warning(
                 "%s is cut at byte %d, offset %d: %d bytes were not written whole, %d more stand"
@@ -355,9 +426,11 @@ class Recovery:
                 behind,
             )  # fmt: skip
         segment.cut(ended.position)
+        self._was_cut = True
         self._remove_from(number)
 
     def _remove_from(self, number: int) -> None:
+        self._was_cut = True
         for segment in self.segments[number:]:
             self.removed += segment.mark_deleted()
         del self.segments[number:]

@@ -134,9 +134,10 @@ def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("segment_size", [1 << 20, 1000])
 def test_after_two_crashes_all_five_batches_are_remembered_still(
-    tmp_path: Path, segment_size: int
+    tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may be slower than the second one, and a snapshot tells of the last batch only."""
+    monkeypatch.setattr("kafkalite.storage.recovery.NOTES_FROM", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size})
     write(log, 30)
     for _ in range(3):
@@ -149,6 +150,7 @@ def test_after_two_crashes_all_five_batches_are_remembered_still(
 
 def test_what_is_recalled_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafkalite.storage.recovery.RECALLED_SIZE", 1000)
+    monkeypatch.setattr("kafkalite.storage.recovery.NOTES_FROM", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     write(log, 5)
     write(log, 100, producer_id=8)
@@ -177,7 +179,7 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
     flush = log.flush_begin()
     assert flush is not None
     flush.run(QuickDisk())  # which writes down the leader epochs
-    between = log.producers.snapshots()[1:]
+    between = log.producers.snapshots()
     assert len(between) == 2
     # Damage before both is not looked at; behind the first, it is.
     content = bytearray(log.active.path.read_bytes())
@@ -209,7 +211,7 @@ def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
     os.truncate(path, end or 0)
     log = open_log(tmp_path)
     assert log.end_offset == kept < 20
-    assert max(log.producers.snapshots()) == kept
+    assert max(log.producers.snapshots()) <= kept
     assert log.end_of_epoch(9) == (-1, -1)
     assert not log.append(produced(kept, b"another"), 0).duplicate
     with pytest.raises(OutOfOrderSequenceNumber):

@@ -1,0 +1,63 @@
+"""A flush that many recovered logs share, before any of them is served.
+
+One syncfs takes what a start has recovered, instead of three to five flushes for each log one after
+the other: of 2,500 logs those took 4 to 12 seconds.
+
+The file system is flushed through a descriptor that was opened at the process's start, and hears of
+no error that another process was told of before (file_system.py).  That process leaves a mark for
+this node, so the mark is looked for once more after the flush.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalite.storage import layout
+from kafkalite.storage.disk import FAILURE_MARK, Disk
+from kafkalite.storage.file_system import FileSystem
+from kafkalite.storage.write_back import write_back_failed
+
+if TYPE_CHECKING:
+    from kafkalite.storage.log import Log
+
+
+def flush_recovered(
+    logs: Sequence[Log], data: Path, file_system: FileSystem, disk: Disk, *, was_marked: bool
+) -> None:
+    """Flush these logs, which all await it; raises DiskFailed if one cannot be.
+
+    Args:
+        logs: Logs that were opened to share a flush.
+        data: The node's directory.
+        file_system: The one that holds it; its `sync` flushes everything.
+        disk: What makes the calls.
+        was_marked: Whether a failed flush was known when the logs were read, from the disk itself.
+    """
+    together = {log for log in logs if _is_on(file_system, log)}
+    for log in together:
+        if log.leader_epochs.unsaved:
+            path = log.directory / layout.LEADER_EPOCHS
+            log.leader_epochs.save(disk, path, flushed=False)
+    if together:
+        try:
+            file_system.sync()
+        except OSError as error:
+            raise write_back_failed(disk, data / "*", error) from error
+        if not was_marked and (data / FAILURE_MARK).exists():
+            raise write_back_failed(
+                disk, data / "*", OSError(errno.EIO, os.strerror(errno.EIO))
+            )
+    for log in logs:
+        if log in together:
+            log.flushes.reach(log)
+        else:
+            log.flush()  # its directory is another file system's
+        log.awaits_flush = False
+
+
+def _is_on(file_system: FileSystem, log: Log) -> bool:
+    return os.stat(log.active.path).st_dev == file_system.device

@@ -1,0 +1,179 @@
+"""Recovery of many logs: one flush for all of them, and no write to what is right already."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite.config import topic as keys
+from kafkalite.storage import hand_over, layout
+from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed
+from kafkalite.storage.file_system import EXT4
+from kafkalite.storage.flusher import flush_all
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_manager import LogManager
+from tests.storage.disks import CALLS, QuickDisk
+from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
+
+COUNT = 20
+NFS = 0x6969
+"""A type (statfs(2), f_type) that is flushed file by file."""
+DURABILITIES = ("fsync", "interval", "os")
+
+
+class CountingDisk(QuickDisk):
+    """Counts the calls that change a disk, or wait for it."""
+
+    def __init__(self, type_number: int = EXT4) -> None:
+        self.count: Counter[str] = Counter()
+        self.type_number = type_number
+        for name in set(CALLS) - {"open"}:
+            setattr(self, name, self._counting(name))
+
+    def _counting(self, name: str) -> Any:
+        call = getattr(super(), name)
+
+        def counted(*arguments: Any) -> Any:
+            self.count[name] += 1
+            return call(*arguments)
+
+        return counted
+
+    def type_of(self, descriptor: int) -> int:
+        return self.type_number
+
+
+def killed(data: Path, durability: str, *, unflushed: bool = False) -> dict[str, bytes]:
+    """Have a node write COUNT logs and die after a checkpoint; their files."""
+    logs = manager(data, disk=CountingDisk())
+    made = [logs.create("t", TOPIC_ID, i, config(durability)) for i in range(COUNT)]
+    for log in made:
+        log.leader_epochs.assign(0, 0)
+        log.append(batch(b"one", b"two"), 0)
+    flushes = [flush for log in made if (flush := log.flush_begin()) is not None]
+    flush_all(flushes, QuickDisk())
+    for flush in flushes:
+        flush.log.flush_end(flush)
+    logs.checkpoint()
+    for log in made if unflushed else ():
+        log.append(batch(b"three"), 0)
+    for log in made:
+        log.release()
+    return contents(data)
+
+
+def config(durability: str) -> Any:
+    return settings({keys.DURABILITY: durability, keys.SEGMENT_BYTES: 1 << 20})
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in data.glob("t-*/*")}
+
+
+def loaded(data: Path, durability: str, disk: QuickDisk) -> list[Log]:
+    logs = opened(data, disk)
+    return list(logs.load(lambda topic: config(durability)).values())
+
+
+def opened(data: Path, disk: QuickDisk) -> LogManager:
+    logs = manager(data, disk=disk)
+    if isinstance(disk, CountingDisk):
+        disk.count.clear()
+    return logs
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_logs_that_are_right_are_not_written_to(tmp_path: Path, durability: str) -> None:
+    before = killed(tmp_path, durability)
+    disk = CountingDisk()
+    logs = loaded(tmp_path, durability, disk)
+    assert len(logs) == COUNT and all(log.end_offset == 2 for log in logs)
+    assert disk.count.total() == 0 and {log.durable_offset for log in logs} == {2}
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(("durability", "flushed"), [("fsync", 3), ("interval", 3), ("os", 2)])
+def test_what_was_not_flushed_is_flushed_together_unless_it_is_left_to_the_kernel(
+    tmp_path: Path, durability: str, flushed: int
+) -> None:
+    killed(tmp_path, durability, unflushed=True)
+    disk = CountingDisk()
+    logs = loaded(tmp_path, durability, disk)
+    assert [len(values_of(log)) for log in logs] == [3] * COUNT
+    assert {log.durable_offset for log in logs} == {flushed}
+    assert disk.count == Counter({"syncfs": 1} if flushed == 3 else {})
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_after_another_boot_all_are_flushed_together(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, durability, unflushed=True)
+    monkeypatch.setattr(hand_over, "boot_id", lambda: "the next")
+    disk = CountingDisk()
+    logs = loaded(tmp_path, durability, disk)
+    assert {log.durable_offset for log in logs} == {3}
+    assert disk.count["syncfs"] == 1
+    assert not disk.count["fdatasync"] and not disk.count["fsync"]
+
+
+def test_each_is_flushed_by_itself_where_the_file_system_cannot_be(tmp_path: Path) -> None:
+    killed(tmp_path, "fsync", unflushed=True)
+    disk = CountingDisk(type_number=NFS)
+    logs = loaded(tmp_path, "fsync", disk)
+    assert {log.durable_offset for log in logs} == {3}
+    assert not disk.count["syncfs"] and disk.count["fdatasync"] >= COUNT
+
+
+def test_a_log_that_is_cut_is_flushed_at_once(tmp_path: Path) -> None:
+    killed(tmp_path, "os", unflushed=True)
+    torn = next((tmp_path / "t-3").glob(f"*{layout.LOG}"))
+    os.truncate(torn, torn.stat().st_size - 5)
+    disk = CountingDisk()
+    logs = loaded(tmp_path, "os", disk)
+    assert {log.partition: log.durable_offset for log in logs}[3] == 2
+    assert (disk.count["ftruncate"], disk.count["fdatasync"], disk.count["fsync"]) == (1, 1, 1)
+
+
+def test_space_that_was_set_aside_stays_for_the_next_writer(tmp_path: Path) -> None:
+    killed(tmp_path, "os", unflushed=True)
+    path = next((tmp_path / "t-3").glob(f"*{layout.LOG}"))
+    size = path.stat().st_size
+    os.truncate(path, 1 << 16)
+    disk = CountingDisk()
+    log = {log.partition: log for log in loaded(tmp_path, "os", disk)}[3]
+    assert (log.size, log.active.allocated, disk.count["ftruncate"]) == (size, 1 << 16, 0)
+    log.append(batch(b"four"), 0)
+    log.release()
+    assert path.stat().st_size == 1 << 16
+    log = {log.partition: log for log in loaded(tmp_path, "os", disk)}[3]
+    assert [value for _, value in values_of(log)] == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_shared_flush_that_fails_ends_the_process_and_marks_the_next_start(
+    tmp_path: Path,
+) -> None:
+    class FailingDisk(CountingDisk):
+        def syncfs(self, descriptor: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    killed(tmp_path, "fsync", unflushed=True)
+    disk = FailingDisk()
+    del disk.__dict__["syncfs"]
+    with pytest.raises(WriteBackFailed):
+        loaded(tmp_path, "fsync", disk)
+    assert (tmp_path / FAILURE_MARK).exists()
+
+
+def test_a_failure_that_another_process_was_told_of_ends_the_process(tmp_path: Path) -> None:
+    """The kernel tells of a failed write-back once; the other process leaves a mark for all."""
+    killed(tmp_path, "fsync", unflushed=True)
+    logs = opened(tmp_path, CountingDisk())
+    (tmp_path / FAILURE_MARK).touch()
+    with pytest.raises(WriteBackFailed):
+        logs.load(lambda topic: config("fsync"))
