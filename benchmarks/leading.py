@@ -147,11 +147,21 @@ def command(program: str, subject: Subject, name: str, records: int) -> list[str
 
 def together(program: str, commands: Sequence[Sequence[str]]) -> Load:
     """Run the producers at the same time and return what they report together."""
-    running = [
-        subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for each in commands
-    ]
-    outputs = [process.communicate(timeout=CLIENT_S_MAX)[0] for process in running]
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for each in commands:
+            running.append(
+                subprocess.Popen(
+                    each, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+            )
+        outputs = [process.communicate(timeout=CLIENT_S_MAX)[0] for process in running]
+    finally:
+        # A timeout, Ctrl-C, or a program that does not start leaves none running.
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
     if any(process.returncode != 0 for process in running):
         raise RuntimeError(f"{program}: a producer failed: {outputs}")
     if program == "librdkafka":

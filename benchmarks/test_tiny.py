@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 
 import pytest
 
-from benchmarks import ALL, one
+from benchmarks import ALL, leading, one
 from benchmarks.harness import TINY, Bench, what_is_missing
 from benchmarks.report import Budget, Figure, table, write
 from benchmarks.subjects import Kafkalite
@@ -68,3 +70,18 @@ def test_a_budget_may_be_held_against_our_own_value():
     assert figure.kept
     assert "kept" in table([figure])
     assert Figure("x", "us", figure.values, Budget(at_most=2)).kept is None
+
+
+def test_producers_that_take_too_long_are_ended(monkeypatch):
+    started = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(leading.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(leading, "CLIENT_S_MAX", 0.01)
+    with pytest.raises(subprocess.TimeoutExpired):
+        leading.together("librdkafka", [["sleep", "60"]] * 3)
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 3
