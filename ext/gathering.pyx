@@ -202,7 +202,7 @@ cdef class Gatherer:
             partition: Partition to write to, instead of the one that the key selects.
             on_delivery: Called as on_delivery(error, metadata) once the outcome is known: by the
                 producer's background thread, or by a thread that is inside result(), flush() or
-                close(); never inside send().
+                close() without a timeout; never inside send().
             serializer: Function of the value that returns bytes or str, instead of the producer's
                 `value_serializer`.  None as a value is never serialized.
 

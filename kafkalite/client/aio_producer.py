@@ -28,8 +28,8 @@ from kafkalite.client import hints
 from kafkalite.client.accumulator import BufferExhausted, Topic
 from kafkalite.client.arrow_sending import Deliveries
 from kafkalite.client.batch import Batch, OnDelivery, RecordMetadata
-from kafkalite.client.lifetime import EXIT_TIMEOUT_S
-from kafkalite.client.producer import Producer
+from kafkalite.client.lifetime import exit_timeout_s
+from kafkalite.client.producer import Producer, closed
 from kafkalite.client.settings import Bootstrap
 from kafkalite.errors import RequestTimedOut
 
@@ -84,9 +84,14 @@ class Impatient(Producer):
         sender.turn(sender.outcomes.gates.append, gate)
         sender.turn(sender.want_all)
 
-    def raise_unseen(self) -> None:
-        """Raise the first error of failed records whose outcome nobody has asked for."""
-        self._sender.outcomes.check()
+    def check_open(self) -> None:
+        """Raise RuntimeError if it is closed, or another process's."""
+        self._check_open()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child of the one that made it."""
+        return self._lifetime.forked
 
     def _patience_s(self) -> float:
         return 0.0 if self._may_not_wait() else super()._patience_s()
@@ -265,7 +270,25 @@ class AsyncProducer:
             done.exception()  # seen, also when all who wanted to know were cancelled
 
     def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        """Run a call in a thread; RuntimeError when the producer is closed before it begins."""
+        self._producer.check_open()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def ended(done: asyncio.Future[T]) -> None:
+            if outcome.done():
+                return
+            if done.cancelled():
+                outcome.set_exception(closed())
+            elif (error := done.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(done.result())
+
+        job = loop.run_in_executor(self._threads, function, *arguments)
+        job.add_done_callback(ended)
+        outcome.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
+        return outcome
 
     async def send_arrow(self, topic: str, rows: Any) -> AsyncDeliveries:
         """Send the rows of an Arrow table; back when all are on their way."""
@@ -299,7 +322,8 @@ class AsyncProducer:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is decided; TimeoutError when that takes longer."""
-        await self._in_thread(self._producer.flush, timeout)
+        if self._producer.is_open:  # a closed one has nothing to wait for
+            await self._in_thread(self._producer.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left and end; what is not decided in time has failed."""
@@ -322,11 +346,11 @@ class AsyncProducer:
         trace: TracebackType | None,
     ) -> None:
         """As the end of a Producer's with block."""
-        if kind is not None:
-            await self.close(EXIT_TIMEOUT_S)
-        else:
-            await self.close()
-            self._producer.raise_unseen()
+        if self._producer.is_forked:
+            return
+        await self.close(exit_timeout_s(kind))
+        if kind is None:
+            self._producer.check_unseen()
 
     def __getattr__(self, name: str) -> Any:
         raise hints.missing(self, name, hints.PRODUCER)

@@ -52,10 +52,10 @@ log = logging.getLogger(__name__)
 class Background:
     """The thread, from `start` until `stop`; it sleeps while there is nothing to do."""
 
-    def __init__(self, sender: Sender, drained: Callable[[], None]) -> None:
-        """`drained` is called by the thread, as its last deed, after `drain`."""
+    def __init__(self, sender: Sender, finish: Callable[[], None]) -> None:
+        """`finish` is called once, in the thread, when its loop has ended."""
         self._sender = sender
-        self._drained = drained
+        self._finish = finish
         self._stopped = False
         self._draining = False
         self._begun = 0
@@ -76,12 +76,12 @@ class Background:
         sender.epoll.register(sender.kick_event, select.EPOLLIN)
         self._thread.start()
 
-    def stop(self, timeout_s: float | None = None) -> None:
-        """End the thread; what is not decided stays so."""
+    def stop(self, timeout_s: float | None) -> bool:
+        """End the thread; return whether it has ended in time, or else ends later."""
         self._stopped = True
         self._sender.kick()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def drain(self) -> None:
         """Have the thread send what there is, and end.  Takes no lock: finalizers call it."""
@@ -104,12 +104,18 @@ class Background:
                 if self._draining and not sender.turn(sender.want_all) and not sender.busy:
                     self._stopped = True
             except Closed:
-                return
-            except BaseException:  # of a callback, too: without the thread nothing is sent by TCP
-                log.exception("The producer's background thread stumbled; it goes on.")
-                time.sleep(TICK_S)
-        if self._draining:
-            self._drained()
+                break
+            except SystemExit:
+                log.exception(
+                    "A delivery callback called sys.exit(), which cannot end the program from the"
+                    " producer's background thread; the thread goes on."
+                )
+            except BaseException:
+                # Without this thread nothing is sent by TCP.
+                if not self._stopped:
+                    log.exception("The producer's background thread failed; it goes on.")
+                    time.sleep(TICK_S)
+        self._finish()
 
     def _rest_s(self) -> float:
         """How long it may sleep; and whoever wakes it knows that it does."""
@@ -117,7 +123,7 @@ class Background:
         now_s = time.monotonic()
         others_work = sender.begun != self._begun
         self._begun = sender.begun
-        until_s = now_s + TICK_S if others_work else math.inf
+        until_s = now_s + TICK_S if others_work else sender.outcomes.report_due_s
         for line in sender.busy:
             until_s = min(until_s, self._due_s(line, now_s))
         for node in sender.nodes.values():

@@ -221,8 +221,13 @@ class Batch:
         elif self.lane is not None:
             self.line.topic.listen(self)
 
+    @property
+    def has_hearers(self) -> bool:
+        """Whether callbacks wait to be called."""
+        return bool(self._hearers)
+
     def tell(self) -> None:
-        """Tell all who asked; what one of them raises is logged and harms nobody."""
+        """Call the callbacks; what one of them raises is logged, and the others are called."""
         hearers = self._hearers
         while hearers:
             try:
@@ -233,10 +238,10 @@ class Batch:
 
 
 def called(hearer: Hearer) -> None:
-    """Run a callback; what it raises is logged, but for Ctrl-C."""
+    """Run a callback.  What it raises is logged, except what ends the program."""
     try:
         hearer()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # sys.exit() would silently end the background thread
+    except BaseException:
         log.exception("A delivery callback failed.")

@@ -1,21 +1,24 @@
-"""Outcomes: batches that were decided, the callbacks they still owe, and the failures nobody saw.
+"""Outcomes: callbacks of decided batches that have not run yet, and failures nobody asked about.
 
 Callbacks are user code.  They never run inside send(), send_batch() or send_arrow(), where the
 program may hold a lock that a callback takes: `tell_soon` leaves them to the background thread.
-Threads inside result(), flush() and close() run them themselves with `tell`.
+Threads inside result(), flush() and close() run them with `tell`, but only without a timeout: a
+callback that blocks must not make such a call last longer than it was given.
 
 A failure is seen when somebody asked for the outcome of its batch, before or after: by result(),
-exception(), a callback, or by awaiting it.  What nobody has asked for is logged as an error, one
-line each REPORT_EVERY_S, and counted in `unseen_records`; a `with` block that ends with such a
-count raises.  The unit is the batch: who asks about one record of it has seen them all.
+exception(), a callback, or by awaiting it.  Failures that nobody has asked about are logged as an
+error, one line each REPORT_EVERY_S, and counted in `unseen_records`; a `with` block that ends with
+such a count raises.  The unit is the batch: asking about one record marks all of its batch as seen.
 
-Everything is called with the sender's lock but `tell`, `tell_soon` and `check`.
+All methods are called with the sender's lock, except those of the last section.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,11 +30,14 @@ from kafkalite.errors import KafkaError
 REPORT_EVERY_S = 10.0
 """Minimum time between two log lines about failures."""
 
+UNSEEN_BATCHES_MAX = 1_000
+"""Failed batches that are kept for `check`; of older ones only the number of records is kept."""
+
 log = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
-    """A locked lock that a thread sleeps on, or its like of an event loop."""
+    """A locked lock that a thread sleeps on, or its counterpart for an event loop."""
 
     def release(self) -> None: ...
 
@@ -40,45 +46,100 @@ class Outcomes:
     """The outcomes of a producer's batches; see the module."""
 
     def __init__(self, kick: Callable[[], None]) -> None:
-        self.gates: list[Gate] = []
-        """Gates of threads that wait for the work of another.  A Condition does not survive a
-        KeyboardInterrupt."""
+        self.gates: deque[Gate] = deque()
+        """Gates of threads that wait for another thread's progress.  A Condition does not survive
+        a KeyboardInterrupt."""
         self.unseen_records = 0
-        self._first_unseen: KafkaError | None = None
+        self._unseen: dict[Batch, None] = {}
+        self._first_dropped: KafkaError | None = None
+        """The error of the first batch that was dropped from `_unseen`."""
         self._kick = kick
         self._finished: deque[Batch] = deque()
+        """Batches whose callbacks have not all run."""
+        self._telling: dict[int, Batch] = {}
+        """The batch whose callbacks a thread runs, by the thread's ident."""
         self._unreported: deque[Batch] = deque()
         self._reported_s = -math.inf
 
     def decided(self, batch: Batch) -> None:
-        """Take in that a batch was decided; and what it was a part of, with its last part."""
+        """Register that a batch was decided, and its parent with its last part.  Idempotent."""
         if batch.heard:
             self._finished.append(batch)
-        if batch.fault is not None and batch.count and not batch.root.looked_at:
+        is_seen = batch.looked_at or batch.root.looked_at or batch in self._unseen
+        if batch.fault is not None and batch.count and not is_seen:
+            self._unseen[batch] = None
             self.unseen_records += batch.count
-            self._first_unseen = self._first_unseen or batch.fault
             self._unreported.append(batch)
+            if len(self._unseen) > UNSEEN_BATCHES_MAX:
+                self._drop_oldest()
         parent = batch.parent
         if parent is not None and parent.ended and not parent.done:
             parent.decide(None, NO_OFFSET, NO_TIMESTAMP)
             self.decided(parent)
-        if self.gates:
-            self.open_gates()
+        self.open_gates()
 
-    def open_gates(self) -> None:
-        """Wake who waits for another's work."""
-        gates, self.gates = self.gates, []
-        for gate in gates:
-            gate.release()
+    def _drop_oldest(self) -> None:
+        """Keep only the number of records of the batch that failed first."""
+        oldest = next(iter(self._unseen))
+        del self._unseen[oldest]
+        oldest.looked_at = True
+        self._first_dropped = self._first_dropped or oldest.fault
 
     def look_at(self, batch: Batch) -> None:
-        """Take in that somebody asks for a batch's outcome."""
-        if not batch.looked_at:
+        """Register that somebody asks for the outcome of a batch."""
+        batch.looked_at = True
+        for leaf in batch.leaves():
+            if leaf in self._unseen:
+                del self._unseen[leaf]
+                self.unseen_records -= leaf.count
+
+    def check(self) -> None:
+        """Raise the first error of records that failed since the last call, if nobody asked."""
+        count, self.unseen_records = self.unseen_records, 0
+        unseen, self._unseen = self._unseen, {}
+        first, self._first_dropped = self._first_dropped, None
+        for batch in unseen:
             batch.looked_at = True
-            failed = [leaf for leaf in batch.leaves() if leaf.fault is not None]
-            self.unseen_records -= sum(leaf.count for leaf in failed)
+            first = first or batch.fault
+        if first is not None:
+            raise type(first)(
+                f"{count} records were not delivered, and nobody asked for their"
+                f" outcome (result(), on_delivery).  The first error was: {first}"
+            )
 
     # Without the lock.
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether the calling thread is inside a callback."""
+        return threading.get_ident() in self._telling
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether there are callbacks to run, or failures to log."""
+        return bool(self._finished or self._unreported)
+
+    @property
+    def report_due_s(self) -> float:
+        """When the next failures are to be logged, by the monotonic clock; inf: there are none."""
+        return self._reported_s + REPORT_EVERY_S if self._unreported else math.inf
+
+    def open_gates(self) -> None:
+        """Wake the threads that wait for progress."""
+        while self.gates:
+            try:
+                gate = self.gates.popleft()
+            except IndexError:
+                return
+            gate.release()
+
+    def owed(self) -> list[Batch]:
+        """Return the batches whose callbacks wait or run."""
+        return [*self._finished.copy(), *self._telling.copy().values()]
+
+    def is_told(self, batch: Batch) -> bool:
+        """Return whether all callbacks of a decided batch have run."""
+        return not batch.has_hearers and batch not in self._telling.copy().values()
 
     def owe(self, batch: Batch) -> None:
         """Have the background thread run a callback that came after its batch was decided."""
@@ -87,38 +148,30 @@ class Outcomes:
 
     def tell_soon(self) -> None:
         """Have the background thread run the callbacks there are."""
-        if self._finished or self._is_report_due(final=False):
+        if self._finished or self.report_due_s <= time.monotonic():
             self._kick()
 
     def tell(self, *, final: bool = False) -> None:
-        """Run the callbacks of what was decided, and report failures; `final`: all of them."""
-        finished = self._finished
+        """Run the callbacks of decided batches, and report failures; `final`: all of them."""
+        finished, me = self._finished, threading.get_ident()
         while finished:
             try:
-                batch = finished.popleft()
+                batch = finished[0]
             except IndexError:
                 break
             try:
+                self._telling[me] = batch
                 batch.tell()
-            except BaseException:  # Ctrl-C: the batch's other callbacks are still owed
-                finished.appendleft(batch)
-                raise
-        if self._is_report_due(final):
+                # Only now: an interrupt (Ctrl-C) leaves the batch with its other callbacks here.
+                with contextlib.suppress(ValueError):  # another thread has removed it
+                    finished.remove(batch)
+                if batch.has_hearers:
+                    finished.append(batch)
+            finally:
+                self._telling.pop(me, None)
+                self.open_gates()
+        if self._unreported and (final or self.report_due_s <= time.monotonic()):
             self._report()
-
-    def check(self) -> None:
-        """Raise the first error of failed records that nobody has asked about, if there are any."""
-        fault = self._first_unseen
-        if self.unseen_records > 0 and fault is not None:
-            raise type(fault)(
-                f"{self.unseen_records} records were not delivered, and nobody asked for their"
-                f" outcome (result(), on_delivery).  The first error was: {fault}"
-            )
-
-    def _is_report_due(self, final: bool) -> bool:
-        if not self._unreported:
-            return False
-        return final or time.monotonic() - self._reported_s >= REPORT_EVERY_S
 
     def _report(self) -> None:
         self._reported_s = time.monotonic()

@@ -15,9 +15,9 @@ that is dropped without close() is flushed and closed in the background, with a 
 what is not sent when the interpreter ends is given EXIT_TIMEOUT_S (lifetime.py).
 
 on_delivery and done callbacks run in the background thread, or in a thread that is inside
-result(), exception(), flush() or close(): never inside send().  They must not block, and cannot
-wait for deliveries.  A failure that nobody asks about is logged, and a with block that ends after
-one raises it (outcomes.py).
+result(), exception(), flush() or close() without a timeout: never inside send().  They must not
+block, and cannot wait for deliveries or close the producer.  A failure that nobody asks about is
+logged, and a with block that ends after one raises it (outcomes.py).
 
 A record is appended to its batch by ext/gathering; here is what happens about once a batch.
 """
@@ -34,15 +34,15 @@ from kafkalite._ext.hashing import partition_of
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client import hints
 from kafkalite.client.accumulator import Accumulator, Topic
-from kafkalite.client.arrow_in import check_sizes, columns_of
+from kafkalite.client.arrow_in import check_sizes, columns_of, require_pyarrow
 from kafkalite.client.arrow_sending import Deliveries, runs_of
 from kafkalite.client.batch import Batch, OnDelivery
 from kafkalite.client.cluster import Cluster
 from kafkalite.client.content import Packed
-from kafkalite.client.lifetime import EXIT_TIMEOUT_S, Lifetime
+from kafkalite.client.lifetime import Lifetime, exit_timeout_s
 from kafkalite.client.line import Line
 from kafkalite.client.partitioner import partitioner_of
-from kafkalite.client.patience import Deadline
+from kafkalite.client.patience import Deadline, limit_s
 from kafkalite.client.sender import Sender
 from kafkalite.client.settings import Bootstrap, producer_settings
 from kafkalite.config.client import (
@@ -55,6 +55,11 @@ from kafkalite.config.client import (
     VALUE_SERIALIZER,
 )
 from kafkalite.errors import KafkaError, MessageTooLarge
+
+
+def closed() -> RuntimeError:
+    """Return the error of a call that comes too late."""
+    return RuntimeError("The producer is closed; make a new one to go on sending.")
 
 
 class Producer(Gatherer):
@@ -162,6 +167,7 @@ class Producer(Gatherer):
         `deliveries`: the Deliveries of the rows that were sent before, as those below.
         """
         self._check_open()
+        require_pyarrow("send_arrow() and send_table() take Arrow columns")
         columns = self._sender.columns
         pieces = columns_of(rows)
         check_sizes(pieces, columns.record_size_max)
@@ -222,6 +228,7 @@ class Producer(Gatherer):
         from kafkalite.client.row_encoding import records_of
 
         self._check_open()
+        require_pyarrow("send_arrow() and send_table() take Arrow columns")
         records = records_of(
             frame, format, key=key, timestamp=timestamp, columns=columns, schema=schema
         )
@@ -276,22 +283,41 @@ class Producer(Gatherer):
     # The whole.
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is decided; TimeoutError when that takes longer.
+        """Wait until all records sent so far are delivered or failed, and their callbacks have run.
 
-        Records that failed raise nothing here: their deliveries say so.
+        Failed records raise nothing here: their deliveries do.
+
+        Args:
+            timeout: Seconds to wait.  Without one, each record is decided within
+                delivery.timeout.ms, and callbacks may run in this thread.
+
+        Raises:
+            TimeoutError: It took longer.
+            ValueError: The timeout is negative.
+            RuntimeError: Called inside a delivery callback.
         """
         self._check_process()
+        limit_s(timeout)
         self._lifetime.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end; what is not decided in time has failed.  Twice is nothing.
+        """Send what is left, wait for the outcomes and their callbacks, and close.
 
         Failed records raise nothing here either; those whose outcome nobody asked for are logged
-        as an error.  The end of a with block raises for them.
+        as an error.  The end of a with block raises for them.  A second call does nothing, and so
+        does a call in a forked child, whose parent still uses the producer.
+
+        Args:
+            timeout: Seconds to wait; records that are not delivered by then fail.  By default
+                each is waited for up to delivery.timeout.ms, and callbacks for as long as they
+                run.  With a timeout, a callback that blocks is given one second more.
+
+        Raises:
+            RuntimeError: Called inside a delivery callback; nothing is closed.
         """
-        self._check_process()
-        self.is_open = False
-        self._lifetime.close(timeout)
+        limit_s(timeout)
+        if not self._lifetime.forked:
+            self._lifetime.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -304,13 +330,18 @@ class Producer(Gatherer):
     ) -> None:
         """Close; raise the first error of failed records whose outcome nobody has asked for.
 
-        An exception that ends the block is never replaced, and waits for EXIT_TIMEOUT_S at most.
+        An exception that ends the block is never replaced, and waits for EXIT_TIMEOUT_S at most,
+        except SystemExit: a program that ends by sys.exit() has its records sent.
         """
-        if kind is not None:
-            self.close(EXIT_TIMEOUT_S)
-        else:
-            self.close()
-            self._sender.outcomes.check()
+        if self._lifetime.forked:
+            return
+        self.close(exit_timeout_s(kind))
+        if kind is None:
+            self.check_unseen()
+
+    def check_unseen(self) -> None:
+        """Raise the first error of records that failed unseen since the last call."""
+        self._sender.turn(self._sender.outcomes.check)
 
     def metrics(self) -> dict[str, int]:
         """What it has counted, and what is waiting now."""
@@ -338,7 +369,7 @@ class Producer(Gatherer):
     def _check_open(self) -> None:
         self._check_process()
         if not self.is_open:
-            raise RuntimeError("The producer is closed.")
+            raise closed()
 
     def _check_process(self) -> None:
         if self._lifetime.forked:

@@ -63,13 +63,15 @@ class Waiting:
     ) -> bool:
         """Take turns until it is done; False: it is not, and the time is up.
 
-        `nodes`: what is on lease already.  `tells`: run callbacks here, on the caller's stack.
+        `nodes`: what is on lease already.  `tells`: run callbacks here, on the caller's stack, if
+        there is no timeout that a callback could exceed.
         """
+        if tells or threading.get_ident() == self._sender.background_id:
+            self.check_may_wait()
         outcomes = self._sender.outcomes
-        tell = outcomes.tell if tells else outcomes.tell_soon
-        if threading.get_ident() == self._sender.background_id:
-            raise RuntimeError("A delivery callback cannot wait for the producer that calls it.")
+        tell = outcomes.tell if tells and timeout_s is None else outcomes.tell_soon
         deadline = Deadline(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+        tell()
         while not done():
             left_s = deadline.left_s
             if not left_s:
@@ -88,6 +90,15 @@ class Waiting:
             self._sender.turn(self._return, nodes, False)
         tell()
         return True
+
+    def check_may_wait(self) -> None:
+        """Raise RuntimeError inside a delivery callback."""
+        is_background = threading.get_ident() == self._sender.background_id
+        if is_background or self._sender.outcomes.is_telling:
+            raise RuntimeError(
+                "A delivery callback cannot wait for the producer that calls it, nor close it: call"
+                " result(), flush() and close() in another thread, or after the callback."
+            )
 
     def _lease(self) -> list[Node]:
         """The rings with something under way that nobody watches; they are watched from now on."""

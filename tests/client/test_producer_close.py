@@ -1,0 +1,329 @@
+"""The end of a producer: close and flush around delivery callbacks, exit, and forked children."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pyarrow as pa
+import pytest
+
+from kafkalite import AsyncProducer, Producer
+from kafkalite.client.aio_producer import THREADS
+from kafkalite.client.outcomes import UNSEEN_BATCHES_MAX
+from kafkalite.errors import InvalidRecord, MessageTooLarge, PolicyViolation
+from kafkalite.testing import Broker
+from tests.client.consuming import until
+from tests.client.reading_back import read_back
+from tests.client.sending import Harness
+from tests.client.test_producer_lifetime import producer_threads
+from tests.client.test_producer_process import run
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
+def native(request):
+    return request.param
+
+
+@pytest.fixture
+def harness(tmp_path):
+    made = Harness(tmp_path)
+    made.begin()
+    yield made
+    made.close()
+
+
+class Blocking:
+    """A delivery callback that does not return before it is released."""
+
+    def __init__(self):
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, error, place):
+        self.begun.set()
+        assert self.released.wait(WAIT_S)
+
+
+@pytest.fixture
+def blocking():
+    made = Blocking()
+    yield made
+    made.released.set()
+
+
+@pytest.mark.parametrize("thread", ["background", "flush"])
+def test_close_in_a_callback_is_refused_and_loses_nothing(broker, native, thread):
+    topic, raised, called = broker.topic(), [], threading.Event()
+    producer = Producer(broker.bootstrap, native=native, linger_ms=60_000)
+
+    def on_delivery(error, place):
+        unsent.append(producer.send(topic, b"unsent"))
+        try:
+            producer.close()
+        except RuntimeError as fault:
+            raised.append(str(fault))
+        called.set()
+
+    unsent = []
+    delivery = producer.send(topic, b"x", on_delivery=on_delivery)
+    if thread == "flush":
+        producer.flush()
+    else:
+        producer.want(delivery.batch)
+    assert called.wait(WAIT_S)
+    assert "nor close it" in raised[0]
+    assert producer.is_open
+    assert unsent[0].result(WAIT_S).offset == 1
+    producer.close()
+
+
+def test_flush_waits_for_callbacks_that_another_thread_runs(broker, native, blocking):
+    topic = broker.topic()
+    with Producer(broker.bootstrap, native=native) as producer:
+        producer.send(topic, b"x", on_delivery=blocking)
+        assert blocking.begun.wait(WAIT_S)
+        with pytest.raises(TimeoutError, match="delivery callbacks still run"):
+            producer.flush(0.05)
+        ended = threading.Event()
+        threading.Thread(target=lambda: (producer.flush(), ended.set())).start()
+        assert not ended.wait(0.05)
+        blocking.released.set()
+        assert ended.wait(WAIT_S)
+
+
+def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, blocking, caplog):
+    topic, threads = broker.topic(), len(producer_threads())
+    producer = Producer(broker.bootstrap, native=native)
+    producer.send(topic, b"x", on_delivery=blocking)
+    assert blocking.begun.wait(WAIT_S)
+    producer.close(0)  # would wait for the callback
+    assert "A delivery callback has not returned" in caplog.text
+    assert not blocking.released.is_set()
+    blocking.released.set()
+    until(lambda: len(producer_threads()) == threads, "the end of the thread")
+
+
+@pytest.mark.parametrize("call", ["result", "flush"])
+def test_a_call_with_a_timeout_runs_no_callback_itself(broker, native, call):
+    topic, by, called = broker.topic(), [], threading.Event()
+
+    def on_delivery(error, place):
+        by.append(threading.get_ident())
+        called.set()
+
+    with Producer(broker.bootstrap, native=native) as producer:
+        delivery = producer.send(topic, b"x", on_delivery=on_delivery)
+        (delivery.result if call == "result" else producer.flush)(WAIT_S)
+        assert called.wait(WAIT_S)
+    assert by != [threading.get_ident()]
+
+
+def test_a_program_ends_although_a_callback_blocks(broker, native):
+    ended = run(
+        """
+        import sys, threading
+        from kafkalite import Producer
+        from kafkalite.client import lifetime
+        lifetime.EXIT_TIMEOUT_S = 0.1
+        begun = threading.Event()
+        def on_delivery(error, place):
+            begun.set()
+            threading.Event().wait()
+        producer = Producer(sys.argv[1], native=sys.argv[3])
+        producer.send(sys.argv[2], b"x", on_delivery=on_delivery)
+        begun.wait()
+        """,
+        broker.bootstrap, broker.topic(), native,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert "A delivery callback has not returned" in ended.stderr
+
+
+def test_callbacks_of_records_that_close_gave_up_have_run_when_it_returns(native):
+    told = []
+    with Broker() as broker:
+        topic = broker.topic()
+        producer = Producer(broker.bootstrap, native=native, linger_ms=60_000)
+        producer.send(topic, b"x", on_delivery=lambda error, place: told.append(error))
+        producer.close(0)
+    assert ["closed before" in str(error) for error in told] == [True]
+
+
+def test_sys_exit_in_a_callback_reaches_the_thread_that_runs_it(harness, caplog):
+    harness.gather(b"x")
+    (batch,) = harness.line.batches
+    told = []
+
+    def exits(_):
+        raise SystemExit(3)
+
+    for callback in (told.append, exits, told.append):
+        batch.tell_when_done("told", callback)
+    harness.push()
+    harness.serve()
+    harness.hear()
+    with pytest.raises(SystemExit):
+        harness.sender.outcomes.tell()
+    harness.sender.outcomes.tell()
+    assert told == ["told", "told"]
+    assert not caplog.records
+
+
+def test_a_cancelled_table_that_waits_for_a_thread_is_not_sent(broker):
+    topic = broker.topic()
+
+    async def main():
+        async with AsyncProducer(broker.bootstrap) as producer:
+            release = threading.Event()
+            held = [producer._in_thread(release.wait) for _ in range(THREADS)]
+            sending = asyncio.create_task(producer.send_arrow(topic, pa.table({"value": [b"x"]})))
+            await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.sleep(0)
+            release.set()
+            await asyncio.gather(*held)
+            return await asyncio.gather(sending, return_exceptions=True)
+
+    assert isinstance(asyncio.run(main())[0], asyncio.CancelledError)
+    assert not read_back(broker, topic)
+
+
+def test_sys_exit_in_a_with_block_gives_records_all_the_time_they_need():
+    for error, expected in ((SystemExit, None), (GeneratorExit, None), (ZeroDivisionError, 5.0)):
+        with pytest.raises(error):
+            with Producer("127.0.0.1:1") as producer:
+                closed_in = []
+                producer._lifetime.close = closed_in.append
+                raise error
+        assert closed_in == [expected]
+        del producer._lifetime.close
+        producer.close(0)
+
+
+def test_a_forked_child_that_leaves_a_with_block_does_nothing_to_it(broker, native):
+    topic = broker.topic()
+    ended = run(
+        """
+        import os, sys
+        from kafkalite import Producer
+        with Producer(sys.argv[1], native=sys.argv[3], linger_ms=60_000) as producer:
+            producer.send(sys.argv[2], b"x")
+            child = os.fork()
+            if child == 0:
+                producer.close()
+                sys.exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        broker.bootstrap, topic, native,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "7\n", "")
+    assert [each.value() for each in read_back(broker, topic)] == [b"x"]
+
+
+# Failures that nobody asked about.
+
+
+def refuse(harness, error=InvalidRecord):
+    harness.gather(b"x")
+    batch = harness.line.batches[-1]
+    harness.push()
+    harness.serve(error.code, written=False)
+    harness.hear()
+    return batch
+
+
+def test_check_raises_what_failed_since_it_was_last_asked(harness):
+    outcomes = harness.sender.outcomes
+    refuse(harness, MessageTooLarge).look_at()
+    refuse(harness, InvalidRecord)
+    refuse(harness, PolicyViolation)
+    with pytest.raises(InvalidRecord, match="^2 records"):
+        outcomes.check()
+    outcomes.check()
+    batch = refuse(harness, PolicyViolation)
+    batch.look_at()
+    outcomes.check()
+    refuse(harness, PolicyViolation)
+    with pytest.raises(PolicyViolation, match="^1 records"):
+        outcomes.check()
+
+
+def test_of_many_failed_batches_all_records_are_counted(harness):
+    first = refuse(harness, PolicyViolation)
+    for _ in range(UNSEEN_BATCHES_MAX):
+        refuse(harness)
+    first.look_at()
+    with pytest.raises(PolicyViolation, match=f"^{UNSEEN_BATCHES_MAX + 1} records"):
+        harness.sender.outcomes.check()
+
+
+def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
+    harness.gather(b"x")
+    (batch,) = harness.line.batches
+    harness.push()
+    outcomes, taken_in = harness.sender.outcomes, harness.sender.outcomes.decided
+
+    def interrupted(decided):
+        taken_in(decided)
+        raise KeyboardInterrupt
+
+    outcomes.decided = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        harness.sender.turn(
+            lambda: harness.sender.fail(batch, InvalidRecord("refused"), unwritten=True)
+        )
+    outcomes.decided = taken_in
+    harness.sender.turn(lambda: None)  # mends
+    assert outcomes.unseen_records == 1
+
+
+def test_failures_are_reported_although_nothing_else_happens(harness):
+    outcomes = harness.sender.outcomes
+    refuse(harness)
+    outcomes.tell()
+    before_s = outcomes.report_due_s
+    refuse(harness)
+    assert before_s == float("inf") and 0 < outcomes.report_due_s < float("inf")
+
+
+# AsyncProducer.
+
+
+def test_a_closed_async_producer_says_so(broker):
+    topic = broker.topic()
+
+    async def main():
+        producer = AsyncProducer(broker.bootstrap)
+        await (await producer.send(topic, b"x"))
+        await producer.close()
+        await producer.close()
+        await producer.flush()
+        for call in (
+            producer.send(topic, b"x"), producer.send_arrow(topic, None),
+            producer.send_table(topic, None), producer.partitions_for(topic),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match="The producer is closed"):
+                await call
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_for_a_thread_are_told_that_the_producer_was_closed():
+    async def main():
+        producer = AsyncProducer("127.0.0.1:1", max_block_ms=200)
+        calls = [asyncio.create_task(producer.partitions_for(f"t{n}")) for n in range(20)]
+        await asyncio.sleep(0)
+        await producer.close(0)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(main())
+    assert not [each for each in found if isinstance(each, asyncio.CancelledError)]
+    assert "The producer is closed" in str(found[-1])
