@@ -20,12 +20,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafkalite._ext.message_reader import Message
+from kafkalite.client import hints
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed
 from kafkalite.client.consumer import BATCH_SIZE, Consumer, Watermarks
-from kafkalite.client.intake import FOREVER, Wait
+from kafkalite.client.intake import Wait
 from kafkalite.client.offsets import OffsetAt
-from kafkalite.client.patience import Deadline
+from kafkalite.client.patience import Deadline, limit_s
 from kafkalite.client.settings import Bootstrap
 from kafkalite.client.tables import Bounds
 from kafkalite.client.topology import TopicPartition
@@ -66,11 +67,14 @@ class AsyncConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __getattr__(self, name: str) -> Any:
+        raise hints.missing(self, name, hints.CONSUMER)
+
     # Messages and columns.
 
     async def poll(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none has come within `timeout` seconds (None: wait)."""
-        deadline = Deadline(FOREVER if timeout is None else timeout)
+        deadline = Deadline(limit_s(timeout))
         while True:
             message = self._intake.take()
             if message is not None:

@@ -1,6 +1,6 @@
 """Arrow tables on their way in: which columns there are, and what their buffers are.
 
-    value       binary or string, plain, large or view; null: a tombstone
+    value       binary or string, plain, large, view or of fixed size; null: a tombstone
     key         the same; null: no key
     headers     map<string, binary> or list<struct<key: string, value: binary>>
     timestamp   timestamp of any unit, or an integer of milliseconds; null: now.  Integers that
@@ -64,6 +64,19 @@ class Columns(NamedTuple):
     """Of a batch with all of the rows, at the most."""
     largest: tuple[int, int]
     """The size of a batch with nothing but the largest row, and which row that is."""
+
+
+def require_pyarrow(subject: str) -> None:
+    """Raise ModuleNotFoundError with what to install, if pyarrow or numpy is missing."""
+    try:
+        import numpy  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f"{subject} and need {error.name}: pip install 'kafkalite[arrow]'", name=error.name
+        ) from None
 
 
 def columns_of(rows: Any) -> list[Columns]:
@@ -212,7 +225,7 @@ def _bytes(name: str, array: Any) -> Bytes | None:
         return None
     if pa.types.is_dictionary(kind):
         return _bytes(name, _decoded(name, array))
-    if kind in (pa.binary_view(), pa.string_view()):
+    if kind in (pa.binary_view(), pa.string_view()) or pa.types.is_fixed_size_binary(kind):
         array = _cast(name, array, pa.large_binary())
     elif kind not in (pa.large_binary(), pa.large_string()):
         raise _refused(name, array, "binary or string")
@@ -230,7 +243,8 @@ def _decoded(name: str, array: Any) -> Any:
         pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(),
         pa.string_view(),
     )  # fmt: skip
-    if array.type.value_type not in texts:
+    kind = array.type.value_type
+    if kind not in texts and not pa.types.is_fixed_size_binary(kind):
         raise _refused(name, array, "binary or string, or a dictionary of them")
     try:
         array.validate(full=True)

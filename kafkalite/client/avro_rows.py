@@ -52,12 +52,15 @@ def avro_values(table: pa.Table, schema: Any = None) -> pa.ChunkedArray:
         parsed = fastavro.parse_schema(schema)
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise ValueError(f"schema is not an Avro schema: {error}") from None
+    with_maps = {field.name: field.type for field in table.schema if _has_map(field.type)}
     values: list[pa.Array] = []
     for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
         encoded: list[bytes] = []
         for row in batch.to_pylist():
             out = io.BytesIO()
             try:
+                for name, kind in with_maps.items():
+                    row[name] = _with_dicts(row[name], kind)
                 validate(row, parsed)
                 fastavro.schemaless_writer(out, parsed, row, strict_allow_default=True)
             except Exception as error:  # fastavro has no class of its own for all of them
@@ -67,6 +70,32 @@ def avro_values(table: pa.Table, schema: Any = None) -> pa.ChunkedArray:
             encoded.append(out.getvalue())
         values.append(pa.array(encoded, pa.large_binary()))
     return pa.chunked_array(values, pa.large_binary())
+
+
+def _has_map(kind: Any) -> bool:
+    """Return whether there is a map in a type."""
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _with_dicts(cell: Any, kind: Any) -> Any:
+    """Return a cell with its maps as dicts, where pyarrow makes lists of pairs."""
+    import pyarrow as pa
+
+    if cell is None or not _has_map(kind):
+        return cell
+    if pa.types.is_map(kind):
+        found = {key: _with_dicts(item, kind.item_type) for key, item in cell}
+        if len(found) < len(cell):
+            raise ValueError("a map has the same key twice")
+        return found
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return {field.name: _with_dicts(cell[field.name], field.type) for field in fields}
+    return [_with_dicts(item, kind.value_type) for item in cell]
 
 
 def _as_moments(table: pa.Table) -> pa.Table:
@@ -87,18 +116,30 @@ def _as_moments(table: pa.Table) -> pa.Table:
 
 
 def _moment_type(kind: Any) -> Any:
-    """Return a type with the timestamps in it in UTC, as milli- or microseconds."""
+    """Return a type with the timestamps in it in UTC, as milli- or microseconds.
+
+    A dictionary that holds timestamps is replaced by what it holds.
+    """
     import pyarrow as pa
+
+    def moments(field: Any) -> Any:
+        return field.with_type(_moment_type(field.type))
 
     if pa.types.is_timestamp(kind):
         return pa.timestamp("ms" if kind.unit in ("s", "ms") else "us", "UTC")
+    if pa.types.is_dictionary(kind):
+        plain = _moment_type(kind.value_type)
+        return kind if plain == kind.value_type else plain
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_moment_type(kind.value_type)))
+        return pa.list_(moments(kind.value_field))
     if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_moment_type(kind.value_type)))
+        return pa.large_list(moments(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(moments(kind.value_field), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, moments(kind.item_field), kind.keys_sorted)
     if pa.types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        return pa.struct([field.with_type(_moment_type(field.type)) for field in fields])
+        return pa.struct([moments(kind.field(place)) for place in range(kind.num_fields)])
     return kind
 
 
@@ -135,6 +176,8 @@ def _type(name: str, kind: Any) -> Any:
     if is_a.is_struct(kind):
         return _record(name, [kind.field(place) for place in range(kind.num_fields)])
     if is_a.is_map(kind):
+        if kind.key_type not in (pa.string(), pa.large_string(), pa.string_view()):
+            raise TypeError(f"{name} is {kind}, and keys of an Avro map are text: cast them first")
         return {"type": "map", "values": _nullable(name, kind.item_type)}
     if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
         return {"type": "array", "items": _nullable(name, kind.value_type)}

@@ -33,9 +33,9 @@ from kafkalite._ext.message_reader import Message
 from kafkalite.client import hints, offsets
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed
-from kafkalite.client.intake import FOREVER, Intake, column_reader
+from kafkalite.client.intake import Intake, column_reader
 from kafkalite.client.offsets import OffsetAt
-from kafkalite.client.patience import Deadline
+from kafkalite.client.patience import Deadline, limit_s
 from kafkalite.client.positions import shown
 from kafkalite.client.settings import Bootstrap
 from kafkalite.client.tables import Bounds, read_table, spans_of, timestamp_ms
@@ -103,9 +103,10 @@ class Consumer:
 
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none has come within `timeout` seconds (None: wait)."""
+        limit = limit_s(timeout)
         for message in self.intake.ready:
             return message
-        self.intake.fill(Deadline(FOREVER if timeout is None else timeout))
+        self.intake.fill(Deadline(limit))
         return next(self.intake.ready, None)
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
@@ -117,10 +118,13 @@ class Consumer:
 
         Returns:
             Messages in the order they would be polled; fewer when the time is up.
+
+        Raises:
+            ValueError: `num_messages` or `timeout` is negative.
         """
         if num_messages < 0:
             raise ValueError(f"num_messages is at least 0, not {num_messages}")
-        deadline = Deadline(FOREVER if timeout is None else timeout)
+        deadline = Deadline(limit_s(timeout))
         messages: list[Message] = []
         try:
             while True:

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+_TRANSACTIONS = "transactions come with a later version"
+_MEMBERSHIP = "group membership comes with a later version; use assign() and a group"
+_START = "it connects when it is first used; use it in a with block, or close() it at the end"
+
 PRODUCER = {
-    "produce": "use send(topic, value, key=..., on_delivery=...)",
-    "poll": "callbacks run by themselves in a background thread; flush() waits for all records",
-    "begin_transaction": "transactions come with a later version",
-    "init_transactions": "transactions come with a later version",
+    "abort_transaction": _TRANSACTIONS,
+    "begin_transaction": _TRANSACTIONS,
+    "bootstrap_connected": "use partitions_for(topic), which connects",
+    "commit_transaction": _TRANSACTIONS,
+    "create_batch": "send() gathers records into batches; see batch_size and linger_ms",
+    "init_transactions": _TRANSACTIONS,
     "list_topics": "use partitions_for(topic), or `kafkalite topic list`",
+    "poll": "callbacks run by themselves in a background thread; flush() waits for all records",
+    "produce": "use send(topic, value, key=..., on_delivery=...)",
+    "purge": "use close(0), which fails what is not delivered",
+    "send_and_wait": "use send(...).result(); with AsyncProducer: await (await send(...))",
+    "send_offsets_to_transaction": _TRANSACTIONS,
+    "start": _START,
+    "stop": "use close()",
+    "transaction": _TRANSACTIONS,
 }
 CONSUMER = {
     "beginning_offsets": "use watermarks(partition).low",
     "end_offsets": "use watermarks(partition).high",
     "get_watermark_offsets": "use watermarks(partition)",
     "getmany": "use consume(n, timeout) or batches(); AsyncConsumer has getmany()",
+    "getone": "use poll(), or iterate",
+    "highwater": "use watermarks(partition).high",
+    "incremental_assign": "use assign() with all partitions; those read before go on",
+    "incremental_unassign": "use assign() with the partitions to keep",
+    "last_stable_offset": "use watermarks(partition).high with isolation_level='read_committed'",
     "list_topics": "use `kafkalite topic list`",
+    "memberid": _MEMBERSHIP,
+    "partitions_for_topic": "use assignment, or Producer.partitions_for(topic)",
+    "seek_to_committed": "use committed(partition) and seek(partition, offset)",
+    "start": _START,
+    "stop": "use close()",
     "store_offsets": "use commit({partition: offset})",
+    "subscription": "use assignment, which lists the partitions that are read",
+    "topics": "use `kafkalite topic list`",
     "unsubscribe": "use subscribe() with the topics to read, or close()",
 }
 

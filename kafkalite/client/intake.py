@@ -16,7 +16,6 @@ One thread is inside at a time; another one may take what is there, and close it
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,10 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
+from kafkalite.client.arrow_in import require_pyarrow
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed, Cluster
 from kafkalite.client.decoding import decode
-from kafkalite.client.patience import Deadline
+from kafkalite.client.patience import FOREVER, Deadline
 from kafkalite.client.positions import Position
 from kafkalite.client.reading import Reading
 from kafkalite.client.record_sets import Builder
@@ -49,9 +49,6 @@ ROWS_SIZE = 64 << 10
 LAG_S = 1.0
 """Time for a topic that was just created to be known to every node, before it counts as missing."""
 LAG_REST_S = 0.05
-
-FOREVER = math.inf
-
 
 class Wait:
     """A call; whoever made it may have gone meanwhile."""
@@ -329,11 +326,5 @@ def column_reader(
     columns: Sequence[str] | None, timestamp_unit: str, check_crcs: bool
 ) -> ColumnReader:
     """A reader of these columns; ImportError with what to do where there is no pyarrow."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            "batches() and to_table() give Arrow's columns and need pyarrow: install"
-            " kafkalite[arrow]."
-        ) from None
+    require_pyarrow("batches() and to_table() return Arrow columns")
     return ColumnReader(columns, timestamp_unit, check_crcs)

@@ -7,13 +7,31 @@ that went away do not all come back at once.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
 from kafkalite.errors import KafkaError
 
+FOREVER = math.inf
+
 JITTER = 0.2
 DOUBLINGS_MAX = 30
+
+
+def limit_s(timeout: float | None) -> float:
+    """Return the time limit that a caller's `timeout` stands for; None: no limit.
+
+    A negative one is refused: in some clients it means no limit, in others none is left.
+    """
+    if timeout is None:
+        return FOREVER
+    if not timeout >= 0:
+        raise ValueError(
+            f"timeout is a number of seconds from 0 on, or None to wait without limit; not"
+            f" {timeout!r}"
+        )
+    return timeout
 
 
 class Deadline:

@@ -377,24 +377,30 @@ class Reading:
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
         ends = self._found({p.partition: LATEST for p in timed}, patience)
         found = self._found({p.partition: p.start for p in waiting}, patience)
+        overtaken = [p for p in waiting if p.overtaken_at != NOT_OVERTAKEN]
+        lows = self._found({p.partition: EARLIEST for p in overtaken}, patience)
         for position in waiting:
             offset = found[position.partition]
             if offset < 0:
                 offset = ends.get(position.partition, -1)
             if offset >= 0:
-                self._count_missed(position, offset)
+                if position.partition in lows:
+                    self._count_missed(position, lows[position.partition], offset)
                 position.seek(offset)
 
-    def _count_missed(self, position: Position, offset: int) -> None:
-        """Take in how many records were deleted before they were read."""
-        before, position.overtaken_at = position.overtaken_at, NOT_OVERTAKEN
-        if 0 <= before < offset:
-            missed = offset - before
+    def _count_missed(self, position: Position, low: int, offset: int) -> None:
+        """Count the records below `low` that were deleted before they were read.
+
+        Those from there to `offset` are skipped by auto.offset.reset=latest.
+        """
+        before = position.overtaken_at
+        missed = max(0, min(low, offset) - before)
+        if missed:
             self.missed_records += missed
             log.warning(
                 "Consumer missed %d records that were deleted before it read them.  partition=%s"
-                " from=%d resumed_at=%d",
-                missed, shown(position.partition), before, offset,
+                " from=%d log_start_offset=%d resumed_at=%d",
+                missed, shown(position.partition), before, low, offset,
             )  # fmt: skip
 
     def _found(

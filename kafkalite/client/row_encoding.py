@@ -24,7 +24,8 @@ object; only binary cells do.  A cell becomes:
 
 JSON is UTF-8 without spaces, CSV has no header line.  Avro is the plain datum of a row, without
 the schema or the id of a schema registry: readers must know the schema.  It is written row by row
-with fastavro, which costs some microseconds a row.
+with fastavro, which costs about 10 µs a cell: measured, 55 µs for a row of four columns, where JSON
+costs 1 µs.
 
 Left out: headers and partitions by row (send_arrow takes them); durations, whose unit readers
 would have to guess; registry framing; Protobuf.

@@ -170,7 +170,6 @@ def test_polars_lists_of_structs_are_headers():
             {"value": pa.array([1]).dictionary_encode()},
             "column value is dictionary<.*>: it must be binary or string, or a dictionary of them",
         ),
-        ({"value": pa.array([b"ab"], pa.binary(2))}, "column value is fixed_size_binary"),
         ({"value": ["a"], "headers": ["b"]}, "column headers is string: it must be map<"),
         (
             {"value": ["a"], "headers": [[{"name": "b", "value": b"c"}]]},
@@ -208,6 +207,14 @@ def test_dictionary_encoded_column_is_decoded(kind, name):
     rows, _ = rows_of(pa.table({"value": CATEGORIES, name: array}).slice(1))
     cells = [None if cell is None else cell.encode() for cell in CATEGORIES[1:]]
     assert [row["key value".split().index(name)] for row in rows] == cells
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_fixed_size_binary_is_taken_plain_and_in_a_dictionary(name):
+    cells = pa.array([b"ab", None, b"cd"], pa.binary(2))
+    for column in (cells, cells[1:], cells.dictionary_encode()):
+        found, _ = rows_of(pa.table({"value": ["x"] * len(column)} | {name: column}))
+        assert [row[name == "value"] for row in found] == column.to_pylist()
 
 
 def test_categories_of_data_frames_are_keys():

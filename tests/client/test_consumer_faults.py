@@ -212,6 +212,22 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
             assert consumer.position(place) == len(offsets)
 
 
+def test_records_that_latest_skips_are_not_counted_as_missed(alone):
+    topic = alone.topic()
+    produce(alone.bootstrap, topic, numbered(100))
+    place = (topic, 0)
+    with Consumer(
+        alone.bootstrap, topics=[topic], native="off", auto_offset_reset="latest"
+    ) as consumer:
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": alone.bootstrap})
+        begin = confluent_kafka.TopicPartition(topic, 0, 60)
+        list(admin.delete_records([begin]).values())[0].result(PATIENCE_S)
+        consumer.seek(place, 20)
+        assert consumer.poll(1) is None
+        assert consumer.position(place) == 100
+        assert consumer.metrics()["missed_records"] == 40
+
+
 def test_a_damaged_batch_is_told_again_and_again_until_it_is_passed_over(served, native):
     topic = served.topic()
     for first in range(0, 15, 5):

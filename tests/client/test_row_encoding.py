@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import math
+import time as time_module
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite import AsyncProducer, Producer
+from kafkalite.client.arrow_in import columns_of
 from kafkalite.client.row_encoding import records_of
 from kafkalite.errors import MessageTooLarge
 from kafkalite.testing import Broker
@@ -140,6 +142,56 @@ def test_avro_rows_are_read_back_by_the_derived_schema():
     assert found == wanted
 
 
+MOMENT = datetime(2026, 1, 1, 12, 0, 0, 123456)
+NANOSECONDS = pa.timestamp("ns")
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        (pa.array([[MOMENT] * 2, None], pa.list_(NANOSECONDS, 2)), [[MOMENT] * 2, None]),
+        (pa.array([MOMENT, None], NANOSECONDS).dictionary_encode(), [MOMENT, None]),
+        (
+            pa.StructArray.from_arrays([pa.array([MOMENT], NANOSECONDS).dictionary_encode()], "x"),
+            [{"x": MOMENT}],
+        ),
+        (pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int32())),
+         [{"a": 1, "b": None}, None, {}]),
+        (pa.array([[("a", MOMENT)]], pa.map_(pa.large_string(), NANOSECONDS)), [{"a": MOMENT}]),
+        (pa.array([[[("a", [("b", 2)])]]],
+                  pa.list_(pa.map_(pa.string(), pa.map_(pa.string(), pa.int8())))),
+         [[{"a": {"b": 2}}]]),
+        (pa.array([{"m": [("a", "x")]}, None],
+                  pa.struct([("m", pa.map_(pa.string(), pa.string()))])),
+         [{"m": {"a": "x"}}, None]),
+    ],
+)  # fmt: skip
+def test_avro_maps_and_nested_moments_are_read_back(column, wanted, monkeypatch):
+    from kafkalite.client.avro_rows import derived_schema
+
+    monkeypatch.setenv("TZ", "America/New_York")  # which must not matter
+    time_module.tzset()
+    table = pa.table({"c": column})
+    schema = fastavro.parse_schema(derived_schema(table.schema))
+    found = [
+        fastavro.schemaless_reader(io.BytesIO(value), schema, None)["c"]
+        for value in values_of(table, "avro")
+    ]
+    monkeypatch.undo()
+    time_module.tzset()
+    text = str(found).replace(", tzinfo=datetime.timezone.utc", "")
+    assert text == str(wanted)
+
+
+def test_avro_maps_that_avro_cannot_hold_are_refused():
+    twice = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
+    with pytest.raises(ValueError, match="row 1 does not fit .* the same key twice"):
+        records_of(pa.table({"m": twice}), "avro")
+    numbers = pa.array([[(1, 1)]], pa.map_(pa.int32(), pa.int32()))
+    with pytest.raises(TypeError, match="Row_m is map<.*keys of an Avro map are text"):
+        records_of(pa.table({"m": numbers}), "avro")
+
+
 def test_avro_takes_a_schema_and_refuses_rows_that_do_not_fit():
     field = {"name": "n", "type": "int"}
     schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
@@ -251,3 +303,12 @@ def test_an_async_producer_sends_tables(broker):
 
     asyncio.run(main())
     assert [(m.key(), m.value()) for m in read_back(broker, topic)] == [(b"1", b"1")]
+
+
+def test_fixed_size_binary_is_a_key():
+    cells = pa.array([b"ab", None], pa.binary(2))
+    for column in (cells, cells.dictionary_encode()):
+        records = records_of(pa.table({"k": column}), "json", key="k", columns=["k"])
+        (columns,) = columns_of(records)
+        assert records["key"].to_pylist() == [b"ab", None]
+        assert columns.key is not None

@@ -1,0 +1,89 @@
+"""What programs written for other clients, or run without pyarrow, are told to use instead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kafkalite import AsyncConsumer, AsyncProducer, Consumer, Producer
+from tests.client.test_producer_process import run
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("start", "with block"), ("stop", "close()"), ("send_and_wait", "result()"),
+     ("create_batch", "batch_size"), ("transaction", "later version"), ("produce", "send(")],
+)  # fmt: skip
+def test_a_producer_names_what_replaces_a_method_of_aiokafka(name, hint):
+    async def ask():
+        producer = AsyncProducer(NOWHERE)
+        with pytest.raises(AttributeError) as raised:
+            getattr(producer, name)
+        await producer.close(0)
+        return str(raised.value)
+
+    assert hint in asyncio.run(ask())
+    with Producer(NOWHERE) as producer:
+        with pytest.raises(AttributeError) as raised:
+            getattr(producer, name)
+        assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("start", "with block"), ("stop", "close()"), ("getone", "poll()"),
+     ("end_offsets", "watermarks"), ("seek_to_committed", "committed"), ("highwater", "high")],
+)  # fmt: skip
+def test_a_consumer_names_what_replaces_a_method_of_aiokafka(name, hint):
+    async def ask():
+        async with AsyncConsumer(NOWHERE) as consumer:
+            with pytest.raises(AttributeError, match=f"^AsyncConsumer has no {name}") as raised:
+                getattr(consumer, name)
+        return str(raised.value)
+
+    assert hint in asyncio.run(ask())
+    with Consumer(NOWHERE) as consumer, pytest.raises(AttributeError) as raised:
+        getattr(consumer, name)
+    assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.5, float("nan")])
+def test_a_negative_timeout_is_refused_with_what_to_pass_instead(timeout):
+    match = "None to wait without limit"
+    with Consumer(NOWHERE, topics=["t"]) as consumer:
+        for call in (consumer.poll, lambda timeout: consumer.consume(5, timeout)):
+            with pytest.raises(ValueError, match=match):
+                call(timeout)
+    with Producer(NOWHERE) as producer:
+        for call in (producer.flush, producer.close):
+            with pytest.raises(ValueError, match=match):
+                call(timeout)
+        assert producer.is_open
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "numpy"])
+def test_without_pyarrow_calls_with_tables_say_what_to_install(missing):
+    ended = run(
+        """
+        import sys
+        sys.modules[sys.argv[1]] = None     # as if it were not installed
+        from kafkalite import Consumer, Producer
+        with Producer("127.0.0.1:1") as producer, Consumer("127.0.0.1:1") as consumer:
+            for call in (
+                lambda: producer.send_arrow("t", []), lambda: producer.send_table("t", []),
+                consumer.batches, consumer.to_table,
+            ):
+                try:
+                    call()
+                except ImportError as error:
+                    print(error)
+        """,
+        missing,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 4
+    assert all(f"need {missing}: pip install 'kafkalite[arrow]'" in line for line in lines)
