@@ -76,10 +76,13 @@ class Background:
         sender.epoll.register(sender.kick_event, select.EPOLLIN)
         self._thread.start()
 
-    def stop(self, timeout_s: float | None) -> bool:
-        """End the thread; return whether it has ended in time, or else ends later."""
+    def stop(self) -> None:
+        """Have the thread end.  In a turn: the thread closes what it is woken by in another."""
         self._stopped = True
         self._sender.kick()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the end of the thread; return whether it has ended in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

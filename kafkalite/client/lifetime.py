@@ -107,9 +107,10 @@ class Lifetime:
             raise
         finally:
             sender.turn(sender.abandon, RequestTimedOut(reason))
+            sender.turn(self._background.stop)
             self._cluster.close()  # what the background thread asks for is not waited for
             left_s = deadline.left_s + END_TIMEOUT_S
-            if not self._background.stop(left_s if left_s < math.inf else None):
+            if not self._background.join(left_s if left_s < math.inf else None):
                 log.warning(
                     "A delivery callback has not returned; the producer is closed when it does."
                     "  timeout_s=%g",

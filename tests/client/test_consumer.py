@@ -510,4 +510,4 @@ with Consumer({served.bootstrap!r}, topics=[{topic!r}], consumer_timeout_ms=5000
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "3 False False", done.stderr.decode()
     assert len(lines) == 3
-    assert all("install kafkalite[arrow]" in line for line in lines[1:])
+    assert all("pip install 'kafkalite[arrow]'" in line for line in lines[1:])

@@ -196,11 +196,12 @@ def test_a_ring_smaller_than_what_is_under_way_only_slows_it_down():
                 for _ in range(20):
                     load.await_more()
             load.check(broker)
+            before = made.metrics()["tcp_batches"]  # of a backlog, batches may become as large
             # One larger than a frame of this ring goes by TCP, and in its turn.
             large = made.send(topic, b"9" * 100_000, partition=0)
             behind = made.send(topic, b"8", partition=0)
             assert behind.result(WAIT_S).offset == large.result(WAIT_S).offset + 1
-            assert made.metrics()["tcp_batches"] == 1
+            assert made.metrics()["tcp_batches"] == before + 1
 
 
 def test_a_topic_made_anew_under_the_same_name_is_found(native):
