@@ -53,7 +53,9 @@ def _take_all(node: Node) -> None:
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     """The controller as its log tells; Refusal when that cannot be read."""
     logs.flusher = Flusher(file_system=logs.file_system)
-    controller = LocalController(Controller(), logs.open_metadata(), logs.flusher, reactor.clock)
+    controller = LocalController(
+        Controller(), logs.open_metadata(), logs.flusher, reactor.clock, reactor.call_later
+    )
     controller.load()
     return controller
 

@@ -33,8 +33,15 @@ class LocalController(MachineHost[Controller]):
     applied_everywhere: Callable[[int], Later[None]] | None = None
     """Given by whoever knows the other nodes: answers when they have made it so up to an offset."""
 
-    def __init__(self, machine: Controller, log: Log, flusher: Flusher, clock: Clock) -> None:
-        super().__init__(machine, MetadataLog(log, flusher, clock))
+    def __init__(
+        self,
+        machine: Controller,
+        log: Log,
+        flusher: Flusher,
+        clock: Clock,
+        call_later: Callable[[int, Callable[[], object]], object],
+    ) -> None:
+        super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
 
     @property
     def log(self) -> Log:

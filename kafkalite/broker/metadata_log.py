@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from kafkalite.coordination.machine import Machine
-from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, Refusal
+from kafkalite.errors import CorruptMessage, Fatal, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
 from kafkalite.storage.disk import DISK, put_file
@@ -42,6 +42,9 @@ BATCH_COUNT_MAX = 10_000
 SNAPSHOT_AFTER_COUNT = 10_000
 """How many records a load replays from the log before it leaves a snapshot."""
 
+FLUSH_AGAIN_MS = 1_000
+"""Delay before a flush that could not begin, for lack of a descriptor, is tried again."""
+
 SNAPSHOT = ".checkpoint"
 DIGEST_SIZE = 8
 
@@ -53,10 +56,17 @@ class MetadataLog:
 
     moved: Callable[[], object]
 
-    def __init__(self, log: Log, flusher: Flusher, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: Log,
+        flusher: Flusher,
+        clock: Clock,
+        call_later: Callable[[int, Callable[[], object]], object],
+    ) -> None:
         self.log = log
         self._flusher = flusher
         self._clock = clock
+        self._call_later = call_later
         self._flushing = False
 
     @property
@@ -78,15 +88,30 @@ class MetadataLog:
         """Have what is there flushed, one flush after the other."""
         if self._flushing or self.log.durable_offset >= self.log.end_offset:
             return
-        flush = self.log.flush_begin()
+        try:
+            flush = self.log.flush_begin()
+        except KafkaStorageError as error:
+            log.error(
+                "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
+                error, FLUSH_AGAIN_MS,
+            )  # fmt: skip
+            self._flushing = True
+            self._call_later(FLUSH_AGAIN_MS, self._push_again)
+            return
         if flush is not None:
             self._flushing = True
             flush.done = self._flushed
             self._flusher.submit([flush])
 
+    def _push_again(self) -> None:
+        self._flushing = False
+        self.push()
+
     def _flushed(self, flush: Flush) -> None:
         self._flushing = False
         self.log.flush_end(flush)
+        if self.log.fault is not None:
+            raise Fatal(f"{self.log.fault}; without the metadata log nothing can be decided")
         self.log.settle()
         self.push()
         self.moved()
@@ -113,7 +138,7 @@ class MetadataLog:
         try:
             while offset < self.log.end_offset:
                 offset = self._load_from(machine, offset)
-        except KafkaError as fault:
+        except (KafkaError, OSError) as fault:
             raise self._unreadable(offset, fault) from None
         if offset - begin >= SNAPSHOT_AFTER_COUNT:
             self._leave_snapshot(machine, offset)

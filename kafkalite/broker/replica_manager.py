@@ -279,6 +279,11 @@ class ReplicaManager:
         partition.log.flush_end(flush)
         if partition.fault is not None:
             return
+        if partition.log.fault is not None:
+            log.error("%s is offline: %s", partition, partition.log.fault)
+            partition.fault = KafkaStorageError(partition.log.fault)
+            self.purgatory.wake(partition)
+            return
         if partition.advance():
             self.purgatory.wake(partition)
         if partition in self._retiring or (

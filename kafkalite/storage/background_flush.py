@@ -16,6 +16,7 @@ import logging
 from collections.abc import Iterable
 
 from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.disk import PASSING
 from kafkalite.storage.flusher import Flush, Flusher
 from kafkalite.storage.log import Log
 
@@ -50,6 +51,8 @@ class BackgroundFlush:
                 flush = found.flush_begin(closed_only=closed_only)
             except KafkaStorageError as error:
                 log.warning("%s; it is flushed later", error)
+                if isinstance(error.__cause__, OSError) and error.__cause__.errno not in PASSING:
+                    continue  # it is this log's alone
                 self._pending.clear()
                 return
             if flush is not None:

@@ -35,6 +35,9 @@ SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 PASSING = NO_ROOM | SHORTAGES
 """What says nothing about the disk's soundness: the call was refused, and may succeed later."""
 
+OF_ONE_LOG = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR})
+"""Errors that concern the files of one log, which somebody removed or which cannot be named."""
+
 DESCRIPTORS_RESERVED = 32
 """Kept for files that are open for a moment: a flush of a directory, a checkpoint, a new segment.
 Fewer than connections leave (transport), so that a crowd of clients never stops a log; flushes
@@ -78,14 +81,16 @@ class Disk:
     def open_to_keep(
         self, path: str | Path, flags: int, reserved: int = DESCRIPTORS_RESERVED
     ) -> OpenFile:
-        """Open a file for as long as it takes; KafkaStorageError when descriptors run short."""
+        """Open a file of a log for as long as it takes.
+
+        Raises KafkaStorageError if it cannot be opened, whatever the reason: nothing was written,
+        and it concerns one log.
+        """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             file = self.open(path, flags)
         except OSError as error:
-            if error.errno in PASSING:
-                raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
-            raise
+            raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
         if file.fileno() >= limit - reserved:
             file.close()
             raise KafkaStorageError(f"{path} cannot be opened: too many files are (see ulimit -n)")
@@ -161,7 +166,7 @@ def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) ->
 def failed(error: OSError, doing: str) -> NoReturn:
     """Raise what a failed write means: an answer for one client, or the end of the process."""
     reason = f"{doing}: {error.strerror}"
-    if error.errno in PASSING or error.errno == errno.ENAMETOOLONG:
+    if error.errno in PASSING or error.errno in OF_ONE_LOG:
         raise KafkaStorageError(reason) from error
     raise DiskFailed(reason) from error
 

@@ -55,8 +55,8 @@ class Flushable(Protocol):
 class Flush:
     """What one log needs flushed so that it is durable up to `end_offset`."""
 
-    __slots__ = ("directories", "done", "end_offset", "error", "files", "log", "position",
-                 "segments_made", "small_files", "written_size")  # fmt: skip
+    __slots__ = ("directories", "done", "end_offset", "error", "files", "is_lost", "log",
+                 "position", "segments_made", "small_files", "written_size")  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class Flush:
         self.written_size = log.written_size
         self.segments_made = log.segments_made
         self.error: OSError | None = None
+        self.is_lost = False
+        """Whether somebody removed the log's directory meanwhile."""
         self.done: Callable[[Flush], None] | None = None
 
     @property
@@ -84,7 +86,8 @@ class Flush:
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Flush, on whatever thread; an error is kept for collect.
 
-        A log that is deleted meanwhile takes its directory away, and need not be durable.
+        A log that is deleted meanwhile takes its directory away, and need not be durable.  Where
+        somebody else took it away, that log is lost, and the disk as sound as before.
         """
         try:
             if not files_flushed:
@@ -97,8 +100,10 @@ class Flush:
             for directory in () if files_flushed else self.directories:
                 sync_directory(disk, directory)
         except OSError as error:
-            if not (self.log.released and error.errno == errno.ENOENT):
+            if error.errno != errno.ENOENT or self.log.directory.exists():
                 self.error = error
+            else:
+                self.is_lost = not self.log.released
 
 
 def flush_all(

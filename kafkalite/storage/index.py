@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets, sound_times
+from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk, write_all
 
@@ -82,10 +83,15 @@ class Entries:
         self._soundness_known = self._soundness_known or count == 0
 
     def entries(self) -> bytes:
-        """All of them."""
+        """All of them; KafkaStorageError if they cannot be read."""
         size = self.written * self.entry_size
-        stored = os.pread(self.file.fileno(), size, 0) if size else b""
-        return stored + self.tail
+        return (self._read(size, 0) if size else b"") + self.tail
+
+    def _read(self, size: int, position: int) -> bytes:
+        try:
+            return os.pread(self.file.fileno(), size, position)
+        except OSError as error:
+            raise KafkaStorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def extend(self, entries: bytes) -> None:
         self.tail += entries
@@ -146,7 +152,7 @@ class OffsetIndex(Entries):
         if slot >= self.written:
             found = bytes(self.tail[self.entry_size * (slot - self.written) :][: self.entry_size])
         else:
-            found = os.pread(self.file.fileno(), self.entry_size, self.entry_size * slot)
+            found = self._read(self.entry_size, self.entry_size * slot)
         # A file that was cut under us says nothing, and what it says is checked.
         return self.unpack(found) if len(found) == self.entry_size else (-1, 0)
 

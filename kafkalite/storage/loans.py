@@ -20,6 +20,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite._ext.record_batch import HEADER_SIZE, header
+from kafkalite._ext.segment_walk import STORAGE_ERROR
 from kafkalite.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ def _offset_at(log: Log, segment: LogSegment, position: int) -> int:
 
 
 def _header(segment: LogSegment, position: int) -> bytes:
-    return os.pread(segment.descriptor, HEADER_SIZE, position)
+    try:
+        return os.pread(segment.descriptor, HEADER_SIZE, position)
+    except OSError as error:
+        raise KafkaStorageError(segment.fault(STORAGE_ERROR, position)) from error
 
 
 def _last_offset(head: bytes) -> int:

@@ -51,7 +51,7 @@ from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention, timestamps
-from kafkalite.storage.disk import DISK, PASSING, Disk, DiskFailed, FreeSpace, failed
+from kafkalite.storage.disk import DISK, OF_ONE_LOG, PASSING, Disk, DiskFailed, FreeSpace, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
@@ -370,7 +370,7 @@ class Log:
                 self._disk.unlink(self.producers.snapshot_path(offset))
             self.producers.take_snapshot(self.end_offset)
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno not in PASSING | OF_ONE_LOG:
                 failed(error, f"{self.directory} cannot be written")
             log.warning("%s gets no snapshot: %s", self.directory, error.strerror)
 

@@ -103,6 +103,9 @@ class LogFlushes:
         self.in_flight -= 1
         if flush.small_files:
             self._epochs_in_flight = False
+        if flush.is_lost:
+            flush.log.fault = f"{flush.log.directory} was removed"
+            return
         self._directory_flushed = max(self._directory_flushed, flush.segments_made)
         if flush.end_offset > self.durable_offset:
             self.durable_offset = flush.end_offset

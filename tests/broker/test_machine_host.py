@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,8 +20,9 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
 from kafkalite.coordination.image import NodeImage
-from kafkalite.errors import Refusal
+from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import DISK, FreeSpace
 from kafkalite.storage.log import Log
 
@@ -62,7 +65,11 @@ class Hosted:
             **options,
         )
         self.flusher = HeldFlusher()
-        self.host = LocalController(Controller(), self.log, self.flusher, ManualClock())
+        self.timers: list[Any] = []
+        self.host = LocalController(
+            Controller(), self.log, self.flusher, ManualClock(),
+            lambda delay_ms, callback: self.timers.append(callback),
+        )  # fmt: skip
         self.host.load()
 
     def crash(self) -> None:
@@ -160,7 +167,7 @@ def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
     later.then(lambda value, fault: told.append("answer"))
     assert told == []
     hosted.flusher.go()
-    assert told == [["Topic", "Partition", "Partition"], "answer"]
+    assert told == [["Topic", "Partitions"], "answer"]
 
 
 def test_decisions_that_come_while_a_flush_is_under_way_share_the_next(hosted):
@@ -244,7 +251,43 @@ def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
         file.seek(80)
         file.write(b"\xff\xff\xff")
     with pytest.raises(Refusal, match="cannot be read at offset 0"):
-        LocalController(Controller(), hosted.log, hosted.flusher, ManualClock()).load()
+        hosted.host.load()
+
+
+def test_a_log_that_cannot_be_read_at_the_start_is_refused(hosted):
+    hosted.ask(hosted.create("a"))
+    hosted.ask(hosted.create("b"))
+    active = hosted.log.active
+    active._file = OpenFile(active.path, os.O_WRONLY)  # pread: EBADF
+    active._descriptor = active._file.fileno()
+    hosted.log._last_position = 0  # the walk to the batch would notice first
+    hosted.log._last_base_offset = 0
+    with pytest.raises(Refusal, match="cannot be read at offset 0"):
+        hosted.host.load()
+
+
+def test_a_flush_that_finds_no_descriptor_is_tried_again(hosted, monkeypatch):
+    def short(**_: Any) -> None:
+        raise KafkaStorageError("too many files are open")
+
+    with monkeypatch.context() as context:
+        context.setattr(hosted.log, "flush_begin", short)
+        came = [hosted.begin(hosted.create(name)) for name in "ab"]
+        assert not hosted.flusher.held and len(hosted.timers) == 1
+        hosted.timers.pop()()
+        assert len(hosted.timers) == 1, "the second attempt fails, and there is a third"
+    hosted.timers.pop()()
+    hosted.flusher.go()
+    assert [fault for ((_, fault),) in came] == [None, None]
+
+
+def test_a_node_without_its_metadata_log_ends(hosted):
+    hosted.ask(hosted.create("a"))
+    hosted.log.roll()  # so that names are flushed, too
+    hosted.begin(hosted.create("b"))
+    shutil.rmtree(hosted.log.directory)
+    with pytest.raises(Fatal, match="was removed"):
+        hosted.flusher.go()
 
 
 def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import select
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kafkalite.broker.partition import Partition
 from kafkalite.broker.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.disk import Disk
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
 from kafkalite.transport.reactor import Reactor
-from tests.storage.disks import QuickDisk
+from tests.storage.disks import FaultyDisk, QuickDisk
 from tests.storage.making import batch, open_log, settings
 
 LARGE = {keys.SEGMENT_BYTES: 1 << 20}
@@ -50,3 +56,91 @@ def test_high_watermark_of_an_opened_partition_is_durable(
     assert partition.high_watermark == 2
     flusher.close()
     timers.close()
+
+
+class Served:
+    """Two partitions of a node, whose loop the test turns."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.reactor = Reactor(self.clock)
+        self.flusher = Flusher(disk=QuickDisk())
+        self.replicas = ReplicaManager(self.reactor, self.flusher, lambda topic: None)
+        self.reactor.at_settle(self.replicas.settle)
+        self.reactor.watch(self.flusher.fileno(), self.collect)
+
+    def add(self, directory: Path, disk: Disk, durability: str) -> Partition:
+        values = {**LARGE, keys.DURABILITY: durability, keys.FLUSH_MS: 500}
+        log = open_log(directory, values, disk=disk)
+        log.topic = directory.name
+        log.topic_id = directory.name.encode().ljust(16)
+        return self.replicas.add(log, 0, settings(values))
+
+    def collect(self) -> None:
+        for flush in self.flusher.collect():
+            assert flush.done is not None
+            flush.done(flush)
+
+    def append(self, partition: Partition) -> None:
+        partition.append(batch(b"a"))
+        self.replicas.touched(partition)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            self.reactor.tick(5)
+        raise AssertionError("never")
+
+    def close(self) -> None:
+        self.reactor.unwatch(self.flusher.fileno())
+        self.flusher.close()
+        self.reactor.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.close()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "interval"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_flush_whose_file_cannot_be_opened_is_tried_again(
+    served: Served, tmp_path: Path, durability: str, code: int
+) -> None:
+    disk = FaultyDisk(1, code, sticky=True, only=("open",))
+    disk.armed = False
+    broken = served.add(tmp_path / "broken", disk, durability)
+    whole = served.add(tmp_path / "whole", QuickDisk(), durability)
+    for partition in (broken, whole):
+        served.append(partition)
+    broken.log.active.release()
+    disk.armed = True
+    served.reactor.tick(0)
+    served.clock.advance(500)
+    served.until(lambda: whole.log.durable_offset == 1)
+    assert disk.failed and broken.log.durable_offset == 0
+    disk.armed = False
+    served.clock.advance(1_000)
+    served.reactor.tick(0)
+    served.clock.advance(500)
+    served.until(lambda: broken.log.durable_offset == 1)
+    assert broken.high_watermark == 1
+
+
+def test_a_partition_whose_directory_was_removed_is_offline_and_others_are_served(
+    served: Served, tmp_path: Path
+) -> None:
+    lost = served.add(tmp_path / "lost", QuickDisk(), "fsync")
+    whole = served.add(tmp_path / "whole", QuickDisk(), "fsync")
+    for partition in (lost, whole):
+        served.append(partition)
+    shutil.rmtree(lost.log.directory)
+    served.until(lambda: lost.fault is not None)
+    served.until(lambda: whole.high_watermark == 1)
+    with pytest.raises(KafkaStorageError, match="was removed"):
+        lost.append(batch(b"b"))
+    assert served.replicas.is_offline("lost", 0) and served.replicas.offline_count == 1
+    assert lost.high_watermark == 0

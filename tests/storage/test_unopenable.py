@@ -1,0 +1,155 @@
+"""Files of one log that cannot be opened or read: an error of that log, and of nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kafkalite.config import topic as keys
+from kafkalite.errors import KafkaStorageError
+from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage import loans
+from kafkalite.storage.background_flush import BackgroundFlush
+from kafkalite.storage.flusher import Flush
+from kafkalite.storage.log import Log
+from tests.storage.disks import FaultyDisk
+from tests.storage.making import batch, open_log, values_of
+
+CODES = (errno.EIO, errno.ENOENT, errno.EACCES, errno.EMFILE)
+
+
+def closed_log(directory: Path, disk: FaultyDisk) -> Log:
+    """A log of some batches, not flushed, whose files are not open."""
+    disk.armed = False
+    log = open_log(directory, {keys.DURABILITY: "fsync"}, disk=disk)
+    for number in range(20):
+        log.append(batch(b"%d" % number * 10), 0)
+    assert len(log.segments) > 1
+    for segment in log.segments:
+        segment.write_indexes()
+        segment.release()
+    disk.armed = True
+    return log
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, code: int) -> None:
+    disk = FaultyDisk(1, code, sticky=True, only=("open",))
+    log = closed_log(tmp_path / "t-0", disk)
+    for failing in (
+        lambda: log.append(batch(b"more"), 0),
+        lambda: log.read(0, 1000, log.end_offset),
+        lambda: log.read(19, 1000, log.end_offset),
+        lambda: loans.lend(log, 0, 100, log.end_offset),
+        lambda: log.offset_for_timestamp(0),
+        log.flush_begin,
+        log.roll,
+    ):
+        with pytest.raises(KafkaStorageError, match="cannot"):
+            failing()
+    log.active.offset_index.tail += bytes(8 * 600)  # much, so that it is written now
+    log.active.offset_index.count += 600
+    log.settle()
+    assert disk.failed
+    log.active.offset_index.cut(log.active.offset_index.written)
+    disk.armed = False
+    log.append(batch(b"more"), 0)
+    assert len(values_of(log)) == 21
+    log.flush()
+    assert log.durable_offset == log.end_offset
+
+
+def test_an_index_that_cannot_be_read_is_an_error_of_its_log(tmp_path: Path) -> None:
+    disk = FaultyDisk(1, errno.EIO)
+    log = closed_log(tmp_path / "t-0", disk)
+    disk.armed = False
+    index = log.segments[0].offset_index
+    assert index.written
+    index._file = OpenFile(index.path, os.O_WRONLY)  # pread: EBADF
+    for failing in (index.entries, lambda: index.last_at(100)):
+        with pytest.raises(KafkaStorageError, match="cannot be read"):
+            failing()
+
+
+def test_a_batch_that_cannot_be_read_is_not_lent(tmp_path: Path) -> None:
+    log = closed_log(tmp_path / "t-0", disk := FaultyDisk(1, errno.EIO))
+    disk.armed = False
+    first = log.segments[0]
+    first._file = OpenFile(first.path, os.O_WRONLY)
+    first._descriptor = first._file.fileno()
+    with pytest.raises(KafkaStorageError, match="cannot be read"):
+        loans._header(first, 0)
+
+
+def test_a_log_whose_directory_was_removed_goes_offline_at_its_flush(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"})
+    log.append(batch(b"a"), 0)
+    flush = log.flush_begin()
+    assert flush is not None
+    shutil.rmtree(log.directory)
+    flush.run(log._disk)
+    assert flush.error is None, "every process of the file system would end"
+    log.flush_end(flush)
+    assert log.durable_offset == 0
+    assert log.fault is not None and "was removed" in log.fault
+    with pytest.raises(KafkaStorageError):
+        log.append(batch(b"b"), 0)
+
+
+def test_a_failure_to_flush_a_directory_that_is_there_ends_the_process(tmp_path: Path) -> None:
+    disk = FaultyDisk(1, errno.EIO, only=("fsync",))
+    disk.armed = False
+    log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"}, disk=disk)
+    log.append(batch(b"a"), 0)
+    disk.armed = True
+    flush = log.flush_begin()
+    assert flush is not None
+    flush.run(disk)
+    assert flush.error is not None and not flush.is_lost
+
+
+def test_a_log_whose_directory_was_removed_does_not_end_the_process_at_a_roll(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"})
+    log.append(batch(b"a"), 0)
+    shutil.rmtree(log.directory)
+    with pytest.raises(KafkaStorageError, match="cannot"):
+        log.roll()
+
+
+class Submitted:
+    """A flusher that runs what it is given when it is told."""
+
+    def __init__(self) -> None:
+        self.flushes: list[Flush] = []
+
+    def submit(self, flushes: list[Flush]) -> None:
+        self.flushes += flushes
+
+
+@pytest.mark.parametrize(("code", "count"), [(errno.EIO, 2), (errno.EMFILE, 0)])
+def test_one_log_that_cannot_be_opened_does_not_keep_others_from_being_flushed(
+    tmp_path: Path, code: int, count: int
+) -> None:
+    values = {keys.DURABILITY: "os", keys.SEGMENT_BYTES: 1 << 20}
+    disk = FaultyDisk(1, code, sticky=True, only=("open",))
+    disk.armed = False
+    broken = open_log(tmp_path / "broken-0", values, disk=disk)
+    logs = [broken] + [open_log(tmp_path / f"t-{number}", values) for number in range(2)]
+    for log in logs:
+        log.append(batch(b"a"), 0)
+    broken.active.release()
+    disk.armed = True
+    flusher, background = Submitted(), BackgroundFlush()
+    background.add(logs, flusher, closed_only=False)  # type: ignore[arg-type]
+    while flusher.flushes:
+        flush = flusher.flushes.pop()
+        flush.run(log._disk)
+        assert flush.done is not None
+        flush.done(flush)
+    assert sum(log.durable_offset == 1 for log in logs) == count
