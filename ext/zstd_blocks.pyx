@@ -67,12 +67,13 @@ cdef Py_ssize_t take_blocks(
     return position
 
 
-def divide(payload, Py_ssize_t output_max):
+def divide(payload, Py_ssize_t output_max, Py_ssize_t frames_max):
     """The positions behind each part of the payload that makes `output_max` bytes at most, as
-    (end, whether a frame ends there); None where these are no whole frames."""
+    (end, whether a frame ends there); None where these are no whole frames, or too many: a
+    skippable frame takes eight bytes of the payload and ten times as many in the list."""
     cdef Py_buffer view
     cdef const uint8_t* at
-    cdef Py_ssize_t size, position = 0
+    cdef Py_ssize_t size, position = 0, frames = 0
     cdef uint32_t magic
     cdef uint8_t descriptor
     cdef bint last
@@ -82,7 +83,8 @@ def divide(payload, Py_ssize_t output_max):
     try:
         at, size = <const uint8_t*> view.buf, view.len
         while position < size:
-            if size - position < 8:
+            frames += 1
+            if frames > frames_max or size - position < 8:
                 return None
             magic = load_little(at + position, 4)
             if magic & 0xFFFFFFF0 == SKIPPABLE:

@@ -4,6 +4,8 @@ On good bytes, on one byte changed, on bytes cut short, and on fields that lie a
 their types; hypothesis chooses which.
 """
 
+import tracemalloc
+
 import crc32c as packaged
 import pytest
 import zstandard
@@ -162,11 +164,24 @@ def zstd_frames(draw):
 @given(
     payload=zstd_frames() | st.binary(max_size=40).map(b"\x28\xb5\x2f\xfd".__add__),
     cut=st.integers(0, 60), output_max=st.sampled_from([131072, 131080, 1 << 20]),
+    frames_max=st.sampled_from([0, 1, 2, 100]),
 )  # fmt: skip
-def test_zstd_frames_are_divided_as_the_twin_divides_them(payload, cut, output_max):
+def test_zstd_frames_are_divided_as_the_twin_divides_them(payload, cut, output_max, frames_max):
     for given_bytes in (payload, payload[: len(payload) - cut]):
-        found = zstd_twin.divide(given_bytes, output_max)
-        assert zstd_blocks.divide(given_bytes, output_max) == found
+        found = zstd_twin.divide(given_bytes, output_max, frames_max)
+        assert zstd_blocks.divide(given_bytes, output_max, frames_max) == found
+
+
+def test_zstd_frames_beyond_the_bound_are_not_listed():
+    payload = (0x184D2A50).to_bytes(4, "little") + bytes(4)
+    payload *= 200_000
+    tracemalloc.start()
+    try:
+        assert zstd_blocks.divide(payload, 131072, 1024) is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @RUNS
@@ -174,8 +189,8 @@ def test_zstd_frames_are_divided_as_the_twin_divides_them(payload, cut, output_m
 def test_frames_of_a_compressor_are_divided_as_the_twin_divides_them(text, frames, times, checked):
     encoder = zstandard.ZstdCompressor(write_checksum=checked)
     payload = b"".join(encoder.compress(text * (times * n)) for n in range(frames))
-    parts = zstd_blocks.divide(payload, 131072)
-    assert parts == zstd_twin.divide(payload, 131072)
+    parts = zstd_blocks.divide(payload, 131072, 100)
+    assert parts == zstd_twin.divide(payload, 131072, 100)
     assert parts is not None and sum(ends for _, ends in parts) == frames
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -175,8 +175,8 @@ class Groups:
         """What there is to see of a group, once it is committed."""
         return self.host_of(group_id).look(look)
 
-    def forget_topics(self, topics: Mapping[str, bytes]) -> None:
-        """These topics, given by name and id, are deleted: nobody has read them any more."""
+    def forget_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
+        """Forget what was committed of deleted topics, given by name and ids."""
         for host in self._hosts.values():
             host.forget_topics(topics)
 
@@ -197,7 +197,7 @@ class GroupHost:
         self._node = node
         self._partition = partition
         self._unread = unread
-        self._deleted: dict[str, bytes] = {}
+        self._deleted: dict[str, set[bytes]] = {}
         """Topics that were deleted while this was loading."""
         self.coordinator = GroupCoordinator(limits_of(node.settings), new_member_id)
         self._journal = PartitionJournal(
@@ -237,10 +237,11 @@ class GroupHost:
 
     # -- deleted topics ----------------------------------------------------------------------
 
-    def forget_topics(self, topics: Mapping[str, bytes]) -> None:
+    def forget_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
         """Forget what was committed of deleted topics, in parts: it may be very much."""
         if self.is_loading:
-            self._deleted |= topics
+            for name, topic_ids in topics.items():
+                self._deleted.setdefault(name, set()).update(topic_ids)
         else:
             self._forget_some(self.coordinator.topic_tombstones(topics))
 

@@ -290,7 +290,10 @@ class Node:
         for topic_id in touched:
             self.reconciler.reconcile(topic_id)
         known = self.image.deleted
-        deleted = {known[topic_id]: topic_id for topic_id in touched if topic_id in known}
+        deleted: dict[str, set[bytes]] = {}
+        for topic_id in touched:
+            if topic_id in known:
+                deleted.setdefault(known[topic_id], set()).add(topic_id)
         if deleted:
             self.groups.forget_topics(deleted)
         self._applied_offset = end_offset

@@ -7,7 +7,7 @@ its commits, after the commit; and of a group at work only for topics it reads n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kafkalite.ids import NO_ID
@@ -91,9 +91,11 @@ class CommittedOffsets:
             for index in partitions:
                 yield offset_record(OffsetKey(group_id, topic, index), None)
 
-    def topic_tombstones(self, topics: Mapping[str, bytes]) -> Iterator[GroupRecord | None]:
-        """Records that take away what anybody has of these topics, given by name and id; a None
-        for each group that was looked at.
+    def topic_tombstones(
+        self, topics: Mapping[str, Collection[bytes]]
+    ) -> Iterator[GroupRecord | None]:
+        """Records that take away what anybody has of these topics, given by name and ids (a name
+        may have been deleted more than once); a None for each group that was looked at.
 
         Offsets may change between two steps: of a topic that was made again under its name, what
         is committed meanwhile stays.
@@ -103,7 +105,9 @@ class CommittedOffsets:
             for topic in topics.keys() & self._groups.get(group_id, {}).keys():
                 for index in [*self._groups.get(group_id, {}).get(topic, ())]:
                     offset = self._groups.get(group_id, {}).get(topic, {}).get(index)
-                    if offset is not None and _may_be_one(offset.topic_id, topics[topic]):
+                    if offset is not None and any(
+                        _may_be_one(offset.topic_id, topic_id) for topic_id in topics[topic]
+                    ):
                         yield offset_record(OffsetKey(group_id, topic, index), None)
 
     def expired(

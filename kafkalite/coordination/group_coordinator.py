@@ -22,7 +22,7 @@ Left out: the newer group protocols; commits in transactions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -300,7 +300,9 @@ class GroupCoordinator:
         """
         return self.offsets.fetch(group_id, wanted, id_of)
 
-    def topic_tombstones(self, topics: Mapping[str, bytes]) -> Iterator[GroupRecord | None]:
+    def topic_tombstones(
+        self, topics: Mapping[str, Collection[bytes]]
+    ) -> Iterator[GroupRecord | None]:
         """Yield the tombstones of the offsets of deleted topics, for `forget_offsets` in parts."""
         return self.offsets.topic_tombstones(topics)
 

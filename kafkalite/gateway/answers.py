@@ -34,6 +34,9 @@ IN_FLIGHT_MAX = 100_000
 SENT_PER_LOOK, TRIED_PER_LOOK = 2_000, 1_000
 LOOK_MS = 10
 READING_MS = 5_000
+NOT_READING_MAX = 1_000
+"""Peers that are remembered because they did not read; one that is forgotten may be waited for
+once more."""
 
 GONE = "the peer is gone"
 NOT_READ = "the peer does not read its answers"
@@ -68,7 +71,9 @@ class Answers:
         self._looked = looked
         self._size_max = size_max
         self._kept: dict[bytes, Kept] = {}
-        self._not_reading: set[bytes] = set()
+        self._not_reading: dict[bytes, None] = {}
+        """Peers whose answers were dropped because they did not read, the newest last; one that
+        left without reading is never heard of again, so the oldest are forgotten."""
         self._timer: Timer | None = None
         self._judge_at_ms = 0
         self.count = self.size = 0
@@ -158,7 +163,9 @@ class Answers:
             for identity, kept in list(self._kept.items()):
                 if kept.taken_size < kept.size_before // 8:
                     self._drop(identity, NOT_READ)
-                    self._not_reading.add(identity)
+                    self._not_reading[identity] = None
+            while len(self._not_reading) > NOT_READING_MAX:
+                del self._not_reading[next(iter(self._not_reading))]
             self._judge_at_ms = 0
 
     def _drop(self, identity: bytes, reason: str) -> None:
@@ -173,7 +180,7 @@ class Answers:
         if error == zmq.EAGAIN:
             self._counts.leave_unanswered(NOT_READ)
             return
-        self._not_reading.discard(identity)
+        self._not_reading.pop(identity, None)
         if error:
             self._counts.leave_unanswered(GONE)
         else:

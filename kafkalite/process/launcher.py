@@ -413,6 +413,10 @@ class Launcher:
 
         The kernel reports a write-back error to each descriptor once at most, so the others may
         never hear of it.  They are killed: a clean end would say that their logs are whole.
+
+        syncfs tells of every page of the file system, so an error in a file of another program ends
+        them as well; it cannot be told from one of theirs.  A file system of the broker's own
+        avoids that.
         """
         for node in self.nodes.values():
             if node.runs:

@@ -11,7 +11,6 @@ that starts again among living workers takes the nodes from its log.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.options import default_workers
 from kafkalite.process.process_state import is_running
+from kafkalite.process.supervisor_watch import send_unless_unread
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
@@ -177,8 +177,7 @@ class Supervisor:
         self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
         offset = self._controller.log.end_offset
         beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
-        with contextlib.suppress(BlockingIOError):  # the launcher is stopped, and reads no more
-            self._orders.send(bus.write_frame(beat))
+        send_unless_unread(self._orders, bus.write_frame(beat))
 
     def _order(self, message: bus.Record) -> None:
         try:

@@ -7,13 +7,20 @@
 The launcher then starts it again.  The heartbeats come over the orders' socket rather than as
 answers at the listener, which a crowd of connections may keep from being accepted.
 
+A heartbeat is only sent when the launcher has read all before it: one that is stopped finds the
+last one when it goes on, and the socket keeps room for orders, which must not fail.
+
 Watching begins with the first heartbeat: until then the supervisor is recovering logs, or runs
 older code that sends none.  Left out: workers=0, where no other process watches the only one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import socket
+import struct
+import termios
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,6 +37,18 @@ log = logging.getLogger("kafkalite.process")
 LOOK_MS_MAX = 1_000
 LOOKS = 4
 """In one session timeout."""
+
+
+def send_unless_unread(orders: socket.socket, packet: bytes) -> bool:
+    """Send a packet over a Unix socket if its peer has read all before it; whether it was sent."""
+    (unread,) = struct.unpack("i", fcntl.ioctl(orders, termios.TIOCOUTQ, bytes(4)))
+    if unread:
+        return False
+    try:
+        orders.send(packet)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class SupervisorWatch:

@@ -249,8 +249,8 @@ def _zstd_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
 
     from kafkalite._ext import zstd_blocks
 
-    parts = zstd_blocks.divide(payload, _STEP_SIZE)
-    if not parts or sum(ends for _, ends in parts) > _FRAME_COUNT_MAX:
+    parts = zstd_blocks.divide(payload, _STEP_SIZE, _FRAME_COUNT_MAX)
+    if not parts:
         raise CorruptMessage("The compressed records are no zstd frames, or too many.")
     # Between two steps others may use this thread's decoder, or another thread take the next.
     decoders = _zstd.decompressor() if len(parts) == 1 else zstandard.ZstdDecompressor()

@@ -86,24 +86,34 @@ class Flush:
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Flush, on whatever thread; an error is kept for collect.
 
+        Flushes of one log go one after the other, and after a failed one all fail: the kernel tells
+        one descriptor of an error once, and the log's flushes share descriptors.
+
         A log that is deleted meanwhile takes its directory away, and need not be durable.  Where
         somebody else took it away, that log is lost, and the disk as sound as before.
         """
-        try:
-            if not files_flushed:
-                for file in self.files:
-                    disk.fdatasync(file.fileno())
-            if self.log.released:
-                return
-            for path, content in self.small_files:
-                put_file(disk, path, content)
-            for directory in () if files_flushed else self.directories:
-                sync_directory(disk, directory)
-        except OSError as error:
-            if error.errno != errno.ENOENT or self.log.directory.exists():
-                self.error = error
-            else:
-                self.is_lost = not self.log.released
+        flushes = self.log.flushes
+        with flushes.one_at_a_time:
+            if flushes.error is None:
+                try:
+                    self._run(disk, files_flushed)
+                except OSError as error:
+                    if error.errno != errno.ENOENT or self.log.directory.exists():
+                        flushes.error = error
+                    else:
+                        self.is_lost = not self.log.released
+            self.error = flushes.error
+
+    def _run(self, disk: Disk, files_flushed: bool) -> None:
+        if not files_flushed:
+            for file in self.files:
+                disk.fdatasync(file.fileno())
+        if self.log.released:
+            return
+        for path, content in self.small_files:
+            put_file(disk, path, content)
+        for directory in () if files_flushed else self.directories:
+            sync_directory(disk, directory)
 
 
 def flush_all(

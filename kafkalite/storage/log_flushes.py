@@ -6,11 +6,13 @@ A flush covers the segments from the one that holds the durable offset on, their
 snapshots taken when they were rolled, the leader epochs, and, for files made since the last flush,
 the names in the directory.
 
-Not thread-safe: used on the event loop of the worker that owns the log.
+Not thread-safe: used on the event loop of the worker that owns the log, but for `one_at_a_time`
+and `error`, which belong to the thread that runs a flush.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +31,8 @@ class LogFlushes:
     """The flushes of one log; see the module."""
 
     __slots__ = ("_directory_flushed", "_disk", "_epochs_in_flight", "durable_offset",
-                 "durable_position", "flushed_size", "in_flight")  # fmt: skip
+                 "durable_position", "error", "flushed_size", "in_flight",
+                 "one_at_a_time")  # fmt: skip
 
     def __init__(self, disk: Disk, durable_offset: int, durable_position: int) -> None:
         self._disk = disk
@@ -42,6 +45,10 @@ class LogFlushes:
         """Number of flushes that were begun and have not come back, by whomever."""
         self._epochs_in_flight = False
         self._directory_flushed = 0
+        self.one_at_a_time = threading.Lock()
+        """Held by the thread that runs a flush."""
+        self.error: OSError | None = None
+        """Why a flush failed, for all those that run after it."""
 
     # The log comes as an argument: one that is let go is to free its descriptors at once, which a
     # reference back to it would leave to the collector.

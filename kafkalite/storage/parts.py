@@ -18,7 +18,7 @@ from pathlib import Path
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import hand_over, layout
-from kafkalite.storage.disk import DISK, PASSING, Disk, remove_tree, write_file
+from kafkalite.storage.disk import DISK, SHORTAGES, Disk, remove_tree, write_file
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
@@ -179,7 +179,9 @@ def _evacuate(
     try:
         file_system.sync_paths(path for path in moved if path.exists())
     except OSError as error:
-        if error.errno in PASSING:
+        # Room that lacks (ENOSPC) is no reason to try again: fsync reports it for pages that were
+        # written before and are lost, and the file system keeps the error.
+        if error.errno in SHORTAGES:
             raise
         raise write_back_failed(disk, directory / "*", error) from error
     for path in list(directory.iterdir()):

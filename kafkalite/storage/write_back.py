@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from kafkalite.storage import layout
-from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, WriteBackFailed, sync_directory
+from kafkalite.storage.disk import FAILURE_MARK, SHORTAGES, Disk, WriteBackFailed, sync_directory
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -33,11 +33,12 @@ def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFaile
 def sync_names(disk: Disk, directory: Path) -> None:
     """Make the names in this directory survive a power cut, where that may wait.
 
-    A lack of descriptors or of room leaves it to the next flush of the directory.
+    A lack of descriptors leaves it to the next flush of the directory.  A lack of room does not:
+    fsync reports it for what was written before and is lost.
     """
     try:
         sync_directory(disk, directory)
     except OSError as error:
-        if error.errno not in PASSING:
+        if error.errno not in SHORTAGES:
             raise write_back_failed(disk, directory / "*", error) from error
         log.warning("%s could not be flushed: %s", directory, error.strerror)

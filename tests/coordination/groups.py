@@ -415,6 +415,6 @@ class Client:
 
 def forget_topics(stage: Stage, *names: str) -> Any:
     """Have the machine forget topics, whatever their ids, in one part."""
-    found = stage.machine.topic_tombstones(dict.fromkeys(names, NO_ID))
+    found = stage.machine.topic_tombstones(dict.fromkeys(names, [NO_ID]))
     tombstones = [record for record in found if record is not None]
     return stage.machine.forget_offsets(tombstones, stage.now_ms)

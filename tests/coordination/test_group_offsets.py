@@ -229,6 +229,16 @@ def test_a_deleted_topic_has_been_read_by_nobody(stage):
     assert stage.offsets("a") == stage.offsets("b") == {("u", 0): 8}
 
 
+def test_each_topic_of_a_name_that_was_deleted_twice_has_been_read_by_nobody(stage):
+    one, other, new = (bytes([number]) * 16 for number in (1, 2, 3))
+    for index, topic_id in enumerate((one, other, new)):
+        stage.commit("g", {("t", index): 7}, topic_id=topic_id)
+    found = stage.machine.topic_tombstones({"t": {one, other}})
+    tombstones = [record for record in found if record is not None]
+    stage.take(stage.machine.forget_offsets(tombstones, stage.now_ms))
+    assert stage.offsets("g") == {("t", 2): 7}
+
+
 def test_an_empty_group_is_deleted_with_its_offsets(stage):
     client = stage.client()
     stage.stable(client)

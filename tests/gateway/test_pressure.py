@@ -268,6 +268,23 @@ def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
     assert judged == [b"reading", b"new"]
 
 
+def test_peers_that_left_without_reading_are_forgotten(served, monkeypatch):
+    monkeypatch.setattr(answers, "NOT_READING_MAX", 10)
+    gateway = served()
+    held = gateway.gateway._doors[-1]._answers
+
+    def judge():
+        for number in range(30):
+            silent = answers.Kept()
+            silent.size = silent.size_before = 800
+            held._kept, held.size = {b"%d" % number: silent}, held._size_max
+            held._judge_at_ms = 1
+            held._judge()
+
+    gateway.call(judge)
+    assert list(held._not_reading) == [b"%d" % number for number in range(20, 30)]
+
+
 def test_answers_nobody_reads_are_dropped_and_counted(served, peers, monkeypatch):
     monkeypatch.setattr(answers, "READING_MS", 50)
     gateway = served(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)

@@ -25,6 +25,7 @@ from kafkalite.protocol.schemas.groups import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
+from kafkalite.protocol.schemas.internal import REMOVE_TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
@@ -407,6 +408,18 @@ def test_a_deleted_topics_offsets_are_gone(groups):
     assert fetch(groups)["t", 0][0] == -1
     groups.restart()
     assert fetch(groups)["t", 0][0] == -1
+
+
+def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monkeypatch):
+    told = []
+    monkeypatch.setattr(groups.node.groups, "forget_topics", told.append)
+    for _ in range(2):
+        groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
+        groups.create("t", 2)
+    one, other = (topic_id for names in told for topic_id in names["t"])
+    records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in (one, other)]
+    groups.node._changed(records, 0)
+    assert told[-1] == {"t": {one, other}}
 
 
 def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):

@@ -8,7 +8,8 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.broker import Listener
 from kafkalite.process.node_process import NodeProcess
 from kafkalite.process.orders import PACKETS_PER_TICK, TELL_AGAIN_MS, Orders
-from kafkalite.protocol.schemas.bus import FENCE, ROSTER, read_frame, write_frame
+from kafkalite.process.supervisor_watch import send_unless_unread
+from kafkalite.protocol.schemas.bus import FENCE, HEARTBEAT, ROSTER, read_frame, write_frame
 from kafkalite.transport.reactor import Reactor
 
 
@@ -122,3 +123,19 @@ def test_a_roster_is_passed_on_with_who_is_dedicated(orders, reactor, other, obe
     other.send(write_frame(ROSTER(node_ids=[2, 1, 2], dedicated=[2])))
     reactor.tick(0)
     assert obeyed == [({1, 2}, frozenset({2}))]
+
+
+def test_a_launcher_that_was_stopped_leaves_room_for_orders(orders, other, reactor, obeyed):
+    beats = []
+    orders.heartbeat = lambda: beats.append(1)
+    beat = write_frame(HEARTBEAT(image_offset=7, led_count=0, size=0, unmade=[]))
+    for _ in range(2_000):
+        send_unless_unread(other, beat)
+    for number in range(50):
+        other.send(write_frame(ROSTER(node_ids=[number], dedicated=[])))
+    for _ in range(51 // PACKETS_PER_TICK + 1):
+        reactor.tick(0)
+    assert len(beats) == 1 and len(obeyed) == 50
+    assert send_unless_unread(other, beat)
+    reactor.tick(0)
+    assert len(beats) == 2

@@ -341,3 +341,31 @@ def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
     del log
     until(lambda: not open_here())
     flusher.close()
+
+
+class OnceFailingDisk(QuickDisk):
+    """The first flush waits, and then it alone is told of the error, as with one descriptor."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def fdatasync(self, descriptor: int) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(30)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_of_two_flushes_of_one_log_no_one_misses_the_error(tmp_path: Path) -> None:
+    disk = OnceFailingDisk()
+    log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
+    flushes = [begun(log), begun(log)]
+    threads = []
+    for flush in flushes:
+        threads.append(threading.Thread(target=flush.run, args=[disk]))
+        threads[-1].start()
+        assert disk.begun.wait(30)
+    disk.go_on.set()
+    for thread in threads:
+        thread.join()
+    assert all(flush.error is not None and flush.error.errno == errno.EIO for flush in flushes)

@@ -16,7 +16,7 @@ from kafkalite.storage.file_system import EXT4, FileSystem
 from kafkalite.storage.parts import check_parts, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
-from tests.storage.disks import FaultyDisk, QuickDisk, RecordingDisk
+from tests.storage.disks import CALLS, FaultyDisk, QuickDisk, RecordingDisk
 from tests.storage.making import TOPIC_ID, batch, settings, values_of
 from tests.storage.nodes import Nodes, T
 
@@ -136,7 +136,8 @@ def test_what_cannot_be_cleared_yet_is_cleared_later(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     nodes.leader = 0
     for fail_at in range(1, 100):
-        disk = FaultyDisk(fail_at, errno.ENOSPC)
+        calls = [call for call in CALLS if "sync" not in call]
+        disk = FaultyDisk(fail_at, errno.ENOSPC, only=calls)
         disk.armed = False
         file_system = FileSystem(tmp_path, disk)
         disk.armed = True
@@ -150,9 +151,12 @@ def test_what_cannot_be_cleared_yet_is_cleared_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["syncfs", "fsync"])
-def test_failed_flush_of_an_evacuation_ends_the_processes(tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_failed_flush_of_an_evacuation_ends_the_processes(
+    tmp_path: Path, call: str, code: int
+) -> None:
     nodes = filled(tmp_path, 1, 2)
-    disk = FaultyDisk(1, errno.EIO, only=[call])
+    disk = FaultyDisk(1, code, only=[call])
     disk.type_of = lambda _: EXT4  # type: ignore[method-assign]
     with pytest.raises(WriteBackFailed):
         evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)

@@ -12,7 +12,7 @@ class Damaged(Exception):
     """The bytes are no whole frames."""
 
 
-def divide(payload: bytes, output_max: int) -> list[tuple[int, bool]] | None:
+def divide(payload: bytes, output_max: int, frames_max: int) -> list[tuple[int, bool]] | None:
     parts: list[tuple[int, bool]] = []
     position = 0
     try:
@@ -21,7 +21,7 @@ def divide(payload: bytes, output_max: int) -> list[tuple[int, bool]] | None:
             parts += ends
     except Damaged:
         return None
-    return parts
+    return parts if sum(ends for _, ends in parts) <= frames_max else None
 
 
 def _number(payload: bytes, at: int, size: int) -> int:
