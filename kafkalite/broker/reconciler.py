@@ -53,6 +53,10 @@ LOOK_FOR_MS = 5
 LOOK_FOR_MS_MAX = 500
 """Least and greatest interval between looks for an awaited partition; it grows with the wait."""
 
+LOOK_PAUSE_MS = 3 * STEP_MS
+"""Pause within a look that takes longer than STEP_MS: thousands may be awaited, each a few file
+calls, and the loop serves clients beside them."""
+
 LATE_MS = 10_000
 """After so long a partition that was not handed over is spoken of."""
 
@@ -62,6 +66,8 @@ class Awaited(NamedTuple):
 
     topic: str
     since_ms: int
+    reported: bool = False
+    """Whether the log says that it is late."""
 
 
 class Reconciler:
@@ -79,6 +85,8 @@ class Reconciler:
         self._unmade: set[bytes] = set()
         self.awaited: dict[tuple[bytes, int], Awaited] = {}
         self._looking = False
+        self._to_look_for: deque[tuple[bytes, int]] = deque()
+        """The rest of the awaited partitions that a look has begun with."""
 
     @property
     def is_done(self) -> bool:
@@ -268,25 +276,44 @@ class Reconciler:
             self._node.reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
 
     def _look_for_awaited(self) -> None:
-        """Look whether partitions that this node shall lead have been handed over."""
-        now_ms = self._node.clock.monotonic_ms()
+        """Look whether partitions that this node shall lead have been handed over, for STEP_MS."""
+        now_ns = self._node.clock.monotonic_ns
+        end_ns = now_ns() + STEP_MS * 1_000_000
         before = len(self.awaited)
-        for (topic_id, index), awaited in list(self.awaited.items()):
-            late = now_ms - awaited.since_ms >= LATE_MS
-            if self._arrived(topic_id, index, awaited.topic, late):
-                del self.awaited[topic_id, index]
-            elif late and now_ms - awaited.since_ms < LATE_MS + LOOK_FOR_MS_MAX:
-                log.error(
-                    "%s-%d is in no node's directory: put it back into %s, or delete the topic",
-                    awaited.topic, index, self._node.logs.data,
-                )  # fmt: skip
+        if not self._to_look_for:
+            self._to_look_for.extend(self.awaited)
+        while self._to_look_for:
+            self._look_for(*self._to_look_for.popleft())
+            if now_ns() >= end_ns:
+                break
         if len(self.awaited) < before:
             self._node.made_so()
+        if not self.awaited:
+            self._to_look_for.clear()
         self._looking = bool(self.awaited)
-        if self.awaited:
+        if self._to_look_for:
+            self._node.reactor.call_later(LOOK_PAUSE_MS, self._look_for_awaited)
+        elif self.awaited:
+            now_ms = self._node.clock.monotonic_ms()
             waited_ms = now_ms - max(awaited.since_ms for awaited in self.awaited.values())
             next_ms = min(LOOK_FOR_MS_MAX, max(LOOK_FOR_MS, waited_ms // 8))
             self._node.reactor.call_later(next_ms, self._look_for_awaited)
+
+    def _look_for(self, topic_id: bytes, index: int) -> None:
+        """Look whether one partition has been handed over, if it is awaited still."""
+        awaited = self.awaited.get((topic_id, index))
+        if awaited is None:
+            return
+        waited_ms = self._node.clock.monotonic_ms() - awaited.since_ms
+        late = waited_ms >= LATE_MS
+        if self._arrived(topic_id, index, awaited.topic, late):
+            del self.awaited[topic_id, index]
+        elif late and not awaited.reported:
+            self.awaited[topic_id, index] = awaited._replace(reported=True)
+            log.error(
+                "%s-%d is in no node's directory: put it back into %s, or delete the topic",
+                awaited.topic, index, self._node.logs.data,
+            )  # fmt: skip
 
     def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
         """Return whether an awaited partition has arrived, or is not awaited any more."""

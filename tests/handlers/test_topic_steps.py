@@ -10,7 +10,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker import topic_decisions
-from kafkalite.broker.reconciler import STEP_MS
+from kafkalite.broker.reconciler import STEP_MS, Awaited
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
 from kafkalite.coordination.controller import Growth
@@ -242,6 +242,32 @@ def test_topics_alike_have_their_settings_found_once(broker, monkeypatch):
     wanted = [{"name": f"t{i}", "num_partitions": 1, "replication_factor": 1} for i in range(20)]
     assert all(not answer.error_code for answer in create(broker, *wanted).values())
     assert len(found) <= 1
+
+
+def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
+    """Each look takes 2 ms; the first 30 partitions of a topic that is gone have come by then."""
+    reconciler, looked = broker.node.reconciler, []
+
+    def discard(topic, index, topic_id):
+        looked.append(index)
+        broker.clock.advance(2)
+        return index < 30
+
+    monkeypatch.setattr(reconciler, "_discarded", discard)
+    topic_id = bytes(15) + b"g"
+    now_ms = broker.clock.monotonic_ms()
+    reconciler.awaited |= {(topic_id, index): Awaited("gone", now_ms) for index in range(100)}
+    lengths = []
+    reconciler._look_for_awaited()
+    while len(looked) < 100:
+        broker.clock.advance(1)
+        before = broker.clock.monotonic_ms()
+        broker.reactor.tick(0)
+        lengths.append(broker.clock.monotonic_ms() - before)
+    assert looked == [*range(100)]
+    assert [index for _, index in reconciler.awaited] == [*range(30, 100)]
+    assert max(lengths) <= STEP_MS + 2
+    assert sum(lengths) * 3 <= len(lengths), "most of the time is the clients'"
 
 
 def opcodes_of(call):
