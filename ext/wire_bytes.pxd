@@ -32,8 +32,9 @@ cdef enum:
     NULL_LENGTH = -1
     # What one request may be unfolded into, in units of about 64 bytes of objects (measured): a
     # number or a string in an array is one, a struct its fields and three.  Without a bound, two
-    # bytes of frame could become three hundred; 2^20 is room for 130,000 partitions of a commit.
-    REQUEST_UNITS_MAX = 1 << 20
+    # bytes of frame could become three hundred.  It is decoded in one tick, 2^18 units in 10 to
+    # 30 ms; that is room for 32,000 partitions of a commit.
+    REQUEST_UNITS_MAX = 1 << 18
     STRUCT_UNITS = 3
     SINK_START_SIZE = 1024
 

@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from kafkalite.broker.counts import Traffic
 from kafkalite.broker.delayed_fetch import DelayedFetch
 from kafkalite.broker.direct_reads import DelayedRead
 from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.purgatory import Delayed, DelayedProduce
+from kafkalite.broker.purgatory import DelayedProduce
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (
     BUCKET_COUNT,
@@ -46,6 +46,7 @@ from kafkalite.metrics import (
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
+    from kafkalite.broker.partition import Partition
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -56,7 +57,7 @@ COST = 200
 unless that would make it too old."""
 
 STEP_MS, STEP_PAUSE_MS = 5, 1
-"""Duration of a step of writing a page, at least one family, and of the pause between two."""
+"""Duration of a step of writing a page, at least some samples, and of the pause between two."""
 WRITTEN = object()
 
 TOPIC_COUNTERS = {
@@ -109,6 +110,22 @@ LOOP_COUNTERS = {
     "turned_away": "Connections that were not let in.",
     "slow_readers_closed": "Connections that were closed because too many responses were unread.",
 }
+
+
+class PartitionGauges(Sequence[tuple[dict[str, str], int]]):
+    """The samples of a gauge that each partition has, looked up when they are written."""
+
+    def __init__(self, partitions: Sequence[Partition], value: Callable[[Any], int]) -> None:
+        self._partitions = partitions
+        self._value = value
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __getitem__(self, position: Any) -> Any:
+        partition = self._partitions[position]
+        labels = {"topic": partition.topic, "partition": str(partition.index)}
+        return labels, self._value(partition.log)
 
 
 class NodeMetrics:
@@ -230,10 +247,7 @@ class NodeMetrics:
     def _replicas(self) -> Iterator[Family]:
         replicas = self.node.replicas
         led = list(replicas)
-        waiting: set[Delayed] = set()
-        for partition in led:
-            waiting.update(partition.waiting)
-        kinds = Counter(type(delayed) for delayed in waiting)
+        kinds = replicas.purgatory.counts
         for name, sentence, value in (
             ("partitioncount", "Partitions that are here.", len(led)),
             ("leadercount", "Partitions that are led here.", len(led)),
@@ -262,13 +276,9 @@ class NodeMetrics:
 
     def _logs(self) -> Iterator[Family]:
         led = list(self.node.replicas)
-        labels = [{"topic": p.topic, "partition": str(p.index)} for p in led]
         for name, (sentence, value) in PARTITION_GAUGES.items():
-            samples = [
-                (label, value(partition.log))
-                for label, partition in zip(labels, led, strict=True)
-            ]
-            yield Family(f"kafka_log_log_{name}", GAUGE, sentence, samples)
+            gauges = PartitionGauges(led, value)
+            yield Family(f"kafka_log_log_{name}", GAUGE, sentence, gauges)
 
     # -- the cluster -------------------------------------------------------------------------
 

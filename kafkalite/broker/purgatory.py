@@ -12,7 +12,7 @@ tick, one request after the other in turn (`run`).
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -184,7 +184,13 @@ class Purgatory:
         self._work: deque[tuple[Delayed | None, Iterator[int] | None]] = deque()
         self._moving: set[Partition] = set()
         """Partitions whose many waiting requests are still to be looked at."""
-        self.size = 0
+        self.counts: Counter[type[Delayed]] = Counter()
+        """The number of delayed requests of each kind."""
+
+    @property
+    def size(self) -> int:
+        """The number of delayed requests."""
+        return self.counts.total()
 
     def park(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
         """Answer `delayed` once it is due, in `wait_ms` milliseconds at the latest."""
@@ -207,7 +213,7 @@ class Purgatory:
     def hold(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
         """The same for a request that its partitions tell already."""
         later = delayed.later = Later(partial(self._forget, delayed))
-        self.size += 1
+        self.counts[type(delayed)] += 1
         delayed.timer = self._timers.call_later(wait_ms, partial(self._expire, delayed))
         return later
 
@@ -301,7 +307,7 @@ class Purgatory:
         if delayed.gone:
             return
         delayed.gone = True
-        self.size -= 1
+        self.counts[type(delayed)] -= 1
         delayed.detach()
         if delayed.timer is not None:
             delayed.timer.cancel()

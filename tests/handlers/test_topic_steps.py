@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import sys
 
 import pytest
 
@@ -17,6 +16,7 @@ from kafkalite.coordination.controller import Growth
 from kafkalite.protocol.schemas.internal import REMOVE_TOPIC, TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.test_topics import create
+from tests.opcodes import opcodes_of
 
 
 @pytest.fixture
@@ -268,25 +268,6 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
     assert [index for _, index in reconciler.awaited] == [*range(30, 100)]
     assert max(lengths) <= STEP_MS + 2
     assert sum(lengths) * 3 <= len(lengths), "most of the time is the clients'"
-
-
-def opcodes_of(call):
-    """Return how many opcodes of Python a call takes."""
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_creating_a_topic_takes_the_same_steps_among_many(broker):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from kafkalite import errors
@@ -7,6 +9,7 @@ from kafkalite.broker import node_metrics
 from kafkalite.broker.counts import RequestCounts, Traffic
 from kafkalite.broker.handlers import SERVED
 from kafkalite.broker.security import Operation
+from kafkalite.metrics import SAMPLES_PER_STEP
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
@@ -14,6 +17,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS, DESCRIBE_LOG_DIRS
 from kafkalite.records.batch import Record, build
 from tests.handlers.denying import Denying
+from tests.opcodes import opcodes_of
 
 TOPIC = "kafka_server_brokertopicmetrics_{}_total"
 ERRORS = "kafka_network_requestmetrics_errors_total"
@@ -271,3 +275,41 @@ def test_page_is_written_in_steps_of_bounded_time(metered, monkeypatch):
         broker.reactor.tick(0)
         counts.append(len(steps) - before)
     assert len(counts) > 5 and max(counts) <= most
+
+
+def test_gauges_of_many_partitions_are_looked_up_in_steps(metered, monkeypatch):
+    broker, keeper = metered.broker, metered.keeper
+    broker.create("many", 3 * SAMPLES_PER_STEP)
+    looked: Counter[str] = Counter()
+    for name, (sentence, value) in node_metrics.PARTITION_GAUGES.items():
+
+        def counting(log, name=name, value=value):
+            looked[name] += 1
+            return value(log)
+
+        monkeypatch.setitem(node_metrics.PARTITION_GAUGES, name, (sentence, counting))
+    per_step = []
+    steps = keeper.page.write_steps(keeper.families(), 0)
+    before = 0
+    for _ in steps:
+        per_step.append(looked.total() - before)
+        before = looked.total()
+    gauges = len(node_metrics.PARTITION_GAUGES)
+    assert looked == dict.fromkeys(node_metrics.PARTITION_GAUGES, 3 * SAMPLES_PER_STEP)
+    assert max(per_step) == SAMPLES_PER_STEP and per_step.count(SAMPLES_PER_STEP) == 3 * gauges
+
+
+def test_requests_that_wait_are_counted_without_a_walk(metered):
+    broker, keeper = metered.broker, metered.keeper
+    broker.create("a", 60)
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+
+    def wait():
+        fetch(broker, *(("a", index, 0) for index in range(60)), min_bytes=1, max_wait_ms=30_000)
+        return opcodes_of(lambda: [*keeper._replicas()])
+
+    first = wait()
+    for _ in range(8):
+        last = wait()
+    assert metered.told(name, delayedOperation="Fetch") == 9
+    assert last == first
