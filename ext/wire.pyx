@@ -52,7 +52,7 @@ cdef enum:
 
     # Topics and partitions that one Fetch may name, those it forgets among them: a tick that
     # decodes and enters so many takes about 20 ms; all else runs in steps.
-    FETCH_NAMED_MAX = 25_000
+    FETCH_NAMED_MAX = 20_000
 
     UUID_SIZE = 16
     NAME_SIZE_MAX = 249
