@@ -3,7 +3,9 @@
 Compressing writes what Kafka's Java clients read: lz4 frames of independent 64 KiB blocks, snappy
 in the xerial framing, gzip and zstd as they are.  Decompressing reads whatever a client may have
 written: xerial and raw snappy, several gzip members, lz4 or zstd frames one after the other,
-zstd frames that do not tell their size.
+zstd frames that do not tell their size.  Kafka's Java clients read less: of several lz4 frames
+the first only, and no linked blocks.  `strict` refuses what they do not read, so that a broker
+acknowledges nothing that its consumers cannot open.
 
 Compressed bytes are hostile.  Output is bounded while it is made, not afterwards, and so is the
 number of frames; a stream that ends early or has bytes behind its end is refused.  Only the
@@ -43,6 +45,12 @@ _XERIAL_HEADER = _XERIAL_MAGIC + _XERIAL_VERSIONS
 _XERIAL_BLOCK_SIZE = 32 << 10
 # Snappy's densest element is three bytes for 64; a stream that claims more than that lies.
 _SNAPPY_RATIO_MAX = 22
+
+# Position of a lz4 frame's FLG byte, its bit of independent blocks, and the bits that Java requires
+# to be unset: one for dictionaries, one reserved.
+_LZ4_FLAGS = 4
+_LZ4_INDEPENDENT = 0x20
+_LZ4_RESERVED = 0x03
 
 # Kafka's default lz4 level stands for the fast compressor, every other for the thorough one.
 _LZ4_LEVEL_FAST = 9
@@ -92,9 +100,9 @@ def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None =
 
 
 def pieces(
-    codec: Codec, payload: bytes | memoryview, size_max: int | None = None
+    codec: Codec, payload: bytes | memoryview, size_max: int | None = None, *, strict: bool = False
 ) -> Iterator[bytes]:
-    """The same, a step at a time.
+    """The same, a step at a time; `strict`: only what Kafka's Java clients can read.
 
     Before a step of more than a mebibyte there is an empty piece: the caller may take that step
     on another thread.
@@ -109,7 +117,7 @@ def pieces(
     elif codec is Codec.GZIP:
         yield from _gzip_pieces(view, bound)
     elif codec is Codec.LZ4:
-        yield from _lz4_pieces(view, bound)
+        yield from _lz4_pieces(view, bound, strict)
     else:
         yield from _zstd_pieces(view, bound)
 
@@ -136,6 +144,7 @@ def _frames(
     begin: Callable[[], Any],
     rest: Callable[[Any], bytes | None],
     fault: type[Exception],
+    count_max: int = _FRAME_COUNT_MAX,
 ) -> Iterator[bytes]:
     """Frame after frame, through decoders that have zlib's shape.
 
@@ -144,7 +153,7 @@ def _frames(
     """
     position = 0
     try:
-        for _ in range(_FRAME_COUNT_MAX):
+        for _ in range(count_max):
             decoder = begin()
             given: bytes | memoryview | None = None
             ended = False
@@ -165,6 +174,10 @@ def _frames(
                 return
     except fault as error:
         raise CorruptMessage(f"The compressed records are damaged: {error}.") from None
+    if count_max == 1:
+        raise CorruptMessage(
+            "The lz4 frame has bytes after its end, which Kafka's Java clients do not read."
+        )
     raise CorruptMessage("The compressed records are in too many frames.")
 
 
@@ -203,14 +216,23 @@ def _compress_lz4(payload: bytes, level: int | None) -> bytes:
     return packed
 
 
-def _lz4_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
+def _lz4_pieces(payload: memoryview, bound: _Bound, strict: bool) -> Iterator[bytes]:
     import lz4.frame
+
+    if strict and len(payload) > _LZ4_FLAGS and (
+        not payload[_LZ4_FLAGS] & _LZ4_INDEPENDENT or payload[_LZ4_FLAGS] & _LZ4_RESERVED
+    ):
+        raise CorruptMessage(
+            "The lz4 frame has linked blocks or a dictionary, which Kafka's Java clients cannot"
+            " read: compress in independent blocks."
+        )
 
     def rest(decoder: Any) -> bytes | None:
         # It keeps what it could not use.
         return None if decoder.needs_input else b""
 
-    return _frames(payload, bound, lz4.frame.LZ4FrameDecompressor, rest, RuntimeError)
+    count_max = 1 if strict else _FRAME_COUNT_MAX
+    return _frames(payload, bound, lz4.frame.LZ4FrameDecompressor, rest, RuntimeError, count_max)
 
 
 class _Zstd(threading.local):

@@ -63,14 +63,15 @@ def walk(
     until_hit: bool = False,
     kept: list[bytes] | None = None,
     size_max: int | None = None,
+    strict: bool = False,
 ) -> Steps[None]:
     """Walk through the batch's records with a scan; raise what is wrong with them.
 
     With `until_hit` the walk ends once the scan has found all that it collects.  The pieces of
-    the payload are appended to `kept`, if given.
+    the payload are appended to `kept`, if given.  `strict` as in `compression.pieces`.
     """
     cost = BATCH_COST
-    for piece in pieces(batch.header.codec, batch.packed, size_max):
+    for piece in pieces(batch.header.codec, batch.packed, size_max, strict=strict):
         if not piece:
             yield LARGE
             continue
@@ -93,10 +94,11 @@ def recompress(
     *,
     scan: RecordScan | None = None,
     size_max: int | None = None,
+    strict: bool = False,
 ) -> Steps[bytes]:
     """Return the batch with its records in another codec, and every other field as it was."""
     kept: list[bytes] = []
-    yield from walk(batch, scan or scan_of(batch), kept=kept, size_max=size_max)
+    yield from walk(batch, scan or scan_of(batch), kept=kept, size_max=size_max, strict=strict)
     header = batch.header
     if header.codec is codec:
         return bytes(batch)

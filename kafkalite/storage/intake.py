@@ -16,7 +16,8 @@ for every topic are record_batch.judge's.
 
 What cannot be decompressed is InvalidRecord, which no client retries, and not CorruptMessage: the
 CRC held, so it was sent like that and would be again.  More than `output_size_max` is
-MessageTooLarge, upon which Java's producers send smaller batches.
+MessageTooLarge, upon which Java's producers send smaller batches.  What Kafka's Java clients could
+not decompress is InvalidRecord as well, as in Kafka: lz4 in linked blocks or several frames.
 
 Left out: the keys of compacted topics, with compaction itself; transactions, whose batches are
 refused as Kafka refuses those of a transaction it has not been told of.
@@ -129,9 +130,11 @@ class Intake:
         kept = batch
         try:
             if self.codec is None:
-                yield from walk(opened, scan)
+                yield from walk(opened, scan, strict=True)
             else:
-                kept = yield from recompress(opened, self.codec, self.level, scan=scan)
+                kept = yield from recompress(
+                    opened, self.codec, self.level, scan=scan, strict=True
+                )
         except CorruptMessage as error:
             raise InvalidRecord(str(error)) from None
         if scan.hits:

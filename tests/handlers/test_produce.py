@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lz4.frame
 import pytest
+import xxhash
 
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
@@ -11,7 +13,7 @@ from kafkalite.broker.security import WRITE
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
-from kafkalite.records.compression import Codec, compress
+from kafkalite.records.compression import Codec, compress, decompress
 from kafkalite.transport.connection import Disconnect
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
@@ -203,6 +205,38 @@ def test_compressed_records_are_checked(topic, codec):
 def test_compressed_records_are_believed_where_the_topic_says_so(broker):
     broker.create("a", compressed_records_validate="false")
     assert produce(broker, packed(b"garbage", Codec.ZSTD, 5)).error_code == 0
+
+
+UNREADABLE_LZ4 = {
+    "linked blocks": lambda one, two: lz4.frame.compress(one + two, block_linked=True),
+    "two frames": lambda one, two: compress(Codec.LZ4, one) + compress(Codec.LZ4, two),
+    "a frame behind the last record": lambda one, two: (
+        compress(Codec.LZ4, one + two) + compress(Codec.LZ4, b"")
+    ),
+    "a dictionary": lambda one, two: with_dictionary(compress(Codec.LZ4, one + two)),
+}
+
+
+def with_dictionary(frame: bytes) -> bytes:
+    """The same lz4 frame, whose header names a dictionary."""
+    descriptor = bytes([frame[4] | 0x01, frame[5]]) + (7).to_bytes(4, "little")
+    check = xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF
+    return frame[:4] + descriptor + bytes([check]) + frame[7:]
+
+
+@pytest.mark.parametrize("config", [{}, {"compression_type": "lz4"}, {"compression_type": "gzip"}])
+@pytest.mark.parametrize("shape", UNREADABLE_LZ4)
+def test_lz4_that_java_cannot_read_is_refused(broker, shape, config):
+    """Kafka answers INVALID_RECORD or UNKNOWN_SERVER_ERROR; its consumers would stop here."""
+    broker.create("a", **config)
+    one, two = bytes(98_000), bytes(60_000)
+    payload = build([Record(timestamp=1, value=one), Record(timestamp=1, value=two)])[61:]
+    frames = UNREADABLE_LZ4[shape](payload[:98_020], payload[98_020:])
+    assert decompress(Codec.LZ4, frames) == payload, "a lenient reader reads it"
+    entry = produce(broker, packed(frames, Codec.LZ4, 2))
+    assert entry.error_code == errors.InvalidRecord.code
+    assert "Java" in entry.error_message
+    assert produce(broker, packed(compress(Codec.LZ4, payload), Codec.LZ4, 2)).error_code == 0
 
 
 def test_compressed_bomb_is_refused_as_too_large(topic):
