@@ -253,8 +253,11 @@ class Node:
                 flush.done(flush)
 
     def _state(self) -> State:
+        controller, applied_offset = self.controller, self._applied_offset
+        if isinstance(controller, RemoteController):
+            applied_offset = controller.offset  # also before the first change
         return State(
-            made=self.reconciler.is_done,
+            made_offset=self.reconciler.made_offset(applied_offset),
             led_count=self.replicas.led_count,
             size=self.replicas.total_size(),
             unmade=[*self.reconciler.unmade()],
@@ -297,15 +300,16 @@ class Node:
         if deleted:
             self.groups.forget_topics(deleted)
         self._applied_offset = end_offset
-        if self.reconciler.is_done:
+        if self.reconciler.mark(end_offset) or self.reconciler.is_done:
             self.made_so()
 
     def made_so(self) -> None:
         """Report that the logs match the image, to the supervisor or to waiting responses."""
         if isinstance(self.controller, RemoteController):
             self.controller.heartbeat()
-        elif self.reconciler.is_done:
-            while self._unanswered and self._unanswered[0].end_offset <= self._applied_offset:
+        else:
+            made_offset = self.reconciler.made_offset(self._applied_offset)
+            while self._unanswered and self._unanswered[0].end_offset <= made_offset:
                 self._unanswered.popleft().later.resolve(None)
 
     def _applied_here(self, end_offset: int) -> Later[None]:

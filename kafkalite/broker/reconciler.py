@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.config.settings import Settings
@@ -77,6 +77,10 @@ class Reconciler:
         self._node = node
         self._queue: deque[tuple[bytes, int] | Log] = deque()
         """Partitions to be made or reconfigured, and logs to be deleted."""
+        self._queued_count = self._done_count = 0
+        self._marks: deque[tuple[int, int]] = deque()
+        """Offsets of the metadata log, each behind so many of all that was ever queued."""
+        self._made_offset = 0
         self._step_is_due = False
         self._step_end_ns: int | None = None
         """Deadline of this tick's steps; None before the first of them."""
@@ -92,6 +96,25 @@ class Reconciler:
     def is_done(self) -> bool:
         """True if the logs match the image, except those that must wait."""
         return not self._queue
+
+    def mark(self, end_offset: int) -> bool:
+        """Note that what the metadata log says up to this offset is in the queue; whether the logs
+        match it already."""
+        self._marks.append((self._queued_count, end_offset))
+        return self._pass_marks()
+
+    def made_offset(self, applied_offset: int) -> int:
+        """Return the offset of the metadata log up to which the logs match it; the image is that of
+        `applied_offset`.  What is decided later does not hold back answers to what came before."""
+        if self.is_done:
+            self._made_offset = max(self._made_offset, applied_offset)
+        return self._made_offset
+
+    def _pass_marks(self) -> bool:
+        before = self._made_offset
+        while self._marks and self._marks[0][0] <= self._done_count:
+            self._made_offset = max(self._made_offset, self._marks.popleft()[1])
+        return self._made_offset != before
 
     def unmade(self) -> Iterator[tuple[bytes, int]]:
         """The partitions, by topic id and number, that this node leads and cannot serve yet."""
@@ -127,12 +150,12 @@ class Reconciler:
             elif leader.leader_epoch != partition.leader_epoch:
                 partition.lead(leader.leader_epoch)
         settings = self.settings_of(topic.config)
-        self._queue += [
+        self._enqueue([
             (topic_id, index)
             for index, partition in topic.partitions.items()
             if partition.leader == self._node.node_id
             and (index not in present or present[index].log.config is not settings)
-        ]
+        ])  # fmt: skip
         self._step()
 
     def settings_of(self, overrides: Mapping[str, str]) -> Settings:
@@ -146,6 +169,10 @@ class Reconciler:
         if settings is None:
             settings = self._alike[key] = self._alike_of.for_topic(dict(overrides))
         return settings
+
+    def _enqueue(self, items: Sequence[tuple[bytes, int] | Log]) -> None:
+        self._queue += items
+        self._queued_count += len(items)
 
     def _step(self) -> None:
         """Do some of the queue now, unless a later tick is to go on with it, and the rest in later
@@ -168,6 +195,7 @@ class Reconciler:
 
     def _do_first(self) -> None:
         item = self._queue.popleft()
+        self._done_count += 1
         if isinstance(item, tuple):
             self._make_or_reconfigure(*item)
         else:
@@ -177,7 +205,7 @@ class Reconciler:
         self._step_is_due = False
         self._step_end_ns = None
         self._step()
-        if not self._queue:
+        if self._pass_marks() or not self._queue:
             self._node.made_so()
 
     def _make_or_reconfigure(self, topic_id: bytes, index: int) -> None:
@@ -262,7 +290,7 @@ class Reconciler:
         partitions = list(self._node.replicas.of_topic(topic_id).values())
         for partition in partitions:
             self._node.replicas.remove(partition)
-        self._queue += [partition.log for partition in partitions]
+        self._enqueue([partition.log for partition in partitions])
         self._node.replicas.forget_offline(topic_id)
 
     # -- taking over and handing over --------------------------------------------------------

@@ -73,8 +73,8 @@ class Asked:
 class State(NamedTuple):
     """What a node tells with its heartbeat."""
 
-    made: bool
-    """Whether it has made everything so that its image says, except what it lacks."""
+    made_offset: int
+    """Up to where in the metadata log it has made everything so, except what it lacks."""
     led_count: int
     size: int
     unmade: Sequence[tuple[bytes, int]]
@@ -98,7 +98,6 @@ class RemoteController:
         self._is_welcome = False
         self._heartbeat_ms = 0  # as the supervisor's welcome will say
         self._next_beat: Timer | None = None
-        self._made_offset = 0
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
         self._forwarded_size = 0
@@ -233,11 +232,9 @@ class RemoteController:
         if not self._is_welcome or self._send is None or self.state is None:
             return
         state = self.state()
-        if state.made:
-            self._made_offset = self.offset
         self._send(
             bus.HEARTBEAT(
-                image_offset=self._made_offset,
+                image_offset=state.made_offset,
                 led_count=state.led_count,
                 size=state.size,
                 unmade=[

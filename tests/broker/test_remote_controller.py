@@ -63,7 +63,7 @@ class Followed:
         self.reactor = Reactor(self.clock)
         controller = RemoteController(MetadataReader(self.directory), self.reactor)
         controller.load()
-        controller.state = lambda: State(made=True, led_count=0, size=0, unmade=[])
+        controller.state = lambda: State(controller.offset, led_count=0, size=0, unmade=[])
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
         controller.reached(True)

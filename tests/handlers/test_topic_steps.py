@@ -54,6 +54,19 @@ def test_topic_of_many_partitions_is_made_in_steps_and_answered_when_made(broker
     assert len(lengths) >= 50 * 3 // 13 and max(lengths) <= STEP_MS + 3 + 1
 
 
+def test_a_topic_is_answered_when_it_is_made_whatever_was_decided_after_it(broker, slow_disk):
+    answers = []
+    for name, count in (("first", 20), ("second", 5), ("third", 50)):
+        topic = {"name": name, "num_partitions": count, "replication_factor": 1}
+        answers.append(broker.send(CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000))
+    made = []
+    for answer in answers:
+        broker.until(lambda answer=answer: answer.sent is not None)
+        made.append(len(list(broker.node.replicas)))
+    per_step = STEP_MS // 3 + 1
+    assert 20 <= made[0] <= 20 + per_step and 25 <= made[1] <= 25 + per_step and made[2] == 75
+
+
 def test_topic_of_many_partitions_is_deleted_in_steps(broker, slow_disk):
     topic_id = broker.create("many", 50)
     gone = broker.send(DELETE_TOPICS, 1, topic_names=["many"], timeout_ms=1_000)
