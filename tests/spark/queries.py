@@ -26,16 +26,22 @@ ABORT_JOB = "org.apache.spark.sql.execution.streaming.ManifestFileCommitProtocol
 def failure_of(query):
     """Return the exception of a query that was stopped, or None if it ended well.
 
-    A race of Spark's file sink (seen in 4.3.0, with Spark's own rate source too) counts as well:
-    stop() interrupts the thread of the query, which calls abortJob and iterates over the files of
-    finished tasks, while the scheduler's thread adds the files of one that finished just then
-    (onTaskCommit).  Scala 2.13 notices and throws a ConcurrentModificationException, which
-    replaces the interruption that Spark expects after stop().  The batch is not committed, so the
-    next start repeats it.
+    Two that are Spark's own count as well:
+
+    A race of its file sink (seen in 4.3.0, with Spark's own rate source too).  stop() interrupts
+    the thread of the query, which calls abortJob and iterates over the files of finished tasks,
+    while the scheduler's thread adds the files of one that finished just then (onTaskCommit).
+    Scala 2.13 notices and throws a ConcurrentModificationException, which replaces the
+    interruption that Spark expects after stop().  The batch is not committed, so the next start
+    repeats it.
+
+    A start that took too long: the process that plans did not connect within Spark's fixed ten
+    seconds, as on a machine with ten times its load.  It connects before it knows of any source.
     """
-    if query.exception() is None or is_abort_race(query._jsq.exception().get().getCause()):
+    if query.exception() is None:
         return None
-    return query.exception()
+    cause = query._jsq.exception().get().getCause()
+    return None if is_abort_race(cause) or is_late_start(cause) else query.exception()
 
 
 def is_abort_race(cause):
@@ -45,3 +51,11 @@ def is_abort_race(cause):
     frames = (frame.toString() for frame in cause.getStackTrace())
     first = next((frame for frame in frames if not frame.startswith("scala.")), "")
     return first.startswith(ABORT_JOB)
+
+
+def is_late_start(cause):
+    """Return whether Spark gave up a process of Python that did not connect in time."""
+    if not cause.toString().endswith("SparkException: Python worker failed to connect back."):
+        return False
+    deeper = cause.getCause()
+    return deeper is not None and deeper.toString().startswith("java.net.SocketTimeoutException")

@@ -1,4 +1,4 @@
-"""Which exceptions of a stopped query are a failure, and which one is Spark's own race."""
+"""Which exceptions of a stopped query are a failure, and which two are Spark's own."""
 
 from types import SimpleNamespace
 
@@ -16,13 +16,19 @@ ABORT = [
     f"{ABORT_JOB}ManifestFileCommitProtocol.scala:103)",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter$.write(FileFormatWriter.scala:2)",
 ]
+LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
+START = ["org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(X.scala:328)"]
+TIMEOUT = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker"
 PLANNING = ["org.apache.spark.sql.execution.python.PythonMicroBatchStream.planInputPartitions(X:1)"]
 
 
-def stopped(words, frames):
-    """A query that ended with this exception of Java's."""
+def stopped(words, frames, deeper=None):
+    """A query that ended with this exception of Java's, and the one that caused it."""
     stack = [SimpleNamespace(toString=lambda frame=frame: frame) for frame in frames]
-    cause = SimpleNamespace(toString=lambda: words, getStackTrace=lambda: stack)
+    first = None if deeper is None else SimpleNamespace(toString=lambda: deeper)
+    cause = SimpleNamespace(
+        toString=lambda: words, getStackTrace=lambda: stack, getCause=lambda: first
+    )
     wrapped = SimpleNamespace(getCause=lambda: cause)
     java = SimpleNamespace(exception=lambda: SimpleNamespace(get=lambda: wrapped))
     return SimpleNamespace(exception=lambda: words, _jsq=java)
@@ -34,6 +40,15 @@ def test_a_query_without_an_exception_ended_well():
 
 def test_the_race_of_the_file_sink_is_no_failure():
     assert failure_of(stopped(RACE, ITERATION + ABORT)) is None
+
+
+def test_a_process_that_connects_too_late_is_no_failure():
+    assert failure_of(stopped(LATE, START, TIMEOUT)) is None
+
+
+@pytest.mark.parametrize("deeper", [None, "java.io.IOException: the worker exited"])
+def test_a_process_that_ends_at_its_start_is_a_failure(deeper):
+    assert failure_of(stopped(LATE, START, deeper)) == LATE
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,13 @@ from tests.spark.queries import PATIENCE_S, await_sources, failure_of
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
 ROOT = Path(__file__).resolve().parents[2]
-RESTARTS, KILLS = 100, 15
+OFFSETS, COMMITS = "offsets", "commits"
+"""The logs of a checkpoint: a file for each micro-batch that was begun, and that is over."""
+STARTED, SOURCES = "started", "sources"
+RESTARTS = {STARTED: 10, SOURCES: 10, OFFSETS: 20, COMMITS: 10}
+KILLS = {STARTED: 1, OFFSETS: 4, COMMITS: 3}
+"""How often a query is ended, by what it has come to then: a time would find a slow machine's
+before its first micro-batch, and say nothing of the others."""
 SEED = random.randrange(1 << 32)
 
 
@@ -53,15 +59,56 @@ class Source(threading.Thread):
         self.join(30)
 
 
+class Checkpoint:
+    """The logs of a checkpoint, as they were when a query was started and as they are."""
+
+    def __init__(self, path):
+        self.path = path
+        self.before = {log: self.newest(log) for log in (OFFSETS, COMMITS)}
+
+    def newest(self, log):
+        """The newest micro-batch in a log, -1 if there is none."""
+        place = self.path / log
+        names = os.listdir(place) if place.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    @property
+    def is_interrupted(self):
+        """Whether a micro-batch was begun and is not over, so that it is done again."""
+        return self.before[OFFSETS] > self.before[COMMITS]
+
+    def await_batch(self, log, is_active):
+        """Until the next micro-batch is in a log, or what runs has failed."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.newest(log) == self.before[log] and is_active():
+            assert time.monotonic() < until_s, f"no micro-batch after {self.before}"
+            time.sleep(0.01)
+
+
+def moments(dice, counts):
+    """Moments in some order, each with the rest of time to wait then: half of them none.
+
+    Of two queries one after the other one has its sources, so that few processes of those that are
+    stopped before start for nothing at the same time.
+    """
+    order = [moment for moment, count in counts.items() if moment != STARTED for _ in range(count)]
+    dice.shuffle(order)
+    for place in sorted(dice.sample(range(len(order)), counts[STARTED]), reverse=True):
+        order.insert(place, STARTED)
+    for moment in order:
+        yield moment, dice.choice((0, dice.uniform(0, 0.5)))
+
+
 def numbers_in(spark, directory):
     rows = spark.read.parquet(str(directory)).select("partition", "offset", "value").collect()
     assert len({(row.partition, row.offset) for row in rows}) == len(rows), "a record came twice"
     return sorted(int(row.value) for row in rows)
 
 
-def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_path):
+def test_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_path):
     topic = broker.topic(partitions=3)
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    interrupted = 0
     dice = random.Random(SEED)
     reader = spark.readStream.format("kafkalite").option("startingOffsets", "earliest")
     reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
@@ -73,11 +120,15 @@ def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_pa
         return writer.start(out)
 
     with Source(broker.bootstrap, topic, 0.05) as source:
-        for _ in range(RESTARTS):
+        for moment, rest_s in moments(dice, RESTARTS):
+            point = Checkpoint(tmp_path / "checkpoint")
+            interrupted += point.is_interrupted
             query = started()
-            if dice.random() < 0.8:
+            if moment == SOURCES:
                 await_sources(query)
-            time.sleep(dice.uniform(0, 1.2))
+            elif moment != STARTED:
+                point.await_batch(moment, lambda query=query: query.isActive)
+            time.sleep(rest_s)
             query.stop()
             failure = failure_of(query)
             assert failure is None, f"seed {SEED}: {failure}"
@@ -85,6 +136,7 @@ def test_a_hundred_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_pa
     writer = writer.option("checkpointLocation", checkpoint)
     assert writer.trigger(availableNow=True).start(out).awaitTermination(PATIENCE_S)
     assert numbers_in(spark, out) == list(range(source.count)), f"seed {SEED}"
+    assert interrupted, "no micro-batch was stopped at work"
 
 
 @pytest.fixture
@@ -105,6 +157,7 @@ def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
     command = [sys.executable, "-m", "tests.spark.stream_job", broker.bootstrap, topic,
                str(tmp_path), sockets]  # fmt: skip
     out = tmp_path / "out"
+    interrupted = 0
 
     def job(log):
         return subprocess.Popen(
@@ -113,11 +166,16 @@ def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
         )  # fmt: skip
 
     with Source(broker.bootstrap, topic, 0.02) as source, (tmp_path / "log").open("wb") as log:
-        for _ in range(KILLS):
+        for moment, rest_s in moments(dice, KILLS):
+            point = Checkpoint(tmp_path / "checkpoint")
+            interrupted += point.is_interrupted
             victim = job(log)
             try:
                 assert victim.stdout.readline() == b"running\n", (tmp_path / "log").read_text()
-                time.sleep(dice.uniform(0.5, 6))
+                if moment != STARTED:
+                    point.await_batch(moment, lambda victim=victim: victim.poll() is None)
+                time.sleep(rest_s)
+                assert victim.poll() is None, (tmp_path / "log").read_text()
             finally:
                 os.killpg(victim.pid, signal.SIGKILL)
                 victim.wait()
@@ -129,3 +187,4 @@ def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
     query = writer.trigger(availableNow=True).start(str(out))
     assert query.awaitTermination(PATIENCE_S)
     assert numbers_in(spark, out) == list(range(source.count)), f"seed {SEED}"
+    assert interrupted, "no micro-batch was killed at work"
