@@ -7,7 +7,9 @@ set, IncrementalAlterConfigs what it names; a key that is read-only goes through
 stays as it is.  Append and subtract begin with the key's default where nothing is set, as in Kafka.
 
 A fault of a topic's or a group's config is InvalidConfig, of a broker's InvalidRequest: Kafka's
-codes.  A name that is no key is refused for a broker as well, where Kafka takes it for a plug-in's.
+codes.  A name that is no key cannot be set of a broker either, where Kafka takes it for a plug-in's.
+To delete what is not set changes nothing, whether or not there is such a key; of loggers, as in
+Kafka, there must be one.
 """
 
 from __future__ import annotations
@@ -177,9 +179,11 @@ def _apply(
 ) -> None:
     """Do one change to what shall be set, once it has passed every check."""
     scope, name = SCOPES[kind], change.key
-    if change.operation == Operation.DELETE and name in before and name not in scope:
-        del after[name]  # of a version that knew it
-        return
+    if change.operation == Operation.DELETE and name not in scope:
+        if kind is not Resource.BROKER_LOGGER:
+            # Of a version that knew it, or of none: Kafka's tools delete throttles everywhere.
+            after.pop(name, None)
+            return
     key: Key[Any] | None = None
     try:
         key = scope.named(name)

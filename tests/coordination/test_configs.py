@@ -69,6 +69,19 @@ def test_what_is_set_stands_until_it_is_deleted(controller, kind, name, key, tex
     assert controller.image.configs == {}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(TOPIC, "a"), (BROKER, ""), (BROKER, "0"), (METRICS, "s"), (GROUP, "g")]
+)
+def test_deleting_a_key_that_is_unknown_or_not_set_changes_nothing(controller, kind, name):
+    topic_with(controller)
+    changes = [("nonsense.key", None, DELETE), ("leader.replication.throttled.rate", None, DELETE)]
+    if kind is TOPIC:
+        throttle = "follower.replication.throttled.replicas"
+        changes += [(key, None, DELETE) for key in ("retention.ms", throttle)]
+    assert alter(controller, kind, name, *changes) is None
+    assert controller.image.configs == {} and not set_on(controller, kind, name)
+
+
 def test_only_what_changes_becomes_a_record(controller):
     topic_with(controller, retention_ms="5", segment_ms="6")
     wanted = Alteration(TOPIC, "a", [Change("retention.ms", "5"), Change("segment.ms", "7")])
@@ -159,7 +172,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (TOPIC, "a", ("retention.ms", "soon"), InvalidConfig, "whole number"),
         (TOPIC, "a", ("segment.bytes", "7"), InvalidConfig, "at least"),
         (TOPIC, "a", ("retention", "7"), InvalidConfig, "did you mean"),
-        (TOPIC, "a", ("retention", None, DELETE), InvalidConfig, "did you mean"),
+        (LOGGER, "0", ("kafka.server", None, DELETE), InvalidConfig, "not a configuration key"),
         (TOPIC, "a", ("cleanup.policy", "compact"), InvalidConfig, "log cleaner"),
         (TOPIC, "a", ("worker.dedicated", "true"), InvalidConfig, "when the topic is created"),
         (TOPIC, "a", ("retention.ms", None), InvalidRequest, "no value"),

@@ -305,8 +305,8 @@ DIFFERENCES = (
         "a node's id has one way to be written",
     ),
     Listed(
-        "configs.*", "* a key nobody knows*", "*.error_code",
-        "a key that nobody knows is refused, and never silently accepted",
+        "configs.*", "* a key nobody knows", "*.error_code",
+        "a key that nobody knows cannot be set, and is never silently accepted",
     ),
     Listed(
         "configs.a_node_is_configured_while*", "* of node '7'", "*.error_code",
@@ -327,6 +327,7 @@ DIFFERENCES = (
             ("group.initial.rebalance.delay.ms.config_source", IN_A_FILE, 5),
             ("offsets.topic.num.partitions.config_source", IN_A_FILE, 5),
             ("queued.max.request.bytes.*", "what may wait is bounded from the start", ANYTHING),
+            ("queued.max.response.bytes", "answers that wait are bounded as well", ANYTHING),
             ("metrics.listener", "figures are served by ourselves", ANYTHING),
             ("gateway.*", "ZeroMQ is taken in by ourselves", ANYTHING),
             ("native.*", "memory is shared with programs of one host", ANYTHING),
