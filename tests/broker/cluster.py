@@ -193,6 +193,7 @@ class Running:
         """It was killed: let go of what it had open, and write nothing."""
         self.hang_up()
         self.flusher.forget()
+        self.node.opener.close()
         self.reactor.close()
         for found in self.logs.logs.values():
             found.release()

@@ -85,15 +85,16 @@ def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(bloc
 
 
 def test_what_was_begun_of_a_log_that_could_not_be_made_is_taken_away(node, monkeypatch):
-    made = node.node.logs._open
+    loader = node.node.logs._loader
+    made = loader.open
 
     def fails(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(node.node.logs, "_open", fails)
+    monkeypatch.setattr(loader, "open", fails)
     topic_id = node.create("a")
     assert list(node.directory.glob("a-0*")) == []
-    monkeypatch.setattr(node.node.logs, "_open", made)
+    monkeypatch.setattr(loader, "open", made)
     node.clock.advance(MAKE_AGAIN_MS)
     node.until(lambda: len(node.node.replicas.of_topic(topic_id)) == 1)
     assert [path.name for path in node.directory.glob("a-0*")] == ["a-0"]
