@@ -7,9 +7,9 @@ set, IncrementalAlterConfigs what it names; a key that is read-only goes through
 stays as it is.  Append and subtract begin with the key's default where nothing is set, as in Kafka.
 
 A fault of a topic's or a group's config is InvalidConfig, of a broker's InvalidRequest: Kafka's
-codes.  A name that is no key cannot be set of a broker either, where Kafka takes it for a plug-in's.
-To delete what is not set changes nothing, whether or not there is such a key; of loggers, as in
-Kafka, there must be one.
+codes.  What is no key cannot be set of a broker either; Kafka takes it for a plug-in's.  To delete
+what is not set changes nothing, whether or not there is such a key; of loggers, as in Kafka, there
+must be one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     segment.bytes                        RecordListTooLarge
     message.timestamp.before.max.ms      InvalidTimestamp, with the records that are wrong
     message.timestamp.after.max.ms       the same
-    compression.type                     compressed again when it came otherwise
+    compression.type                     compressed again when it came otherwise; InvalidTimestamp
+                                         for records of before 1970 then
     message.timestamp.type               stamped with the time of the append
     compressed.records.validate          InvalidRecord, when the header says otherwise
 
@@ -58,7 +59,7 @@ from kafkalite.errors import (
     RecordListTooLarge,
     raise_for,
 )
-from kafkalite.records.batch import NO_TIMESTAMP, RecordBatch
+from kafkalite.records.batch import RecordBatch
 from kafkalite.records.compression import Codec
 from kafkalite.records.opening import Steps, finish, recompress, scan_of, walk
 
@@ -123,7 +124,9 @@ class Intake:
     def _opened(self, batch: bytes, now_ms: int) -> Steps[bytes]:
         opened = RecordBatch(batch)
         scan = scan_of(opened)
-        oldest = max(now_ms - self.before_max_ms, NO_TIMESTAMP + 1)
+        # A time before 1970 is a time; Kafka cannot build batches with one, though, only keep them.
+        rebuilt = self.codec is not None and self.codec is not opened.header.codec
+        oldest = max(now_ms - self.before_max_ms, 0 if rebuilt else -LONG_MAX - 1)
         newest = min(now_ms + self.after_max_ms, LONG_MAX)
         if not self.stamps:
             scan.collect(oldest, newest, inside=False)

@@ -227,6 +227,52 @@ def test_a_record_too_far_behind_the_clock_is_named_even_when_compressed(tmp_pat
     log.append(batch(b"a", timestamp=-1), 0)
 
 
+BEFORE_1970 = -86_400_000
+
+
+@pytest.mark.parametrize("kept_in", ["producer", "uncompressed", "gzip", "lz4"])
+@pytest.mark.parametrize("codec", Codec)
+def test_records_of_before_1970_are_taken_where_they_are_not_compressed_again(
+    tmp_path: Path, kept_in: str, codec: Codec
+) -> None:
+    log = open_log(tmp_path, {keys.COMPRESSION_TYPE: kept_in, keys.SEGMENT_BYTES: 1 << 20})
+    sent = batch(b"a", b"b", timestamp=BEFORE_1970, codec=codec)
+    if kept_in in ("producer", {Codec.NONE: "uncompressed"}.get(codec, codec.name.lower())):
+        log.append(sent, 0)
+        assert [record.timestamp for record in records_of(log)] == [BEFORE_1970, BEFORE_1970 + 1]
+        log.append(batch(b"c"), 0)
+        assert log.active.max_timestamp == NOW
+        found = log.offset_for_timestamp(0)
+        assert found is not None and (found.offset, found.timestamp) == (2, NOW)
+    else:
+        with pytest.raises(InvalidTimestamp) as refused:
+            log.append(sent, 0)
+        assert [index for index, _ in refused.value.record_errors] == [0, 1]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_before_max_ms_holds_before_1970_as_well(tmp_path: Path, codec: Codec) -> None:
+    log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_BEFORE_MAX_MS: NOW - BEFORE_1970 - 1})
+    with pytest.raises(InvalidTimestamp) as refused:
+        log.append(batch(b"a", b"b", timestamp=BEFORE_1970, codec=codec), 0)
+    assert [index for index, _ in refused.value.record_errors] == [0]
+    log.append(batch(b"a", timestamp=BEFORE_1970 + 1, codec=codec), 0)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_header_of_records_before_1970_says_no_time_as_in_kafka(
+    tmp_path: Path, codec: Codec
+) -> None:
+    log = open_log(tmp_path)
+    claiming = bytearray(batch(b"a", timestamp=BEFORE_1970, codec=codec))
+    correct_max_timestamp(claiming, NOW)
+    log.append(claiming, 0)
+    found = log.read(0, 1 << 20, 1)
+    assert found is not None
+    (stored,) = batches(found.read())
+    assert (stored.header.max_timestamp, log.active.max_timestamp) == (-1, -1)
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_with_log_append_time_records_bear_the_time_of_the_append(
     tmp_path: Path, codec: Codec
