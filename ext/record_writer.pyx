@@ -18,11 +18,12 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from arrow_columns cimport (
-    Columns, Lists, give_back, lend, take_cell, take_columns, take_list, time_of,
+    Columns, give_back, lend, take_cell, take_columns, take_list, time_of,
 )
 from batch_check cimport crc32c
 from batch_layout cimport *
 from big_endian cimport store_i16, store_i32, store_i64, store_u32
+from column_records cimport *
 from field_store cimport Field, field_size, store_field, store_number, number_size
 
 
@@ -37,16 +38,8 @@ cdef enum:
     # A length, attributes, both deltas and a header count, as long as they can be.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5
     LENGTH_SIZE_MAX = 5
-
-
-cdef enum Fault:
-    SOUND = 0
-    LYING_VALUE
-    LYING_KEY
-    LYING_HEADERS
-    NULL_NAME
-    NEGATIVE_TIMESTAMP
-    NO_SUCH_ROW
+    # Both deltas, as long as they can be.
+    DELTAS_SIZE_MAX = 10 + 5
 
 
 SENTENCES = {
@@ -60,117 +53,6 @@ SENTENCES = {
 
 
 # Columns into records.
-
-
-cdef struct Written:
-    int64_t taken
-    int64_t size
-    int64_t base_timestamp
-    int64_t max_timestamp
-    int64_t faulty_row
-
-
-cdef int headers_size(
-    const Lists* lists, int64_t begin, int64_t end, int64_t* size
-) noexcept nogil:
-    cdef int64_t place, total = number_size(end - begin)
-    cdef Field name, content
-    for place in range(begin, end):
-        if not take_cell(&lists.names, place, &name):
-            return LYING_HEADERS
-        if not take_cell(&lists.contents, place, &content):
-            return LYING_HEADERS
-        if name.size < 0:
-            return NULL_NAME
-        total += field_size(name) + field_size(content)
-    size[0] = total
-    return SOUND
-
-
-cdef uint8_t* store_headers(
-    uint8_t* at, const uint8_t* end_of_record, const Lists* lists, int64_t begin, int64_t end
-) noexcept nogil:
-    """Where the next byte goes; NULL when the columns are not what they were when measured."""
-    cdef int64_t place
-    cdef Field name, content
-    at = store_number(at, end - begin)
-    for place in range(begin, end):
-        if not take_cell(&lists.names, place, &name):
-            return NULL
-        if not take_cell(&lists.contents, place, &content):
-            return NULL
-        if name.size < 0 or field_size(name) + field_size(content) > end_of_record - at:
-            return NULL
-        at = store_field(store_field(at, name), content)
-    return at if at == end_of_record else NULL
-
-
-cdef inline int64_t row_at(const uint8_t* rows, int64_t place) noexcept nogil:
-    cdef int32_t row
-    if rows == NULL:
-        return place
-    memcpy(&row, rows + 4 * place, 4)
-    return row
-
-
-cdef int write_rows(
-    uint8_t* out, int64_t room, const uint8_t* rows, int64_t first, int64_t end,
-    const Columns* columns, int64_t now_ms, Written* written,
-) noexcept nogil:
-    """As many of the rows as there is room for; what is written before a fault is of no use."""
-    cdef uint8_t* at = out
-    cdef const uint8_t* limit = out + room
-    cdef const uint8_t* end_of_record
-    cdef int64_t place, row, timestamp, size, delta
-    cdef int64_t header_begin = 0, header_end = 0, in_headers = 1
-    cdef bint has_headers = columns.headers.offsets != NULL
-    cdef int fault
-    cdef Field key, value
-    written.taken = written.size = 0
-    written.base_timestamp = written.max_timestamp = -1
-    for place in range(first, end):
-        row = row_at(rows, place)
-        written.faulty_row = row
-        if row < 0 or row >= columns.count:
-            return NO_SUCH_ROW
-        if not take_cell(&columns.value, row, &value):
-            return LYING_VALUE
-        if not take_cell(&columns.key, row, &key):
-            return LYING_KEY
-        if has_headers:
-            if not take_list(&columns.headers, row, &header_begin, &header_end):
-                return LYING_HEADERS
-            fault = headers_size(&columns.headers, header_begin, header_end, &in_headers)
-            if fault:
-                return fault
-        timestamp = time_of(&columns.times, row, now_ms)
-        if place == first:
-            written.base_timestamp = written.max_timestamp = timestamp
-        # Hostile numbers wrap here as they do in Java.
-        delta = <int64_t> (<uint64_t> timestamp - <uint64_t> written.base_timestamp)
-        size = 1 + number_size(delta) + number_size(place - first)
-        size += field_size(key) + field_size(value) + in_headers
-        if number_size(size) + size > limit - at:
-            break
-        at = store_number(at, size)
-        end_of_record = at + size
-        at[0] = 0
-        at = store_number(at + 1, delta)
-        at = store_number(at, place - first)
-        at = store_field(store_field(at, key), value)
-        if not has_headers:
-            at[0] = 0
-            at += 1
-        else:
-            at = store_headers(at, end_of_record, &columns.headers, header_begin, header_end)
-            if at == NULL:
-                return LYING_HEADERS
-        written.max_timestamp = max(written.max_timestamp, timestamp)
-        written.taken += 1
-    written.size = at - out
-    if not written.taken:
-        written.base_timestamp = written.max_timestamp = -1
-    return SOUND
 
 
 cdef object lie(int fault, int64_t row):
@@ -205,10 +87,10 @@ def encode_columns(
         at = <uint8_t*> room.buf + HEADER_SIZE
         size_max = min(room.len - HEADER_SIZE, PAYLOAD_SIZE_MAX)
         if size_max < GIL_SIZE_MIN:
-            fault = write_rows(at, size_max, index, first, end, &columns, now_ms, &written)
+            fault = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
         else:
             with nogil:
-                fault = write_rows(at, size_max, index, first, end, &columns, now_ms, &written)
+                fault = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
         if fault:
             raise lie(fault, written.faulty_row)
         return written.taken, written.size, written.base_timestamp, written.max_timestamp
@@ -511,6 +393,52 @@ cdef class BatchBuilder:
         self.max_timestamp = max(self.max_timestamp, timestamp_ms)
         self.count += 1
         return self.count - 1
+
+    def append_columns(
+        self, int64_t first, int64_t end, rows, tuple value, tuple key, tuple headers,
+        tuple timestamps, int64_t now_ms, int64_t size_max,
+    ) -> tuple:
+        """Append as many rows of columns as fit: (place of the first, how many).
+
+        None are taken where it is closed.
+
+        Arguments are those of `encode_columns`; `size_max` is what all rows of the columns take at
+        the most in a batch of their own.  ValueError: the columns are not what they say, and
+        nothing is appended.  It keeps the GIL, which is a builder's lock.
+        """
+        cdef Columns columns
+        cdef Written written
+        cdef const uint8_t* index
+        cdef int64_t index_size, room_size
+        cdef int fault
+        columns.buffer_count = 0
+        try:
+            take_columns(&columns, value, key, headers, timestamps)
+            index = lend(&columns, rows, &index_size)
+            if first < 0 or end > (columns.count if rows is None else index_size // 4):
+                raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({first}…{end})")
+            # From here on nobody else's code runs.
+            if self.closed or self.export_count:
+                return self.count, 0
+            end = min(end, first + (0x7FFFFFFF - self.count))
+            # Deltas grow with the records and the time before them.
+            room_size = size_max + (end - first) * DELTAS_SIZE_MAX
+            self.make_room(min(self.capacity, self.size + room_size))
+            written.base_timestamp = self.base_timestamp
+            written.max_timestamp = self.max_timestamp
+            fault = write_rows(
+                self.room + self.size, min(self.capacity, self.room_size) - self.size, index,
+                first, end, &columns, now_ms, self.count, &written,
+            )
+            if fault:
+                raise lie(fault, written.faulty_row)
+            self.size += written.size
+            self.count += <int32_t> written.taken
+            self.base_timestamp = written.base_timestamp
+            self.max_timestamp = written.max_timestamp
+            return self.count - written.taken, written.taken
+        finally:
+            give_back(&columns)
 
     def close(self) -> None:
         """Take no more records: `append` answers -1, also where it is being called."""

@@ -24,6 +24,18 @@ class BatchBuilder:
         headers: Iterable[tuple[str, _Field]] | None,
         timestamp_ms: int,
     ) -> int: ...
+    def append_columns(
+        self,
+        first: int,
+        end: int,
+        rows: Buffer | None,
+        value: _Column | None,
+        key: _Column | None,
+        headers: _Headers | None,
+        timestamps: _Timestamps | None,
+        now_ms: int,
+        size_max: int,
+    ) -> tuple[int, int]: ...
     def close(self) -> None: ...
     def widen(self, capacity: int) -> None: ...
     def payload(self) -> memoryview: ...

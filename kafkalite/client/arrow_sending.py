@@ -2,6 +2,11 @@
 
     run        rows of a table that go to one partition, in their order
     stretch    as many of them as one batch takes
+    piece      rows of a run that were sent in one batch
+
+A run of few bytes is appended to the partition's open batch, beside the records of send(), and
+waits for more up to linger.ms: a batch of its own costs as much as a hundred of its rows.  A larger
+one goes at once, in stretches.
 
 A stretch is written where it is to go, a ring's memory, by the thread that called send_arrow; no
 byte of it lies anywhere in between.  Should it have to go again it is written again: the columns
@@ -143,8 +148,13 @@ def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> 
 
 
 def spread(topic: Topic, count: int) -> list[Line]:
-    """The lines that so many rows without a key go to."""
+    """The lines that so many rows without a key go to.
+
+    Few go to the one whose open batch takes records without a key now.
+    """
     wanted = max(1, min(count // PART_ROWS_MIN, len(topic.lines)))
+    if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
+        return [topic.sticky]
     lines: dict[Line, None] = {}
     led = [line for line in topic.lines if line.leader >= 0] or topic.lines
     while len(lines) < min(wanted, len(led)):
@@ -194,19 +204,41 @@ def keys_of(column: Bytes | None, count: int) -> Iterator[bytes | None]:
             yield bytes(bytes_of_all[offsets[place] : offsets[place + 1]])
 
 
+class Piece(NamedTuple):
+    """Consecutive rows of a table that were sent in one batch, perhaps beside others."""
+
+    batch: Batch
+    place: int
+    """The place of the first row in the batch."""
+    row_count: int
+
+    def leaves(self) -> Iterator[tuple[Batch, int, int]]:
+        """Yield what the rows travelled as, each with the place in it and the number of rows."""
+        for first, leaf in self.batch.placed_leaves():
+            begin = max(self.place, first)
+            end = min(self.place + self.row_count, first + leaf.count)
+            if begin < end:
+                yield leaf, begin - first, end - begin
+
+
 class Deliveries:
-    """What becomes of a table's rows: one outcome a batch they travelled in."""
+    """The outcomes of a table's rows: one for each piece of it that was sent in one batch."""
 
-    __slots__ = ("batches",)
+    __slots__ = ("pieces",)
 
-    def __init__(self, batches: list[Batch]) -> None:
-        self.batches = batches
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.pieces = pieces
 
     def __repr__(self) -> str:
-        return f"<Deliveries of {len(self.batches)} batches>"
+        return f"<Deliveries of {len(self.pieces)} pieces>"
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.pieces)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The batches that hold rows of the table."""
+        return [piece.batch for piece in self.pieces]
 
     def done(self) -> bool:
         """Whether all of them are decided."""
@@ -218,9 +250,9 @@ class Deliveries:
         if fault is not None:
             raise fault.again()
         return [
-            (batch.line.index, leaf.base_offset, leaf.count)
-            for batch in self.batches
-            for leaf in batch.leaves()
+            (leaf.line.index, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
+            for piece in self.pieces
+            for leaf, place, count in piece.leaves()
         ]
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
@@ -231,7 +263,7 @@ class Deliveries:
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.line.topic.wait(batch, left_s):
                 raise TimeoutError(f"{batch!r} is not decided yet")
-        faults = [leaf.fault for batch in self.batches for leaf in batch.leaves()]
+        faults = [leaf.fault for piece in self.pieces for leaf, _, _ in piece.leaves()]
         return next((fault for fault in faults if fault is not None), None)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:

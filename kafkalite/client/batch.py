@@ -173,9 +173,15 @@ class Batch:
 
     def leaves(self) -> list[Batch]:
         """What it travelled as: itself, or the parts of the parts."""
+        return [leaf for _, leaf in self.placed_leaves()]
+
+    def placed_leaves(self, first: int = 0) -> list[tuple[int, Batch]]:
+        """Return the leaves, each after the place of its first record, counted from `first`."""
         if not self.parts:
-            return [self]
-        return [leaf for _, part in self.parts for leaf in part.leaves()]
+            return [(first, self)]
+        return [
+            found for place, part in self.parts for found in part.placed_leaves(first + place)
+        ]
 
     @property
     def root(self) -> Batch:

@@ -1,4 +1,4 @@
-"""Columns on their way: written where they go by the thread that has them (arrow_sending.py)."""
+"""The sending of columns: encoded by the thread that called send_arrow (arrow_sending.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkalite.client.arrow_in import Columns
-from kafkalite.client.arrow_sending import CHUNK_SIZE_MAX, Run, stretch_of
+from kafkalite.client.arrow_sending import CHUNK_SIZE_MAX, Piece, Run, stretch_of
 from kafkalite.client.batch import NOBODY, Batch
 from kafkalite.client.line import Line
 from kafkalite.client.native import RingLane
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from kafkalite.client.sender import Sender
 
 
+GATHERED_SIZE_MAX = 64 << 10
+"""Runs up to this size are appended to an open batch, which costs one copy more of their bytes."""
+
 KEPT_SIZE = 1 << 10
 """Memory of a batch beside its bytes: a Batch, its Content, and their list entries."""
 
 
 class ColumnSender:
-    """Sends runs, stretch by stretch."""
+    """Sends runs: small ones with others in open batches, large ones stretch by stretch."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -34,16 +37,66 @@ class ColumnSender:
         """The largest batch with one record."""
         self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
 
-    def send(self, run: Run, now_ms: int, block_s: float, batches: list[Batch]) -> None:
-        """Send rows of columns, in as many batches as they take, and enter these in the list."""
+    def send(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+        """Send rows of columns in as many batches as they take, and add the pieces to the list."""
+        if self._is_small(run):
+            self._send_gathered(run, now_ms, block_s, pieces)
+            return
         while run.first < run.end:
             batch = self._sender.turn(self._send_stretch, run, now_ms)
             if batch is None:
                 deadline = Deadline(block_s)
                 while (batch := self._sender.turn(self._send_stretch, run, now_ms)) is None:
                     self._sender.waiting.await_room(partial(self._may_send, run), deadline)
-            batches.append(batch)
+            pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
+
+    # Few rows: beside others in the open batch.
+
+    def _is_small(self, run: Run) -> bool:
+        columns = run.columns
+        return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
+
+    def _send_gathered(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+        sender = self._sender
+        run = sender.turn(self._gather, run, now_ms, pieces)
+        while run.first < run.end:
+            size = self._open_size(run)
+            sender.waiting.make_room(run.line, run.line.open_batch, size, block_s)
+            run = sender.turn(self._gather, run, now_ms, pieces)
+
+    def _open_size(self, run: Run) -> int:
+        """Return the maximum size of a batch that is opened for a run.
+
+        The open batches of a topic's partitions take a quarter of buffer.memory at the most, if
+        batch.size allows that.
+        """
+        accumulator, lane = self._sender.accumulator, self._ring_of(run.line)
+        size = min(self.chunk_size, accumulator.memory_size // (4 * len(run.line.topic.lines)))
+        if lane is not None:
+            size = min(size, lane.batch_size_max)
+        return max(size, accumulator.batch_size, run.columns.largest[0])
+
+    def _gather(self, run: Run, now_ms: int, pieces: list[Piece]) -> Run:
+        """Append rows to open batches while there is memory; return the rows that are left."""
+        line, sender = run.line, self._sender
+        sender.check_open(line)
+        while run.first < run.end:
+            batch, count = line.open_batch, 0
+            if batch is not None:
+                place, count = batch.content.builder.append_columns(
+                    run.first, run.end, run.rows, *run.columns[1:5], now_ms, run.columns.size_max
+                )
+            if count:
+                pieces.append(Piece(batch, place, count))
+                run = run._replace(first=run.first + count)
+            elif not sender.open_line(line, batch, self._open_size(run)):
+                break
+        if not sender.accumulator.linger_s:
+            sender.push(line)
+        return run
+
+    # Many rows: in batches of their own.
 
     def _ring_of(self, line: Line) -> RingLane | None:
         node = self._sender.nodes.get(line.leader)

@@ -35,7 +35,7 @@ from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client import hints
 from kafkalite.client.accumulator import Accumulator, Topic
 from kafkalite.client.arrow_in import check_sizes, columns_of, require_pyarrow
-from kafkalite.client.arrow_sending import Deliveries, runs_of
+from kafkalite.client.arrow_sending import Deliveries, Piece, runs_of
 from kafkalite.client.batch import Batch, OnDelivery
 from kafkalite.client.cluster import Cluster
 from kafkalite.client.content import Packed
@@ -160,7 +160,8 @@ class Producer(Gatherer):
         """Send the rows of an Arrow table or record batch, or of what can become one.
 
         Columns: value, and if wanted key, headers, timestamp, partition (arrow_in.py).  Returns
-        when all rows are on their way, or waits up to max.block.ms for room.
+        when all rows are on their way, or waits up to max.block.ms for room.  Few rows wait for
+        more up to linger.ms, as those of send() do.
 
         Rows that cannot be records, or are larger than max.request.size, are refused before the
         first is sent.  What is raised later (BufferExhausted, for one) has an attribute
@@ -169,21 +170,21 @@ class Producer(Gatherer):
         self._check_open()
         require_pyarrow("send_arrow() and send_table() take Arrow columns")
         columns = self._sender.columns
-        pieces = columns_of(rows)
-        check_sizes(pieces, columns.record_size_max)
+        parts = columns_of(rows)
+        check_sizes(parts, columns.record_size_max)
         known = self._topic(topic)
         now_ms = time.time_ns() // 1_000_000
-        runs = [run for piece in pieces for run in runs_of(known, piece, self.partitioner)]
-        batches: list[Batch] = []
+        runs = [run for part in parts for run in runs_of(known, part, self.partitioner)]
+        pieces: list[Piece] = []
         try:
             for run in runs:
-                columns.send(run, now_ms, self._block_s, batches)
+                columns.send(run, now_ms, self._block_s, pieces)
         except Exception as error:
-            error.deliveries = Deliveries(batches)  # type: ignore[attr-defined]
+            error.deliveries = Deliveries(pieces)  # type: ignore[attr-defined]
             raise
         finally:
             self._sender.outcomes.tell_soon()
-        return Deliveries(batches)
+        return Deliveries(pieces)
 
     def send_table(
         self,

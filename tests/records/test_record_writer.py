@@ -6,6 +6,7 @@ Columns come as Arrow's buffers, also as those of an array that lies about them.
 from __future__ import annotations
 
 import struct
+from array import array
 from itertools import pairwise
 
 import pyarrow as pa
@@ -281,6 +282,49 @@ def test_measured_sizes_are_those_of_what_is_written(rows, before):
     written = len(twin.build(rows)) - HEADER_SIZE if rows else 0
     assert written <= all_of_them <= written + 20 * len(rows)
     assert newest == max((time for *_, time in rows), default=-1)
+
+
+@RUNS
+@given(
+    ROWS, ROWS, st.sampled_from([pa.binary(), pa.large_binary()]), st.integers(1, 900),
+    st.integers(0, 5), st.booleans(),
+)  # fmt: skip
+def test_columns_are_appended_to_a_builder_as_the_twins_rows(
+    rows, more, kind, capacity, before, chosen
+):
+    builder = record_writer.BatchBuilder(capacity)
+    taken = twin.fitting(rows, capacity)
+    for row in rows[:taken]:
+        assert builder.append(*row) >= 0
+    columns = columns_of(more, kind, before=before, after=2)
+    size_max = record_writer.measure_columns(len(more), *columns)[2]
+    index = array("i", range(len(more))) if chosen else None
+    together = rows[:taken] + more
+    wanted = twin.fitting(together, capacity) - taken
+    found = builder.append_columns(0, len(more), index, *columns, NOW, size_max)
+    assert found == (taken, wanted)
+    assert builder.append_columns(wanted, len(more), index, *columns, NOW, size_max)[1] == 0
+    together = together[: taken + wanted]
+    assert bytes(builder.payload()) == (twin.payload(together) if together else b"")
+    assert builder.count == taken + wanted
+    if together:
+        times = [row[3] for row in together]
+        assert (builder.base_timestamp, builder.max_timestamp) == (times[0], max(times))
+    builder.close()
+    assert builder.append_columns(0, len(more), None, *columns, NOW, size_max)[1] == 0
+
+
+def test_lying_columns_leave_a_builder_as_it_was():
+    builder = record_writer.BatchBuilder(1000)
+    builder.append(None, b"first", None, 5)
+    before = bytes(builder.payload())
+    value = (None, array("i", [0, 2, 9]), b"abc", 0, False)
+    with pytest.raises(ValueError, match="column value: its offsets"):
+        builder.append_columns(0, 2, None, value, None, None, None, NOW, 100)
+    assert (bytes(builder.payload()), builder.count, builder.max_timestamp) == (before, 1, 5)
+    for first, end in ((-1, 1), (0, 3)):
+        with pytest.raises(ValueError, match="a row was asked for"):
+            builder.append_columns(first, end, None, value, None, None, None, NOW, 100)
 
 
 @RUNS

@@ -1,0 +1,145 @@
+"""Rows of Arrow columns as records: their sizes, and their bytes one after another.  Inline only.
+
+Columns are a user's and may lie (arrow_columns.pxd), so each cell is checked when it is written.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from arrow_columns cimport Columns, Lists, take_cell, take_list, time_of
+from field_store cimport Field, field_size, store_field, store_number, number_size
+
+
+cdef enum Fault:
+    SOUND = 0
+    LYING_VALUE
+    LYING_KEY
+    LYING_HEADERS
+    NULL_NAME
+    NEGATIVE_TIMESTAMP
+    NO_SUCH_ROW
+
+
+cdef struct Written:
+    int64_t taken
+    int64_t size
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t faulty_row
+
+
+cdef inline int headers_size(
+    const Lists* lists, int64_t begin, int64_t end, int64_t* size
+) noexcept nogil:
+    cdef int64_t place, total = number_size(end - begin)
+    cdef Field name, content
+    for place in range(begin, end):
+        if not take_cell(&lists.names, place, &name):
+            return LYING_HEADERS
+        if not take_cell(&lists.contents, place, &content):
+            return LYING_HEADERS
+        if name.size < 0:
+            return NULL_NAME
+        total += field_size(name) + field_size(content)
+    size[0] = total
+    return SOUND
+
+
+cdef inline uint8_t* store_headers(
+    uint8_t* at, const uint8_t* end_of_record, const Lists* lists, int64_t begin, int64_t end
+) noexcept nogil:
+    """Where the next byte goes; NULL when the columns are not what they were when measured."""
+    cdef int64_t place
+    cdef Field name, content
+    at = store_number(at, end - begin)
+    for place in range(begin, end):
+        if not take_cell(&lists.names, place, &name):
+            return NULL
+        if not take_cell(&lists.contents, place, &content):
+            return NULL
+        if name.size < 0 or field_size(name) + field_size(content) > end_of_record - at:
+            return NULL
+        at = store_field(store_field(at, name), content)
+    return at if at == end_of_record else NULL
+
+
+cdef inline int64_t row_at(const uint8_t* rows, int64_t place) noexcept nogil:
+    cdef int32_t row
+    if rows == NULL:
+        return place
+    memcpy(&row, rows + 4 * place, 4)
+    return row
+
+
+cdef inline int take_row(
+    const Columns* columns, int64_t row, Field* key, Field* value
+) noexcept nogil:
+    """Find the key and the value of a row; return a Fault."""
+    if row < 0 or row >= columns.count:
+        return NO_SUCH_ROW
+    if not take_cell(&columns.value, row, value):
+        return LYING_VALUE
+    if not take_cell(&columns.key, row, key):
+        return LYING_KEY
+    return SOUND
+
+
+cdef inline int write_rows(
+    uint8_t* out, int64_t room, const uint8_t* rows, int64_t first, int64_t end,
+    const Columns* columns, int64_t now_ms, int64_t before, Written* written,
+) noexcept nogil:
+    """As many of the rows as there is room for; what is written before a fault is of no use.
+
+    `before` is how many records the batch has already, whose timestamps are in `written` then.
+    """
+    cdef uint8_t* at = out
+    cdef const uint8_t* limit = out + room
+    cdef const uint8_t* end_of_record
+    cdef int64_t place, row, timestamp, size, delta
+    cdef int64_t header_begin = 0, header_end = 0, in_headers = 1
+    cdef bint has_headers = columns.headers.offsets != NULL
+    cdef int fault
+    cdef Field key, value
+    written.taken = written.size = 0
+    if not before:
+        written.base_timestamp = written.max_timestamp = -1
+    for place in range(first, end):
+        row = row_at(rows, place)
+        written.faulty_row = row
+        fault = take_row(columns, row, &key, &value)
+        if fault:
+            return fault
+        if has_headers:
+            if not take_list(&columns.headers, row, &header_begin, &header_end):
+                return LYING_HEADERS
+            fault = headers_size(&columns.headers, header_begin, header_end, &in_headers)
+            if fault:
+                return fault
+        timestamp = time_of(&columns.times, row, now_ms)
+        if not before and place == first:
+            written.base_timestamp = written.max_timestamp = timestamp
+        # Hostile numbers wrap here as they do in Java.
+        delta = <int64_t> (<uint64_t> timestamp - <uint64_t> written.base_timestamp)
+        size = 1 + number_size(delta) + number_size(before + place - first)
+        size += field_size(key) + field_size(value) + in_headers
+        if number_size(size) + size > limit - at:
+            break
+        at = store_number(at, size)
+        end_of_record = at + size
+        at[0] = 0
+        at = store_number(at + 1, delta)
+        at = store_number(at, before + place - first)
+        at = store_field(store_field(at, key), value)
+        if not has_headers:
+            at[0] = 0
+            at += 1
+        else:
+            at = store_headers(at, end_of_record, &columns.headers, header_begin, header_end)
+            if at == NULL:
+                return LYING_HEADERS
+        written.max_timestamp = max(written.max_timestamp, timestamp)
+        written.taken += 1
+    written.size = at - out
+    if not written.taken and not before:
+        written.base_timestamp = written.max_timestamp = -1
+    return SOUND
