@@ -54,7 +54,7 @@ cdef class RecordScan:
         self.base_timestamp = base_timestamp
         self.size_left = size_max
         self.max_timestamp = NO_TIMESTAMP
-        self.code = INVALID_RECORD if count < 0 else NONE
+        self.code = INVALID_RECORD if count < 0 or last_offset_delta < -1 else NONE
 
     def __dealloc__(self):
         free(self.kept)

@@ -5,6 +5,8 @@
     frames     the header, Produce and Fetch by hand against their schemas
     batches    check, judge, header, place, stamp, and the records of batches found whole
     records    decode, encode and validate of a payload, and a scan of it in two pieces
+    zstd       zstd frames divided between blocks, and decompressed a part at a time
+    scan       records walked in pieces, however they are torn
     segments   the walks over a segment's file, and its recovery
     indexes    the searches in an index's file and in its tail
     loop       frames cut out of what a socket brings, however it is torn
@@ -40,7 +42,7 @@ from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
-from tests.fuzz import client_codecs
+from tests.fuzz import client_codecs, opened_records
 from tests.fuzz.sealing import AS_GIVEN, FITTED, SEALED, sealed
 from tests.fuzz.torn_frames import loop, loop_seeds
 from tests.protocol.annotated import bytes_of
@@ -372,6 +374,8 @@ TARGETS = {
     "frames": Target(frames, frames_seeds, 20),
     "batches": Target(whole_batches, batches_seeds, 20),
     "records": Target(payload_records, records_seeds, 20),
+    "zstd": Target(opened_records.zstd, opened_records.zstd_seeds, 5),
+    "scan": Target(opened_records.scan, opened_records.scan_seeds, 10),
     "segments": Target(segments, segments_seeds, 2),
     "indexes": Target(indexes, indexes_seeds, 6),
     "loop": Target(loop, loop_seeds, 2),

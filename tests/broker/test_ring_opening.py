@@ -1,0 +1,138 @@
+"""Batches of a ring that are opened on the thread: appended, answered and refused as all others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import crc32c
+import pytest
+
+from kafkalite._ext.record_batch import HEADER_SIZE
+from kafkalite.broker import opener
+from kafkalite.broker.later import Later
+from kafkalite.errors import InvalidRecord, UnknownTopicId
+from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from kafkalite.records.compression import Codec
+from kafkalite.records.opening import Steps
+from tests.broker.visiting import Guest, Host, batch_of
+
+OK = 0
+CRC, CRC_FROM = 17, 21
+"""Where a batch's CRC stands, and from where on it is taken."""
+NOTHING = (-1, -1, -1)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    made = Host(tmp_path / "data", **{"native.ring.bytes": str(256 << 10)})
+    made.topic = made.create("t", 2)
+    monkeypatch.setattr(opener, "BUDGET", 0)  # every compressed batch goes to the thread
+    made.node.opener.settle()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def guest(host: Host) -> Guest:
+    made = host.visit()
+    made.attach()
+    return made
+
+
+@pytest.fixture
+def let_go(host: Host) -> Iterator[Callable[[], None]]:
+    """Keep the thread from opening anything until this is called."""
+    gate = threading.Event()
+
+    def waiting() -> Steps[bytes]:
+        gate.wait(30)
+        return b""
+        yield 0
+
+    host.node.opener._hand_over(waiting(), Later())
+    yield gate.set
+    gate.set()
+
+
+def packed(value: bytes) -> bytes:
+    return batch_of(value, codec=Codec.GZIP)
+
+
+def damaged() -> bytes:
+    """A batch under a true CRC whose records cannot be decompressed."""
+    batch = bytearray(packed(b"v" * 500))
+    batch[HEADER_SIZE:] = bytes(len(batch) - HEADER_SIZE)
+    batch[CRC:CRC_FROM] = crc32c.crc32c(bytes(batch[CRC_FROM:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def taken(host: Host, count: int) -> None:
+    host.until(lambda: host.door.rings.counts["frames"] == count)
+
+
+def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, guest, let_go):
+    numbers = [
+        guest.put(packed(b"a"), host.topic),
+        guest.put(batch_of(b"b"), host.topic),
+        guest.put(packed(b"c"), host.topic),
+        guest.put(batch_of(b"other"), host.topic, partition=1),
+    ]
+    assert guest.acked(1) == [(numbers[3], OK, 0, -1, 0)]
+    taken(host, 4)
+    assert host.values() == [] and len(guest.take_acks()) == 1
+    let_go()
+    assert guest.acked(4)[1:] == [(number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])]
+    assert host.values() == [b"a", b"b", b"c"]
+    assert host.node.opener.handed_over == 3
+    assert host.door.rings.errors == {}
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, guest, acks):
+    refused = guest.put(damaged(), host.topic, acks=acks)
+    good = guest.put(packed(b"good"), host.topic)
+    assert sorted(guest.acked(2)) == sorted(
+        [(refused, InvalidRecord.code, *NOTHING), (good, OK, 0, -1, 0)]
+    )
+    assert host.values() == [b"good"]
+    assert host.door.rings.errors == {InvalidRecord.code: 1}
+
+
+def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(host, guest, let_go):
+    batch = packed(os.urandom(30_000))
+    (ring,) = host.door.rings.rings
+    count = 0
+    while guest.ring.writer.reserve(len(batch)) is not None:
+        guest.put(batch, host.topic)
+        count += 1
+        for _ in range(5):
+            host.reactor.tick(0)
+    taken_size = host.door.rings.counts["frames"] * len(batch)
+    assert ring.size <= taken_size < ring.size + len(batch), "the rest stays in the ring"
+    assert count * len(batch) > 1.5 * ring.size
+    let_go()
+    guest.acked(count)
+    assert len(host.values()) == count
+
+
+def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, guest, let_go):
+    guest.put(packed(b"a"), host.topic)
+    guest.put(batch_of(b"b"), host.topic)
+    taken(host, 2)
+    guest.close()
+    host.until(lambda: not host.door.rings.rings)
+    let_go()
+    host.until(lambda: len(host.values()) == 2)
+    assert host.values() == [b"a", b"b"] and host.door.rings.left["fault"] == 0
+
+
+def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, guest, let_go):
+    guest.put(packed(b"a"), host.topic)
+    guest.put(batch_of(b"b"), host.topic)
+    taken(host, 2)
+    host.ask(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
+    let_go()
+    assert {code for _, code, *_ in guest.acked(2)} == {UnknownTopicId.code}
