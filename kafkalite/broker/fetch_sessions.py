@@ -10,20 +10,29 @@ inside it names what changed, and so does the answer.
     session id n, epoch e    what changed since e - 1
     session id n, epoch -1   the full list, and close n
 
-Sessions are a cache: when all slots are taken, or all sessions together remember too many
-partitions, the one least recently used goes, and its client hears FETCH_SESSION_ID_NOT_FOUND and
-begins a new one.  A session ends with the connection that began it; Kafka's clients begin a new
-one after they reconnect.  A session names its topics as its first request did, all by name or all
-by id; a request of the other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
+Sessions are a cache with two bounds: its slots, and the partitions of all sessions together.  Where
+one is reached, a session makes room for a new one if it was not used for two minutes, or, for a
+slot, if it is older than that and smaller than the new one (Kafka's rules).  Otherwise a request
+for a session is answered in full, with session id 0: to displace a session in use costs its client
+a request in full, which displaces the next one, until every request is in full.
+
+A session ends with the connection that began it.  Java's consumer goes on in its session after its
+idle connection was closed, hears FETCH_SESSION_ID_NOT_FOUND and begins a new one: one round trip.
+A session names its topics as its first request did, all by name or all by id; a request of the
+other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
+
+Left out: privileged sessions, which are followers'.
 """
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kafkalite.clock import Clock
 from kafkalite.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
@@ -34,6 +43,10 @@ NO_SESSION = 0
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
+
+EVICTION_MS_MIN = 120_000
+"""How long a session is not displaced after its last use, and by a larger one after its beginning;
+Kafka's min.incremental.fetch.session.eviction.ms, which is a constant there as well."""
 
 PARTITIONS_MAX = 20_000
 """Maximum number of partitions in a session; a client that names more loses its session."""
@@ -52,12 +65,17 @@ Key = tuple[str | bytes, int]
 class FetchSession:
     """What one client asked for, and what it was last told."""
 
-    __slots__ = ("by_id", "epoch", "owner", "session_id", "told", "wanted")
+    __slots__ = ("began_ms", "by_id", "epoch", "listed_size", "owner", "session_id", "told",
+                 "used_ms", "wanted")  # fmt: skip
 
-    def __init__(self, session_id: int, by_id: bool, owner: Owner) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: Owner, now_ms: int) -> None:
         self.owner = owner
         self.session_id = session_id
         self.by_id = by_id
+        self.began_ms = now_ms
+        self.used_ms = now_ms
+        self.listed_size = -1
+        """The number of partitions with which it is listed for larger sessions to displace."""
         self.epoch = INITIAL_EPOCH + 1
         self.wanted: dict[Key, Wanted] = {}
         """The requested partitions; one that gave records goes to the end, so that in the next
@@ -103,9 +121,13 @@ class Owner(Protocol):
 class FetchSessions:
     """The sessions of a node, least recently used first."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, clock: Clock) -> None:
         self._slots = slots
+        self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._by_size: list[tuple[int, int]] = []
+        """A heap of (partitions, session id) of sessions older than EVICTION_MS_MIN; entries of
+        sessions that ended or have another size by now are skipped."""
         self._of: dict[Owner, set[int]] = {}
         """The sessions that each open connection began."""
         self.partition_count = 0
@@ -115,9 +137,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def resize(self, slots: int) -> None:
-        """Remember at most so many from now on."""
+        """Remember at most so many from now on; the least recently used are forgotten."""
         self._slots = slots
-        self._make_room()
+        while len(self._sessions) > slots:
+            self._remove(next(iter(self._sessions)))
 
     def enter(
         self,
@@ -129,8 +152,9 @@ class FetchSessions:
         *,
         by_id: bool = False,
     ) -> FetchSession | None:
-        """The session of this request, brought up to date; None for a request without one, or
-        that took the last partition out of its own.  `by_id`: how it names its topics.
+        """The session of this request, brought up to date; None for a request without one, for
+        which there is no room, or that took the last partition out of its own.  `by_id`: how it
+        names its topics.
 
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch and FetchSessionTopicIdError.
         """
@@ -148,42 +172,91 @@ class FetchSessions:
         if by_id is not session.by_id:
             raise FetchSessionTopicIdError()
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        self._change(session, topics, forgotten)
-        if len(session.wanted) > PARTITIONS_MAX:
+        self._use(session)
+        before = len(session.wanted)
+        session.change(topics, forgotten)
+        self.partition_count += len(session.wanted) - before
+        self._list(session)
+        if len(session.wanted) > PARTITIONS_MAX or not self._fits(0):
             self._remove(session_id)
             raise FetchSessionIdNotFound()
         if not session.wanted:
             # Nothing is left to remember: it is over, and the answer bears no session's id.
             self._remove(session_id)
             return None
-        self._sessions.move_to_end(session_id)
-        self._make_room()
         return session
 
-    def _begin(self, topics: list[Any], owner: Owner, by_id: bool) -> FetchSession:
+    def _begin(self, topics: list[Any], owner: Owner, by_id: bool) -> FetchSession | None:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
-        session = self._sessions[session_id] = FetchSession(session_id, by_id, owner)
+        session = FetchSession(session_id, by_id, owner, self._clock.monotonic_ms())
+        session.change(topics, [])
+        if not self._has_room(session):
+            return None
+        self._sessions[session_id] = session
+        self.partition_count += len(session.wanted)
         if owner not in self._of:
             self._of[owner] = set()
             owner.on_close(lambda: self._closed(owner))
         self._of[owner].add(session_id)
-        self._change(session, topics, [])
-        self._make_room()
         return session
 
-    def _change(self, session: FetchSession, topics: list[Any], forgotten: list[Any]) -> None:
-        before = len(session.wanted)
-        session.change(topics, forgotten)
-        self.partition_count += len(session.wanted) - before
+    def _use(self, session: FetchSession) -> None:
+        session.used_ms = self._clock.monotonic_ms()
+        self._sessions.move_to_end(session.session_id)
 
-    def _make_room(self) -> None:
-        """Remove sessions, the least recently used first, until the bounds hold."""
-        while len(self._sessions) > self._slots or (
-            self.partition_count > PARTITIONS_MAX_IN_ALL and len(self._sessions) > 1
-        ):
-            self._remove(next(iter(self._sessions)))
+    def _list(self, session: FetchSession) -> None:
+        """List a session that is old enough for larger ones to displace, by its size now."""
+        size = len(session.wanted)
+        if session.listed_size == size or session.used_ms - session.began_ms <= EVICTION_MS_MIN:
+            return
+        session.listed_size = size
+        heapq.heappush(self._by_size, (size, session.session_id))
+        if len(self._by_size) > 2 * len(self._sessions) + 100:
+            self._by_size = [
+                (each.listed_size, session_id)
+                for session_id, each in self._sessions.items()
+                if each.listed_size >= 0
+            ]
+            heapq.heapify(self._by_size)
+
+    def _has_room(self, session: FetchSession) -> bool:
+        """Return whether there is room for a new session, or was made for it."""
+        size = len(session.wanted)
+        if not self._fits(size):
+            return False
+        if len(self._sessions) < self._slots:
+            return True
+        return self._remove_unused() or self._remove_smaller(size)
+
+    def _fits(self, size: int) -> bool:
+        """Return whether so many more partitions may be remembered; unused sessions make room."""
+        while self.partition_count + size > PARTITIONS_MAX_IN_ALL:
+            if not self._remove_unused():
+                return False
+        return True
+
+    def _remove_unused(self) -> bool:
+        """Remove the least recently used session if it may be displaced by any other."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or self._clock.monotonic_ms() - oldest.used_ms <= EVICTION_MS_MIN:
+            return False
+        self._remove(oldest.session_id)
+        return True
+
+    def _remove_smaller(self, size: int) -> bool:
+        """Remove the smallest of the listed sessions if it is smaller than this."""
+        while self._by_size:
+            listed_size, session_id = self._by_size[0]
+            session = self._sessions.get(session_id)
+            if session is not None and session.listed_size == listed_size:
+                if listed_size >= size:
+                    return False
+                self._remove(session_id)
+                return True
+            heapq.heappop(self._by_size)
+        return False
 
     def _remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)

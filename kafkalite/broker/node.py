@@ -97,7 +97,7 @@ class Node:
         self.appending = Appending(self.replicas, self.opener)
         self._settings = NodeSettings(settings, node_id, controller.image)
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
-        self.fetch_sessions = FetchSessions(slots)
+        self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
         self.groups = Groups(self)
         self.telemetry = ClientTelemetry(clock)

@@ -247,7 +247,8 @@ FETCH_MAX_BYTES = BROKER.declare(
 )
 MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS = BROKER.declare(
     "max.incremental.fetch.session.cache.slots", Type.INT, 1_000,
-    """How many incremental fetch sessions a node remembers.""",
+    """How many incremental fetch sessions a node remembers; one that was used in the last two
+    minutes is not displaced, and a client without a session names all partitions each time.""",
     check=at_least(0),
     update=Update.CLUSTER_WIDE,
 )

@@ -3,7 +3,8 @@
 import pytest
 
 from kafkalite.broker import fetch_sessions
-from kafkalite.broker.fetch_sessions import FetchSessions
+from kafkalite.broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions
+from kafkalite.clock import ManualClock
 from kafkalite.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 
 
@@ -38,6 +39,10 @@ class Sessions(FetchSessions):
     """Sessions of one connection, unless the test names another."""
 
     connection = Connection()
+
+    def __init__(self, slots):
+        self.clock = ManualClock()
+        super().__init__(slots, self.clock)
 
     def enter(self, session_id, epoch, topics, forgotten, owner=None):
         return super().enter(session_id, epoch, topics, forgotten, owner or self.connection)
@@ -117,14 +122,77 @@ def test_the_final_epoch_closes_the_session(sessions):
     assert len(sessions) == 0
 
 
-def test_the_session_used_longest_ago_makes_room(sessions):
+def test_the_session_used_longest_ago_makes_room_once_it_was_unused_for_two_minutes(sessions):
     first = sessions.enter(0, 0, asked(0), [])
     second = sessions.enter(0, 0, asked(0), [])
+    sessions.clock.advance(1)
     sessions.enter(first.session_id, 1, [], [])
-    sessions.enter(0, 0, asked(0), [])
+    sessions.clock.advance(EVICTION_MS_MIN - 1)
+    assert sessions.enter(0, 0, asked(0, 1), []) is None
+    sessions.clock.advance(1)
+    third = sessions.enter(0, 0, asked(0), [])
     sessions.enter(first.session_id, 2, [], [])
+    sessions.enter(third.session_id, 1, [], [])
     with pytest.raises(FetchSessionIdNotFound):
         sessions.enter(second.session_id, 1, [], [])
+
+
+def test_more_clients_than_slots_do_not_displace_one_another(sessions):
+    """Those that have a session keep it; the others are served without, and lose nothing."""
+    epochs = {}
+    for client in range(5):
+        session = sessions.enter(0, 0, asked(0), [])
+        if session is not None:
+            epochs[session.session_id] = 0
+        assert (session is not None) == (client < 2)
+    for _ in range(3 * EVICTION_MS_MIN // 1000):
+        sessions.clock.advance(1000)
+        for session_id in epochs:
+            epochs[session_id] += 1
+            assert sessions.enter(session_id, epochs[session_id], [], []) is not None
+        assert sessions.enter(0, 0, asked(0), []) is None
+    assert len(sessions) == 2 and sessions.partition_count == 2
+
+
+def test_a_slot_is_free_for_another_once_its_session_is_closed(sessions):
+    first = sessions.enter(0, 0, asked(0), [])
+    sessions.enter(0, 0, asked(0), [])
+    renewed = sessions.enter(first.session_id, 0, asked(0), [])
+    assert renewed is not None
+    assert sessions.enter(0, 0, asked(0), []) is None
+    assert sessions.enter(renewed.session_id, -1, [], []) is None
+    assert sessions.enter(0, 0, asked(0), []) is not None
+
+
+def test_a_larger_session_displaces_the_smallest_of_those_older_than_two_minutes(sessions):
+    two, three = sessions.enter(0, 0, asked(0, 1), []), sessions.enter(0, 0, asked(0, 1, 2), [])
+    sessions.clock.advance(EVICTION_MS_MIN)
+    sessions.enter(two.session_id, 1, [], [])
+    sessions.enter(three.session_id, 1, [], [])
+    assert sessions.enter(0, 0, asked(0, 1, 2, 3), []) is None
+    sessions.clock.advance(1)
+    sessions.enter(two.session_id, 2, [], [])
+    sessions.enter(three.session_id, 2, [], [])
+    assert sessions.enter(0, 0, asked(0, 1), []) is None, "it is as large, and no larger"
+    larger = sessions.enter(0, 0, asked(0, 1, 2, 3), [])
+    sessions.enter(larger.session_id, 1, [], [])
+    sessions.enter(three.session_id, 3, [], [("t", [0, 1])])
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.enter(two.session_id, 3, [], [])
+    # It has one partition by now, and the larger one is too young.
+    assert sessions.enter(0, 0, asked(0, 1), []) is not None
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.enter(three.session_id, 4, [], [])
+    assert sessions.enter(0, 0, asked(*range(9)), []) is None
+
+
+def test_list_of_old_sessions_does_not_grow_with_their_changes(sessions):
+    session = sessions.enter(0, 0, asked(0), [])
+    sessions.clock.advance(EVICTION_MS_MIN + 1)
+    for epoch in range(1, 1001):
+        add, forget = (asked(1), []) if epoch % 2 else ([], [("t", [1])])
+        assert sessions.enter(session.session_id, epoch, add, forget) is session
+    assert len(sessions._by_size) <= 102
 
 
 def test_a_client_that_names_endless_partitions_loses_its_session(sessions, monkeypatch):
@@ -180,16 +248,25 @@ def crowded(monkeypatch):
     return Sessions(slots=100)
 
 
-def test_sessions_that_remember_too_much_in_all_lose_the_oldest(crowded):
+def test_sessions_that_remember_too_much_in_all_displace_only_unused_ones(crowded):
     first = crowded.enter(0, 0, asked(0, 1, 2), [])
     second = crowded.enter(0, 0, asked(0, 1), [])
     assert crowded.partition_count == 5
+    assert crowded.enter(0, 0, asked(0), []) is None
+    crowded.clock.advance(EVICTION_MS_MIN + 1)
+    crowded.enter(second.session_id, 1, [], [])
     third = crowded.enter(0, 0, asked(0), [])
     assert (len(crowded), crowded.partition_count) == (2, 3)
     with pytest.raises(FetchSessionIdNotFound):
         crowded.enter(first.session_id, 1, [], [])
-    crowded.enter(second.session_id, 1, [], [])
-    crowded.enter(third.session_id, 1, asked(1, 2, 3, 4), [])
+    # One that grows too large ends itself, and nobody else.
+    with pytest.raises(FetchSessionIdNotFound):
+        crowded.enter(third.session_id, 1, asked(1, 2, 3), [])
+    assert (len(crowded), crowded.partition_count) == (1, 2)
+    assert crowded.enter(second.session_id, 2, [], []) is second
+    crowded.clock.advance(EVICTION_MS_MIN + 1)
+    grown = crowded.enter(0, 0, asked(0), [])
+    crowded.enter(grown.session_id, 1, asked(1, 2, 3, 4), [])
     assert (len(crowded), crowded.partition_count) == (1, 5)
 
 

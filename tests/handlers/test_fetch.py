@@ -340,6 +340,16 @@ def test_session_ends_with_its_connection(filled):
     assert filled.node.fetch_sessions.partition_count == 0
 
 
+def test_a_session_that_has_no_room_is_answered_in_full_without_one(filled):
+    filled.node.fetch_sessions.resize(1)
+    kept = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
+    for _ in range(3):
+        answer = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
+        assert (answer.error_code, answer.session_id) == (0, 0)
+        assert told(answer) == told(kept)
+    assert told(in_session(filled, kept.session_id, 1)) == []
+
+
 def test_an_unknown_session_is_an_error_of_the_whole_request(filled):
     assert in_session(filled, 99, 1).error_code == errors.FetchSessionIdNotFound.code
 
