@@ -62,6 +62,21 @@ class Later(Generic[T]):
         fault.__context__ = fault.__cause__ = None
         self._run()
 
+    def follow(self, other: T | Later[T]) -> None:
+        """Be settled with this value, or as this Later will be."""
+        if not isinstance(other, Later):
+            self.resolve(other)
+            return
+
+        def pass_on(value: Any, fault: KafkaError | None) -> None:
+            if fault is not None:
+                self.fail(fault)
+            else:
+                self.resolve(value)
+
+        self.abandoned = other.abandon
+        other.then(pass_on)
+
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
         """Call `callback(value, fault)`, one of them None, as soon as this is settled."""
         if self.settled:

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves, telemetry
 from kafkalite.broker.handlers.topics import auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
+from kafkalite.broker.stepping import in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import PartitionImage, TopicImage
@@ -114,7 +115,7 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
     """The nodes, and the topics asked for; null, or in version 0 nothing, asks for all topics."""
     wanted = request.topics
     if wanted is None or (caller.version == 0 and not wanted):
-        return _metadata(node, request, caller, _all_topics(node, request, caller))
+        return _told(node, request, caller, _all_topics(node, request, caller))
     try:
         names, ids = _wanted(wanted, caller.version)
     except InvalidRequest as fault:
@@ -122,16 +123,32 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
     faults: dict[str, KafkaError] = {}
     missing = _to_create(node, request, caller, names, faults)
 
-    def respond(created: Mapping[str, TopicImage | KafkaError | None]) -> Response:
-        faults.update(
-            {name: came for name, came in created.items() if isinstance(came, KafkaError)}
-        )
-        topics = _chosen(node, request, caller, names, ids, faults)
-        return _metadata(node, request, caller, topics)
+    def told() -> Response | Later[Response]:
+        return _told(node, request, caller, _chosen(node, request, caller, names, ids, faults))
 
     if not missing:
-        return respond({})
-    return auto_create(node, missing, caller).map(respond)
+        return told()
+    answer: Later[Response] = Later()
+
+    def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
+        assert came is not None, "a fault is each topic's"
+        for name, outcome in came.items():
+            if isinstance(outcome, KafkaError):
+                faults[name] = outcome
+        answer.follow(told())
+
+    auto_create(node, missing, caller).then(created)
+    return answer
+
+
+def _told(
+    node: Node, request: Any, caller: Caller, topics: Iterator[Response]
+) -> Response | Later[Response]:
+    """The response with these topics, which are looked up in steps."""
+    told: list[Response] = []
+    return in_steps(
+        node, map(told.append, topics), lambda: _metadata(node, request, caller, told)
+    )
 
 
 def _wanted(wanted: Sequence[Any], version: int) -> tuple[list[str], list[bytes]]:
@@ -165,12 +182,10 @@ def _to_create(
     return missing
 
 
-def _all_topics(node: Node, request: Any, caller: Caller) -> list[Response]:
-    return [
-        _topic(node, topic, request, caller)
-        for topic in node.image.topics.values()
-        if caller.may(DESCRIBE, TOPIC, topic.name)
-    ]
+def _all_topics(node: Node, request: Any, caller: Caller) -> Iterator[Response]:
+    for topic in list(node.image.topics.values()):
+        if caller.may(DESCRIBE, TOPIC, topic.name):
+            yield _topic(node, topic, request, caller)
 
 
 def _chosen(
@@ -180,23 +195,21 @@ def _chosen(
     names: Iterable[str],
     ids: Iterable[bytes],
     faults: Mapping[str, KafkaError],
-) -> list[Response]:
+) -> Iterator[Response]:
     """The topics asked for; `faults` says what kept a missing one from being created."""
-    answers: list[Response] = []
     for topic_id in ids:
         by_id = node.image.topics_by_id.get(topic_id)
         if by_id is None or not caller.may(DESCRIBE, TOPIC, by_id.name):
-            answers.append({"error_code": UnknownTopicId.code, "name": None, "topic_id": topic_id})
+            yield {"error_code": UnknownTopicId.code, "name": None, "topic_id": topic_id}
         else:
-            answers.append(_topic(node, by_id, request, caller))
+            yield _topic(node, by_id, request, caller)
     for name in names:
         try:
             topic = _named(node, caller, name, faults)
         except KafkaError as fault:
-            answers.append({"error_code": fault.code, "name": name})
+            yield {"error_code": fault.code, "name": name}
         else:
-            answers.append(_topic(node, topic, request, caller))
-    return answers
+            yield _topic(node, topic, request, caller)
 
 
 def _named(node: Node, caller: Caller, name: str, faults: Mapping[str, KafkaError]) -> TopicImage:

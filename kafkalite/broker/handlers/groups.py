@@ -40,6 +40,7 @@ from kafkalite.broker.security import (
     TOPIC,
     Operation,
 )
+from kafkalite.broker.stepping import in_steps
 from kafkalite.config.broker import OFFSETS_TOPIC_NUM_PARTITIONS, OFFSETS_TOPIC_SEGMENT_BYTES
 from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
 from kafkalite.coordination.group_coordinator import Asker, Commit, Committed
@@ -91,8 +92,14 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
     key_type = request.key_type if caller.version >= 1 else GROUP_KEY
     faults = {key: fault for key in keys if (fault := _no_coordinator(caller, key_type, key))}
 
-    def respond(fault: KafkaError | None = None) -> Response:
-        found = [{"key": key, **_coordinator(node, caller, faults.get(key, fault))} for key in keys]
+    def respond(fault: KafkaError | None = None) -> Response | Later[Response]:
+        found: list[Response] = []
+        answers = (
+            {"key": key, **_coordinator(node, caller, faults.get(key, fault))} for key in keys
+        )
+        return in_steps(node, map(found.append, answers), lambda: told(found))
+
+    def told(found: list[Response]) -> Response:
         if caller.version >= 4:
             return {"coordinators": found}
         del found[0]["key"]
@@ -100,11 +107,13 @@ def find_coordinator(node: Node, request: Any, caller: Caller) -> Response | Lat
 
     if all(key in faults for key in keys) or CONSUMER_OFFSETS in node.image.topics:
         return respond()
-    return (
-        _make_topic(node)
-        .map(lambda _: respond())
-        .recover(lambda fault: respond(CoordinatorNotAvailable(str(fault))))
-    )
+    answer: Later[Response] = Later()
+
+    def made(_: None, fault: KafkaError | None) -> None:
+        answer.follow(respond(fault and CoordinatorNotAvailable(str(fault))))
+
+    _make_topic(node).then(made)
+    return answer
 
 
 def _no_coordinator(caller: Caller, key_type: int, key: str) -> KafkaError | None:
@@ -336,12 +345,17 @@ def _readable(
 
 
 @serves(OFFSET_FETCH, versions="1-10", at=At.COORDINATOR)
-def offset_fetch(node: Node, request: Any, caller: Caller) -> Later[Response]:
+def offset_fetch(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """How far groups have read; -1 where nobody has said so."""
     if caller.version >= 8:
         counts = Counter(group.group_id for group in request.groups)
-        groups = [_fetched(node, caller, each, counts[each.group_id]) for each in request.groups]
-        return all_of(groups).map(lambda found: {"groups": found})
+        groups: list[Later[Response]] = []
+        answers = (_fetched(node, caller, each, counts[each.group_id]) for each in request.groups)
+        return in_steps(
+            node,
+            map(groups.append, answers),
+            lambda: all_of(groups).map(lambda found: {"groups": found}),
+        )
     return _fetched(node, caller, request, 1).map(lambda found: _single(found, request, caller))
 
 
@@ -498,11 +512,16 @@ def offset_delete(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 
 @serves(DESCRIBE_GROUPS, versions="0-6", at=At.COORDINATOR)
-def describe_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
+def describe_groups(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """State, protocol and members of groups."""
     counts = Counter(request.groups)
-    described = [_described(node, request, caller, each, counts[each]) for each in request.groups]
-    return all_of(described).map(lambda groups: {"groups": groups})
+    described: list[Later[Response]] = []
+    answers = (_described(node, request, caller, each, counts[each]) for each in request.groups)
+    return in_steps(
+        node,
+        map(described.append, answers),
+        lambda: all_of(described).map(lambda groups: {"groups": groups}),
+    )
 
 
 def _described(

@@ -14,7 +14,7 @@ time-outs mean nothing here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, 
 from kafkalite.broker.later import Later
 from kafkalite.broker.partition import READ_COMMITTED, Partition
 from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
+from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, in_steps
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRequest,
@@ -82,7 +83,8 @@ class OffsetListing:
     """One ListOffsets request.
 
     Its partitions are answered one after the other, so that of all the batches that are opened
-    for it one is in memory; where opening it takes long, it goes on in a later tick.
+    for it one is in memory; where opening it takes long, it goes on in a later tick, as it does
+    after STEP_MS.
     """
 
     def __init__(self, node: Node, request: Any, caller: Caller) -> None:
@@ -110,22 +112,35 @@ class OffsetListing:
         self._abandoned = True
 
     def go_on(self, later: Later[Response]) -> None:
-        """Answer what is left, as far as it needs no waiting."""
+        """Answer what is left, as far as it needs no waiting, for STEP_MS."""
+        now_ns = self._node.clock.monotonic_ns
+        end_ns = now_ns() + STEP_MS * 1_000_000
         for name, entry, answers in self._left:
             if self._abandoned:
                 return
-            who = {"partition_index": entry.partition_index}
-            try:
-                partition = self._partition(name, entry)
-                found = self._find(partition, entry.timestamp)
-            except KafkaError as fault:
-                answers.append({**who, **fault_fields(fault, messages=False)})
-                continue
-            if isinstance(found, Later):
-                found.then(partial(self._came, later, who, partition, answers))
+            if not self._answer(later, name, entry, answers):
                 return
-            answers.append({**who, "error_code": 0, **found})
+            if now_ns() >= end_ns:
+                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.go_on(later))
+                return
         later.resolve(self.response)
+
+    def _answer(
+        self, later: Later[Response], name: str, entry: Any, answers: list[Response]
+    ) -> bool:
+        """Answer one partition; return whether it was possible without waiting."""
+        who = {"partition_index": entry.partition_index}
+        try:
+            partition = self._partition(name, entry)
+            found = self._find(partition, entry.timestamp)
+        except KafkaError as fault:
+            answers.append({**who, **fault_fields(fault, messages=False)})
+            return True
+        if isinstance(found, Later):
+            found.then(partial(self._came, later, who, partition, answers))
+            return False
+        answers.append({**who, "error_code": 0, **found})
+        return True
 
     def _partition(self, name: str, entry: Any) -> Partition:
         caller = self._caller
@@ -188,7 +203,9 @@ def _first_epoch(log: Log) -> int:
 
 
 @serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
-def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Response:
+def offset_for_leader_epoch(
+    node: Node, request: Any, caller: Caller
+) -> Response | Later[Response]:
     """Where the records of an epoch end; a reader who is past that must go back there."""
 
     def answer(name: str, entry: Any) -> Response:
@@ -198,14 +215,14 @@ def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Respons
         leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
         return {"leader_epoch": leader_epoch, "end_offset": end_offset}
 
-    return {"topics": _by_partition(request.topics, answer, topic="topic", index="partition")}
+    return _by_partition(node, request.topics, answer, topic="topic", index="partition")
 
 
 # -- DeleteRecords -------------------------------------------------------------------------------
 
 
 @serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
-def delete_records(node: Node, request: Any, caller: Caller) -> Response:
+def delete_records(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """Let logs begin at later offsets; what is before is gone for readers at once."""
 
     def answer(name: str, entry: Any) -> Response:
@@ -222,30 +239,34 @@ def delete_records(node: Node, request: Any, caller: Caller) -> Response:
         node.replicas.touched(partition)
         return {"low_watermark": low_watermark}
 
-    return {"topics": _by_partition(request.topics, answer, refused={"low_watermark": -1})}
+    return _by_partition(node, request.topics, answer, refused={"low_watermark": -1})
 
 
 def _by_partition(
+    node: Node,
     topics: Iterable[Any],
     answer: Callable[[str, Any], Response],
     *,
     topic: str = "name",
     index: str = "partition_index",
     refused: Mapping[str, int] = {},
-) -> list[Response]:
-    """Answer topic by topic and partition by partition.
+) -> Response | Later[Response]:
+    """Answer topic by topic and partition by partition, in steps.
 
     `topic` and `index` are what the schema calls the topic's name and the partition's number;
     `refused` is what it says of a partition that has an error.
     """
+    answers: list[Response] = []
 
-    def partitions(asked: Any) -> list[Response]:
-        answered = each(
-            asked.partitions,
-            named=index,
-            answer=partial(answer, getattr(asked, topic)),
-            messages=False,
-        )
-        return [{**refused, **entry} for entry in answered] if refused else answered
+    def work() -> Iterator[None]:
+        for asked in topics:
+            name = getattr(asked, topic)
+            partitions: list[Response] = []
+            answers.append({topic: name, "partitions": partitions})
+            for entry in asked.partitions:
+                (told,) = each([entry], index, partial(answer, name), messages=False)
+                partitions.append({**refused, **told})
+                yield
+            yield
 
-    return [{topic: getattr(asked, topic), "partitions": partitions(asked)} for asked in topics]
+    return in_steps(node, work(), lambda: {"topics": answers})
