@@ -167,7 +167,10 @@ class NodeMetrics:
                 is_done = next(left, WRITTEN) is WRITTEN
                 took_ns = self.node.clock.monotonic_ns() - began_ns
         except OSError as fault:
-            log.warning("%s cannot be written: %s", self.page.path, fault.strerror)
+            log.warning(
+                "Metrics page cannot be written; retrying. path=%s error=%r",
+                self.page.path, fault.strerror,
+            )  # fmt: skip
             is_done = True
         self._took_ns += took_ns
         if not is_done:
@@ -440,5 +443,8 @@ def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
         node.telemetry.deliver = Pusher(run_directory / PUSHES)
         return keeper
     except OSError as fault:
-        log.warning("no metrics: %s: %s", fault.filename or run_directory, fault.strerror)
+        log.warning(
+            "Metrics are not available: the run directory cannot be written. path=%s error=%r",
+            fault.filename or run_directory, fault.strerror,
+        )  # fmt: skip
         return None

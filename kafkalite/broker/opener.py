@@ -159,5 +159,5 @@ def _outcome(steps: Steps[T]) -> tuple[T | None, KafkaError | None]:
         return None, error
     except BaseException as error:
         # A panic of a codec is no Exception, and would end the thread with nobody answered.
-        log.exception("Batch could not be opened.")
+        log.exception("Batch could not be decompressed. error=%r", str(error))
         return None, UnknownServerError(str(error))

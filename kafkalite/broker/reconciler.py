@@ -257,7 +257,11 @@ class Reconciler:
             found = self._found_or_made(topic, index, partition.leader_epoch, settings)
         except KafkaError as fault:
             if node.replicas.take_offline(topic.name, topic.topic_id, index, fault):
-                log.error("%s-%d cannot be served yet: %s", topic.name, index, fault)
+                reason = str(fault).rstrip(".")
+                log.error(
+                    "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
+                    topic.name, index, reason, topic.name, index, MAKE_AGAIN_MS,
+                )  # fmt: skip
             if not self._unmade:
                 node.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             self._unmade.add(topic.topic_id)
@@ -339,8 +343,9 @@ class Reconciler:
         elif late and not awaited.reported:
             self.awaited[topic_id, index] = awaited._replace(reported=True)
             log.error(
-                "%s-%d is in no node's directory: put it back into %s, or delete the topic",
-                awaited.topic, index, self._node.logs.data,
+                "Partition %s-%d is in no node's directory; put it back into %s, or delete the"
+                " topic. topic=%s partition=%d waited_ms=%d", awaited.topic, index,
+                self._node.logs.data, awaited.topic, index, waited_ms,
             )  # fmt: skip
 
     def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
@@ -358,7 +363,10 @@ class Reconciler:
         try:
             return self._node.logs.discard(topic, index, topic_id)
         except KafkaStorageError as fault:
-            log.warning("%s", fault)
+            log.warning(
+                "Partition of a deleted topic cannot be removed yet; retrying."
+                " topic=%s partition=%d error=%r", topic, index, str(fault),
+            )  # fmt: skip
             return False
 
     def _give_up(self, partition: Partition) -> None:
@@ -378,7 +386,11 @@ class Reconciler:
                 self._node.logs.hand_over(partition.log, node_directory(self._node.root, leader))
             except KafkaStorageError as fault:
                 if again_ms >= MAKE_AGAIN_MS:
-                    log.error("%s cannot be handed over yet: %s", partition, fault)
+                    log.error(
+                        "Partition %s-%d cannot be handed over yet: %s. topic=%s partition=%d"
+                        " node=%d retry_ms=%d", partition.topic, partition.index,
+                        str(fault).rstrip("."), partition.topic, partition.index, leader, again_ms,
+                    )  # fmt: skip
                 next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
                 self._node.reactor.call_later(again_ms, lambda: hand_over(next_ms))
 

@@ -352,7 +352,10 @@ class Launcher:
         try:
             self.bear_among(node)
         except OSError as fault:
-            log.error("node %d cannot be forked: %s", node_id, fault.strerror)
+            log.error(
+                "Node %d cannot be forked; retrying. node=%d error=%r",
+                node_id, node_id, fault.strerror,
+            )  # fmt: skip
             node.fail()
 
     def bear_among(self, node: NodeProcess) -> None:
@@ -393,18 +396,20 @@ class Launcher:
         if node_id == SUPERVISOR_ID:
             self.orders.close()
         who = f"node {node_id} (process {death.pid})"
+        how = death.how.rstrip(".")
+        fields = f"node={node_id} pid={death.pid} exit_code={death.code}"
         if death.code == WRITE_BACK_FAILED:
             self.end_writers(who)
         if self.ending or death.state is State.ENDING:
-            log.info("%s has ended, exit code %d", who, death.code)
+            log.info("Node %d has shut down. %s", node_id, fields)
         elif death.state is State.READY:
-            log.error("%s is gone: %s; it is started again", who, death.how)
+            log.error("Node %d exited: %s; restarting it. %s", node_id, how, fields)
         elif not self.was_ready and (node_id == SUPERVISOR_ID or death.code == REFUSED):
             said = f"{who} ended before it was ready: {death.how}; see {self.data / LOG_FILE}"
             self.refusal = Refusal(death.words or said)
             self.end()
         else:
-            log.error("%s ended before it was ready: %s; it is tried again", who, death.how)
+            log.error("Node %d exited before it was ready: %s; retrying. %s", node_id, how, fields)
             if self.renewing and death.node.failures >= GIVEN_UP and not self.restarts.under_way:
                 self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
 
@@ -437,7 +442,10 @@ class Launcher:
         """A process is silent: whatever it does, it ends now."""
         node = self.nodes.get(node_id)
         if node is not None and node.runs and node.incarnation == incarnation:
-            log.error("node %d (process %d) is silent, and killed", node_id, node.pid)
+            log.error(
+                "Node %d missed its heartbeat deadline; killing its process. node=%d pid=%d"
+                " incarnation=%d", node_id, node_id, node.pid, incarnation,
+            )  # fmt: skip
             node.kill()
 
     def address_of(self, node: NodeProcess) -> Listener:

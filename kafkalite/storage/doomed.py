@@ -129,7 +129,10 @@ class Removal:
             except FileNotFoundError:
                 pass  # Somebody was quicker, or the log has moved and its new owner tidies up.
             except OSError as error:
-                log.warning("%s cannot be removed: %s", path, error.strerror)
+                log.warning(
+                    "Deleted file cannot be removed; the next start removes it. path=%s error=%r",
+                    path, error.strerror,
+                )  # fmt: skip
 
     def _remove(self, disk: Disk, path: Path) -> int:
         """Remove a file or an empty directory, and of any other its files first; the size."""

@@ -83,9 +83,10 @@ def test_judge_finds_a_dead_worker(observed, after):
     "line",
     [
         "WARNING node-0: Node 1 missed its heartbeats and is fenced. node=1",
-        "ERROR launcher: node 1 (process 11) is silent, and killed",
+        "ERROR launcher: Node 1 missed its heartbeat deadline; killing its process. node=1 pid=11",
         "ERROR launcher: Supervisor missed its heartbeats and is killed. pid=10 silent_ms=9100",
-        "ERROR launcher: node 1 (process 11) is gone: signal 9; it is started again",
+        "ERROR launcher: Node 1 exited: it was ended by signal 9; restarting it. node=1 pid=11",
+        "ERROR launcher: Node 1 exited before it was ready: it ended; retrying. node=1 pid=11",
     ],
 )
 def test_judge_finds_a_fenced_worker_in_the_log(observed, line):

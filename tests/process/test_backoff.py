@@ -29,7 +29,7 @@ def test_a_node_that_dies_three_times_is_refused_meanwhile_and_then_serves_again
     stage.play(2)
     stage.renewed(2, pid)
     assert stage.port(2) == port and answers(port)
-    assert "node 2" in stage.log and "it ended with exit code 3; it is tried again" in stage.log
+    assert "Node 2 exited before it was ready: it ended with exit code 3; retrying." in stage.log
     # What it was once is forgotten: the next death is not waited for.
     stage.play(2, "wait")
     os.kill(stage.pid(2), signal.SIGKILL)
@@ -163,7 +163,7 @@ def test_a_supervisor_that_dies_later_is_tried_again_and_the_workers_go_on(stage
     stage.play(0, "refuse")
     os.kill(pid, signal.SIGKILL)
     until(lambda: len(births(stage, 0)) == 3)
-    until(lambda: "node 0 has seen enough; it is tried again" in stage.log)
+    until(lambda: "node 0 has seen enough; retrying." in stage.log)
     stage.play(0)
     stage.renewed(0, pid)
     assert {node_id: stage.node(node_id) for node_id in (1, 2)} == workers

@@ -93,7 +93,7 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(stage, n
     born = [life for life in stage.lives("born") if life[0] == node_id]
     assert len(born) == 2 and born[1][2] > max(life[2] for life in stage.lives("born")[:3])
     until(lambda: stage.heard()[node_id]["incarnation"] == born[1][2])
-    assert "is gone: it was ended by signal 9; it is started again" in stage.log
+    assert "exited: it was ended by signal 9; restarting it. node=" in stage.log
 
 
 def test_a_failed_flush_of_one_node_restarts_every_node(stage):

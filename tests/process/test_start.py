@@ -93,10 +93,10 @@ def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite
 def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalite):
     broker = start()
     kafkalite("topic", "create", "lost", "-b", broker.ready["bootstrap"])
-    assert "warning" not in broker.end(signal.SIGTERM)[0]
+    assert "lost-0" not in broker.end(signal.SIGTERM)[0]  # a busy machine may warn of a slow tick
     shutil.rmtree(broker.data / "lost-0")
     printed, _ = start().end(signal.SIGTERM)
-    assert "  warning     lost-0 cannot be served yet: its directory is gone" in printed
+    assert "  warning     Partition lost-0 cannot be served yet: its directory is gone" in printed
 
 
 def test_a_terminal_gets_lines_broken_between_words_and_a_command_it_can_run(monkeypatch, tmp_path):

@@ -17,8 +17,8 @@ from tests.faults.isolation.healthy import RoundTrip
 
 TICK_MS_MAX = 50
 LOST = re.compile(
-    r"is fenced|is silent, and killed|missed its heartbeats and is killed|is gone:"
-    r"|ended before it was ready|Traceback"
+    r"is fenced|missed its heartbeat deadline|missed its heartbeats and is killed"
+    r"|Node \d+ exited|Traceback"
 )
 """Lines of the log after which a node was not what it had been."""
 BUSY = re.compile(r"misses its heartbeats, but its process runs")
