@@ -2,7 +2,8 @@
 
 A compressed batch is opened a step at a time.  `feed` takes what one step made, in any division;
 a record that a piece ends inside is kept until the rest of it has come, so a scan holds one record
-at most.  The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says
+at most.  One that is longer than all that may still come is not kept: either the payload ends
+before it, which is invalid, or whoever makes the payload finds that it is too large.  The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says
 whether the payload was whole.
 
 On its way a scan collects the first `hits_max` records whose timestamp is in, or out of, a range,
@@ -35,6 +36,7 @@ cdef class RecordScan:
     cdef readonly int64_t max_timestamp
     cdef int64_t left, last_offset_delta, previous, base_timestamp
     cdef Py_ssize_t size_left           # how much more the payload may hold
+    cdef bint endless                   # whether a record began that is longer than that
     cdef int64_t low, high, offset_delta_min
     cdef bint inside
     cdef Hit hits_[HITS_MAX]
@@ -97,7 +99,7 @@ cdef class RecordScan:
 
     def end(self) -> int:
         """The code of the whole payload, of which nothing more comes."""
-        if self.code == NONE and (self.left or self.kept_size):
+        if self.code == NONE and (self.left or self.kept_size or self.endless):
             self.code = INVALID_RECORD
         return self.code
 
@@ -105,12 +107,9 @@ cdef class RecordScan:
         cdef const uint8_t* end = at + size
         cdef const uint8_t* after
         cdef Record record
-        if self.code:
+        if self.code or self.endless:
             return
-        if size > self.size_left:
-            self.code = INVALID_RECORD
-            return
-        self.size_left -= size
+        self.size_left = max(0, self.size_left - size)
         if self.kept_size and at != end:
             at = self.go_on(at, end)
             if at == NULL:
@@ -165,6 +164,8 @@ cdef class RecordScan:
         if length < RECORD_SIZE_MIN - 1 or length <= end - at - taken:
             return
         if length - (end - at - taken) > self.size_left:
+            self.endless = True
+            self.code = NONE
             return
         if self.make_room(taken + length):
             memcpy(self.kept, at, end - at)
@@ -198,8 +199,11 @@ cdef class RecordScan:
                 self.kept_size += 1
                 at += 1
                 taken = load_varint32(self.head, self.head + self.kept_size, &length)
-            if length < RECORD_SIZE_MIN - 1 or length > end - at + self.size_left:
+            if length < RECORD_SIZE_MIN - 1:
                 self.code = INVALID_RECORD
+                return NULL
+            if length > end - at + self.size_left:
+                self.endless = True
                 return NULL
             if not self.make_room(taken + length):
                 return NULL

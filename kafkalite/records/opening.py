@@ -51,8 +51,7 @@ def finish(steps: Steps[T]) -> T:
 def scan_of(batch: RecordBatch) -> RecordScan:
     """Return a scan for the records of this batch."""
     header = batch.header
-    # Twice, so that too much is found by whoever decompresses, who says that it is too much.
-    size_max = 2 * output_size_max(len(batch))
+    size_max = output_size_max(len(batch))
     return RecordScan(header.count, header.last_offset_delta, size_max, header.base_timestamp)
 
 

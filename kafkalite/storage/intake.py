@@ -60,7 +60,7 @@ from kafkalite.errors import (
     raise_for,
 )
 from kafkalite.records.batch import RecordBatch
-from kafkalite.records.compression import Codec
+from kafkalite.records.compression import Codec, output_size_max
 from kafkalite.records.opening import Steps, finish, recompress, scan_of, walk
 
 ATTRIBUTES_LOW = 22
@@ -140,6 +140,8 @@ class Intake:
                 )
         except CorruptMessage as error:
             raise InvalidRecord(str(error)) from None
+        except MessageTooLarge:
+            raise self._too_much(len(batch)) from None
         if scan.hits:
             self._refuse_timestamps(scan.hits, oldest, newest)
         if scan.max_timestamp != opened.header.max_timestamp:
@@ -193,6 +195,17 @@ class Intake:
             )
         raise RecordListTooLarge(
             f"The batch is {size} bytes; the topic's segment.bytes is {self.segment_size_max}."
+        )
+
+    def _too_much(self, size: int) -> MessageTooLarge:
+        """Return what to say of a batch that holds more than it may become."""
+        remedy = "send smaller batches"
+        if not self.opens_all:
+            remedy += ", or set compressed.records.validate=false for the topic"
+        return MessageTooLarge(
+            f"The batch is {size} bytes, its records are more than {output_size_max(size)}: a"
+            " compressed batch holds at most 16 MiB of records, or 16 times its own size if that"
+            f" is more; {remedy}."
         )
 
     def _refuse_timestamps(

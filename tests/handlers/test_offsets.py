@@ -98,6 +98,15 @@ def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
     assert listed(broker, MAX_TIMESTAMP) == (0, NOW + 5, 1)
 
 
+@pytest.mark.parametrize("size", [17, 33])
+def test_batch_beyond_what_is_opened_is_found_as_a_whole(broker, size):
+    broker.create("a", compressed_records_validate="false")
+    records = [Record(timestamp=NOW, value=bytes(size << 20)), Record(timestamp=NOW + 5)]
+    broker.node.replicas.leader("a", 0).append(build(records, codec=Codec.ZSTD))
+    for timestamp in (NOW, NOW + 5, MAX_TIMESTAMP):
+        assert listed(broker, timestamp) == (0, NOW + 5, 0)
+
+
 def test_search_by_time_begins_anew_when_segments_were_removed(broker):
     broker.create("a")
     partition = broker.node.replicas.leader("a", 0)

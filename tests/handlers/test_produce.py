@@ -248,6 +248,37 @@ def test_compressed_bomb_is_refused_as_too_large(topic):
     assert produce(topic, large).error_code == errors.MessageTooLarge.code
 
 
+@pytest.mark.parametrize("size", [15, 17, 31, 33, 40])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_one_bound_and_one_code_for_what_a_batch_becomes(broker, codec, size):
+    broker.create("a")
+    broker.create("b", compression_type="uncompressed", max_message_bytes=str(1 << 30))
+    large = build([Record(timestamp=1, value=bytes(size << 20))], codec=codec)
+    for topic, tells_key in (("a", True), ("b", False)):
+        entry = produce(broker, large, topic=topic, acks=LEADER)
+        if size < 16:
+            assert entry.error_code == 0
+            continue
+        assert entry.error_code == errors.MessageTooLarge.code
+        assert str(16 << 20) in entry.error_message
+        assert ("compressed.records.validate" in entry.error_message) == tells_key
+    assert len(values_in(broker)) == (size < 16)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+@pytest.mark.parametrize("length", [1 << 20, 1 << 24, 1 << 25, (1 << 31) - 1])
+def test_record_that_ends_behind_its_payload_is_invalid_whatever_it_claims(topic, codec, length):
+    digits = bytearray()
+    number = length << 1
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    payload = bytes([*digits, number]) + bytes(100)
+    for cut in range(1, len(digits) + 2):
+        sent = packed(compress(codec, payload[:cut]) + compress(codec, payload[cut:]), codec, 1)
+        assert produce(topic, sent).error_code == errors.InvalidRecord.code
+
+
 def test_max_timestamp_of_a_compressed_batch_is_corrected(topic):
     batch = bytearray(batch_of(b"x", codec=Codec.LZ4))
     batch[35:43] = (5_000).to_bytes(8, "big")

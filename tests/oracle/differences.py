@@ -60,6 +60,7 @@ ITS_OWN_DEFAULT = (
     "keys that are a topic's alone, nor of those that are said in hours"
 )
 DURABILITY = "durability is ours to name: its keys are not Kafka's"
+UNPACKED = "records are bounded at max(16 MiB, 16 times their batch), not by a key of their own"
 UNOPENED_BY_CHOICE = "Kafka has no key that saves the opening of compressed batches"
 
 DIFFERENCES = (
@@ -171,7 +172,7 @@ DIFFERENCES = (
     Listed("topics.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
         "topics.*", "*", "*.configs.max.decompressed.message.bytes",
-        "what is unfolded is bounded by message.max.bytes, not by a key of its own",
+        UNPACKED,
     ),
     Listed(
         "topics.*", "*", "*.configs.min.insync.replicas.config_source",
@@ -248,7 +249,7 @@ DIFFERENCES = (
     Listed("configs.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
         "configs.*", "*", "*.configs.max.decompressed.message.bytes",
-        "what is unfolded is bounded by message.max.bytes, not by a key of its own",
+        UNPACKED,
     ),
     *(
         Listed(
