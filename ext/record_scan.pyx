@@ -3,8 +3,9 @@
 A compressed batch is opened a step at a time.  `feed` takes what one step made, in any division;
 a record that a piece ends inside is kept until the rest of it has come, so a scan holds one record
 at most.  One that is longer than all that may still come is not kept: either the payload ends
-before it, which is invalid, or whoever makes the payload finds that it is too large.  The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says
-whether the payload was whole.
+before it, which is invalid, or whoever makes the payload finds that it is too large.  The rules
+are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says whether the payload
+was whole.
 
 On its way a scan collects the first `hits_max` records whose timestamp is in, or out of, a range,
 as (offset delta, timestamp), and the greatest timestamp of all.
