@@ -2,13 +2,16 @@
 
     python -m tests.spark.stream_job BOOTSTRAP TOPIC DIRECTORY SOCKETS
 
-Says a line when its query runs.
+Says a line when its query runs, and starts it again only if Spark gave up a start that was late.
 """
 
 import sys
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
+
 from pyspark_kafkalite import session
+from tests.spark.queries import failure_of
 from tests.spark.settling import settings_in
 
 
@@ -23,14 +26,19 @@ def main(bootstrap: str, topic: str, directory: str, sockets: str) -> None:
         .option("maxOffsetsPerTrigger", "2000")
         .load()
     )
-    query = (
+    writer = (
         records.select("partition", "offset", "value")
         .writeStream.format("parquet")
         .option("checkpointLocation", str(place / "checkpoint"))
-        .start(str(place / "out"))
     )
-    print("running", flush=True)
-    query.awaitTermination()
+    while True:
+        query = writer.start(str(place / "out"))
+        print("running", flush=True)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:
+            if failure_of(query) is not None:
+                raise
 
 
 if __name__ == "__main__":
