@@ -458,8 +458,11 @@ class LogManager:
             try:
                 end = found.finish()
                 flush = found.flush_begin() if end is not None else None
-            except KafkaStorageError as fault:
-                log.error("%s is read again at the next start: %s", found.directory, fault)
+            except (KafkaStorageError, OSError) as fault:
+                log.error(
+                    "Log cannot be closed cleanly; the next start recovers it. path=%s error=%r",
+                    found.directory, str(fault),
+                )  # fmt: skip
                 continue
             if end is not None:
                 ends[found.directory.name] = end
@@ -470,6 +473,8 @@ class LogManager:
             if flush.error is not None:
                 raise write_back_failed(self._disk, flush.where, flush.error)
             flush.log.flush_end(flush)
+            if flush.is_lost:
+                del ends[flush.log.directory.name]
         for found in logs:
             found.release()
         return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}

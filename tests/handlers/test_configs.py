@@ -5,9 +5,11 @@ import logging
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.broker.security import Operation
 from kafkalite.config.broker import BROKER, FETCH_MAX_BYTES, LOG_RETENTION_CHECK_INTERVAL_MS
 from kafkalite.config.resources import LOGGER, SCOPES, Resource
+from kafkalite.config.settings import Settings
 from kafkalite.config.topic import MAX_MESSAGE_BYTES, RETENTION_MS, SEGMENT_BYTES, TOPIC
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.configs import (
@@ -437,6 +439,15 @@ def test_bounds_on_connections_are_the_loops_at_once(broker):
     assert limits.connections_max == 9
     assert limits.connections_per_address_max == 8
     assert limits.idle_ms_max == 7
+
+
+def test_bounds_on_memory_are_those_that_are_set():
+    static = Settings.broker(
+        {"queued.max.request.bytes": "2000000", "queued.max.response.bytes": "3000000"}
+    )
+    limits = reactor_limits(static)
+    assert (limits.held_size_max, limits.queued_sum_max) == (2_000_000, 3_000_000)
+    assert reactor_limits(Settings.broker()).queued_sum_max == 256 << 20
 
 
 def test_fetch_sessions_are_as_many_as_there_may_be(broker):

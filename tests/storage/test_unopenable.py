@@ -12,12 +12,12 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import loans
+from kafkalite.storage import layout, loans
 from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.log import Log
 from tests.storage.disks import FaultyDisk
-from tests.storage.making import batch, open_log, values_of
+from tests.storage.making import batch, manager, open_log, settings, values_of
 
 CODES = (errno.EIO, errno.ENOENT, errno.EACCES, errno.EMFILE)
 
@@ -153,3 +153,22 @@ def test_one_log_that_cannot_be_opened_does_not_keep_others_from_being_flushed(
         assert flush.done is not None
         flush.done(flush)
     assert sum(log.durable_offset == 1 for log in logs) == count
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_log_whose_directory_was_removed_does_not_keep_others_from_a_clean_end(
+    tmp_path: Path, written: bool
+) -> None:
+    logs = manager(tmp_path)
+    made = [logs.create(name, name.encode().ljust(16), 0, settings()) for name in ("lost", "whole")]
+    for log in made if written else made[1:]:
+        log.append(batch(b"a"), 0)
+    shutil.rmtree(made[0].directory)
+    logs.close()
+    ends = (tmp_path / layout.CLEAN_SHUTDOWN).read_text()
+    assert "whole-0" in ends and "lost-0" not in ends
+    again = manager(tmp_path)
+    loaded = again.load(lambda topic: settings())
+    assert {topic for topic, _ in loaded} == {"whole"}
+    assert values_of(loaded["whole", 0]) == [(0, b"a")]
+    again.close()
