@@ -470,5 +470,6 @@ cdef class Loop:
         for answer in expected or ():
             if (<Answer> answer).chunks is None and (<Answer> answer).abandoned is not None:
                 (<Answer> answer).abandoned()
+                (<Answer> answer).abandoned = None  # or whoever would have sent it is a cycle
         channel.closed()
         return 0

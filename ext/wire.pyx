@@ -48,7 +48,6 @@ cdef enum:
     # The fields of the schema's structs, and STRUCT_UNITS: what codec.pyx counts for them.
     TOPIC_UNITS = 3 + 3
     PRODUCE_PARTITION_UNITS = 2 + 3
-    FETCH_PARTITION_UNITS = 8 + 3
 
     # Topics and partitions that one Fetch may name, those it forgets among them: a tick that
     # decodes and enters so many takes about 20 ms; all else runs in steps.
@@ -380,10 +379,11 @@ def decode_fetch(int version, frame, Py_ssize_t position):
 
 
 cdef Py_ssize_t take_named_count(
-    Cursor* cursor, Py_ssize_t element_size_min, int units_each, int64_t* names_left
+    Cursor* cursor, Py_ssize_t element_size_min, int64_t* names_left
 ) noexcept:
-    """How many topics or partitions follow; a fault once all of them are too many."""
-    cdef Py_ssize_t count = take_count(cursor, element_size_min, units_each, False)
+    """How many topics or partitions follow; a fault once all of them are too many.  The bound on
+    names is lower than that on units, and what is beyond it gets an answer."""
+    cdef Py_ssize_t count = take_count(cursor, element_size_min, 0, False)
     names_left[0] -= count
     if names_left[0] < 0:
         refuse(cursor)
@@ -397,7 +397,7 @@ cdef list fetch_topics(Cursor* cursor, int version, bint by_id, int64_t* names_l
     cdef Py_ssize_t count
     if by_id:
         size_min += UUID_SIZE - 1
-    count = take_named_count(cursor, size_min, TOPIC_UNITS, names_left)
+    count = take_named_count(cursor, size_min, names_left)
     while count > 0 and not cursor.fault:
         topic = take_topic(cursor, by_id)
         partitions = fetch_partitions(cursor, version, names_left)
@@ -419,7 +419,7 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
         size_min += 4
     if version >= FETCH_FLEXIBLE:
         size_min += 4 + 1
-    count = take_named_count(cursor, size_min, FETCH_PARTITION_UNITS, names_left)
+    count = take_named_count(cursor, size_min, names_left)
     while count > 0 and not cursor.fault:
         index = take_i32(cursor)
         current_leader_epoch = take_i32(cursor) if version >= FETCH_LEADER_EPOCH else -1
@@ -459,11 +459,11 @@ cdef list forgotten_topics(Cursor* cursor, bint by_id, int64_t* names_left):
     cdef Py_ssize_t count, index_count
     if by_id:
         size_min += UUID_SIZE - 1
-    count = take_named_count(cursor, size_min, TOPIC_UNITS, names_left)
+    count = take_named_count(cursor, size_min, names_left)
     while count > 0 and not cursor.fault:
         topic = take_topic(cursor, by_id)
         indexes = []
-        index_count = take_named_count(cursor, 4, 1, names_left)
+        index_count = take_named_count(cursor, 4, names_left)
         while index_count > 0 and not cursor.fault:
             indexes.append(take_i32(cursor))
             index_count -= 1

@@ -12,7 +12,6 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-THRESHOLD = gc.get_threshold()
 DESCRIPTORS_MORE = 200
 
 _descriptors_left = 0
@@ -29,8 +28,8 @@ def pytest_runtest_teardown() -> None:
     The collector counts objects, not descriptors, and looks for old ones the more seldom the more
     there are; and a node in the tests' own process lays it to rest, as its process would.
     """
-    rested = gc.get_threshold() != THRESHOLD
-    gc.set_threshold(*THRESHOLD)
+    rested = not gc.isenabled()
+    gc.enable()
     if rested or descriptors() > _descriptors_left + DESCRIPTORS_MORE:
         collect()
 

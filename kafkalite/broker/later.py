@@ -115,7 +115,9 @@ class Later(Generic[T]):
     def abandon(self) -> None:
         """Nobody waits any more: whoever would have settled this may forget it."""
         if not self.settled and self.abandoned is not None:
-            self.abandoned()
+            # It is let go, or it would be a cycle with what waits for this.
+            abandoned, self.abandoned = self.abandoned, None
+            abandoned()
 
     def _run(self) -> None:
         # What was held for a client that might go away is let go, or it would be a cycle.

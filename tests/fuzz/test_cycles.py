@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import gc
 import random
+import socket
+import struct
 
 import pytest
 
 from kafkalite.broker.handlers import SERVED
+from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.transport.connection import Disconnect
 from tests.fuzz.requests import TOPICS, Read, Sparing, World, request
@@ -58,3 +62,32 @@ def test_no_request_leaves_a_cycle_behind(node, key):
             assert gc.collect() == 0, f"version {version}"
         finally:
             gc.enable()
+
+
+def visit(node, frame):
+    """Connect, ask something that waits, and leave."""
+    purgatory = node.node.replicas.purgatory
+    before = purgatory.size
+    with socket.create_connection(node.listener.getsockname()) as client:
+        client.sendall(struct.pack(">i", len(frame)) + frame)
+        for _ in range(5):
+            node.reactor.tick(1)
+        assert purgatory.size == before + 1
+    node.until(lambda: purgatory.size == before)
+
+
+def test_no_client_that_leaves_while_it_waits_leaves_a_cycle_behind(node):
+    node.create("waited-for", 2)
+    partitions = [{"partition": index, "partition_max_bytes": 1} for index in range(2)]
+    topics = [{"topic": "waited-for", "partitions": partitions}]
+    body = {"max_wait_ms": 60_000, "min_bytes": 1 << 20, "max_bytes": 1 << 20, "topics": topics}
+    frame = bytes(write_header(FETCH.key, 11, 0, "c", False) + FETCH.request.write(11, body))
+    visit(node, frame)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            visit(node, frame)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

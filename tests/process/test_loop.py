@@ -6,8 +6,6 @@ import gc
 import subprocess
 import sys
 
-import pytest
-
 from kafkalite.clock import ManualClock
 from kafkalite.process import loop
 from kafkalite.transport.reactor import Reactor
@@ -19,28 +17,18 @@ from kafkalite.process.loop import rest_collector
 from kafkalite.transport.reactor import Reactor
 rest_collector(Reactor(ManualClock()))
 searched = []
-def measure(phase, info):
-    if phase == "start":
-        searched.append(sum(len(gc.get_objects(g)) for g in range(info["generation"] + 1)))
-gc.callbacks.append(measure)
-kept = []
-for _ in range({rounds}):
-    kept += [[] for _ in range(50_000)]
-    {after}
-print(len(searched), max(searched))
+gc.callbacks.append(lambda phase, info: searched.append(phase))
+kept = [[] for _ in range(300_000)]
+for _ in range(100):
+    less = [[] for _ in range(10_000)]
+print(len(searched))
 """
 
 
-@pytest.mark.parametrize(("rounds", "after"), [(6, ""), (400, "if len(kept) > 300_000: kept = []")])
-def test_collector_searches_few_objects_at_a_time(rounds, after):
-    """However many objects a request leaves, and however often: 300,000 are searched 20 to 60 ms
-    at once otherwise."""
-    program = PROGRAM.format(rounds=rounds, after=after)
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    passes, most = map(int, found.stdout.split())
-    assert passes >= 10
-    # A pass of the middle generation takes what three of the young one left.
-    assert most <= 45_000
+def test_no_request_is_interrupted_by_the_collector():
+    """However many objects a request leaves: 300,000 are searched 20 to 60 ms at once otherwise."""
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
+    assert int(found.stdout) == 0
 
 
 def test_all_objects_are_searched_once_memory_has_doubled(monkeypatch):
