@@ -6,7 +6,7 @@ What it decides is true once it is durable, and useful once the nodes it concern
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from kafkalite.broker.later import Later
@@ -20,6 +20,7 @@ from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
+    from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Log
 
@@ -92,6 +93,10 @@ class LocalController(MachineHost[Controller]):
 
         decided.then(pass_on)
         return answer
+
+    def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
+        """Have these partitions get their next leader epochs."""
+        self.ask(lambda controller: controller.renew_epochs(node_id, wanted))
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
         """The next block of producer ids."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX, SERVED, At
 from kafkalite.broker.later import Later
 from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.producer_ids import Block
 from kafkalite.errors import Fatal, InvalidRequest, KafkaError
 from kafkalite.protocol.schemas import bus, internal
@@ -304,11 +305,16 @@ class Membership:
 
         self._controller.allocate_producer_ids(member.peer.node_id).then(answer)
 
+    def _renew_epochs(self, member: Member, fields: dict[str, Any]) -> None:
+        wanted = [EpochRenewal(**partition) for partition in fields["partitions"]]
+        self._controller.renew_epochs(member.peer.node_id, wanted)
+
     _RECEIVED: dict[int, Callable[[Membership, Member, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
         bus.HEARTBEAT.key: _heartbeat,
         bus.FORWARD.key: _forward,
         bus.ALLOCATE_IDS.key: _allocate_ids,
+        bus.RENEW_EPOCHS.key: _renew_epochs,
     }
 
     # -- what they are told ------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from kafkalite.broker.appending import Appending
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.dispatch import Dispatcher
+from kafkalite.broker.epoch_renewals import EpochRenewals
 from kafkalite.broker.fetch_sessions import FetchSessions
 from kafkalite.broker.groups import Groups
 from kafkalite.broker.handlers import Caller
@@ -103,6 +104,7 @@ class Node:
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
+        self.renewals = EpochRenewals(self)
         self.reconciler = Reconciler(self)
         self._applied_offset = 0
         self._unanswered: deque[Unanswered] = deque()
@@ -159,6 +161,8 @@ class Node:
         decides = isinstance(self.controller, LocalController)
         self.logs.hand_over_misplaced(self.place_of, sure=decides)
         loaded = self.logs.load(self._topic_settings)
+        if isinstance(self.controller, LocalController):
+            self.renewals.ask_at_start(self.controller, loaded)
         for topic in self.image.topics.values():
             self.reconciler.open_topic(topic, loaded)
         for stray in loaded.values():
@@ -208,6 +212,7 @@ class Node:
         of a damaged metadata log, or be older than what the supervisor decides at the start, and
         what it does not know or gives to others is left alone."""
         self.logs.set_strays()
+        self.renewals.ask()
         self.producer_ids.refill()
         self._listen()
 
@@ -228,6 +233,10 @@ class Node:
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
             self.reconciler.reconcile(topic_id)
+        self.tend_soon()
+
+    def tend_soon(self) -> None:
+        """Have the next tick look at what is due."""
         if self._tending is not None:
             self._tending.cancel()
             self._tending = self.reactor.call_later(0, self._tend)

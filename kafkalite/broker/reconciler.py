@@ -119,6 +119,8 @@ class Reconciler:
     def unmade(self) -> Iterator[tuple[bytes, int]]:
         """The partitions, by topic id and number, that this node leads and cannot serve yet."""
         yield from self.awaited
+        for _, renewal in self._node.renewals.waiting():
+            yield renewal.topic_id, renewal.partition
         for topic_id in self._unmade:
             topic = self._node.image.topics_by_id.get(topic_id)
             present = self._node.replicas.of_topic(topic_id)
@@ -149,6 +151,10 @@ class Reconciler:
                 self._give_up(partition)
             elif leader.leader_epoch != partition.leader_epoch:
                 partition.lead(leader.leader_epoch)
+        for found, renewal in self._node.renewals.waiting(topic_id):
+            if topic.partitions[renewal.partition].leader != self._node.node_id:
+                self._node.renewals.forget(found, topic_id)
+                self._hand_over(found, topic_id)
         settings = self.settings_of(topic.config)
         self._enqueue([
             (topic_id, index)
@@ -241,7 +247,7 @@ class Reconciler:
                 continue
             found = loaded.pop((topic.name, index), None)
             if found is not None and found.topic_id == topic.topic_id:
-                node.replicas.add(found, partition.leader_epoch, settings)
+                self._lead(topic, index, found, settings)
                 continue
             # One whose id was lost is this topic's, one with another id is not: create knows.
             self._make(topic, index, settings)
@@ -267,9 +273,18 @@ class Reconciler:
             self._unmade.add(topic.topic_id)
             return
         if found is not None:
-            node.replicas.add(found, partition.leader_epoch, settings)
+            self._lead(topic, index, found, settings)
         else:
             self._await(topic, index)
+
+    def _lead(self, topic: TopicImage, index: int, found: Log, settings: Settings) -> None:
+        """Lead a partition whose log is open, unless it waits for its next epoch."""
+        replicas = self._node.replicas
+        leader_epoch = topic.partitions[index].leader_epoch
+        if self._node.renewals.must_wait(found, topic.topic_id, leader_epoch):
+            replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
+        else:
+            replicas.add(found, leader_epoch, settings)
 
     def _found_or_made(
         self, topic: TopicImage, index: int, leader_epoch: int, settings: Settings
@@ -294,7 +309,10 @@ class Reconciler:
         partitions = list(self._node.replicas.of_topic(topic_id).values())
         for partition in partitions:
             self._node.replicas.remove(partition)
-        self._enqueue([partition.log for partition in partitions])
+        waiting = [found for found, _ in self._node.renewals.waiting(topic_id)]
+        for found in waiting:
+            self._node.renewals.forget(found, topic_id)
+        self._enqueue([*(partition.log for partition in partitions), *waiting])
         self._node.replicas.forget_offline(topic_id)
 
     # -- taking over and handing over --------------------------------------------------------
@@ -371,27 +389,31 @@ class Reconciler:
 
     def _give_up(self, partition: Partition) -> None:
         """Lead a partition no more, and hand its directory to the node that does by then."""
+        self._node.replicas.retire(
+            partition, lambda: self._hand_over(partition.log, partition.topic_id)
+        )
 
-        def hand_over(again_ms: int = HAND_OVER_AGAIN_MS) -> None:
-            if self._node.logs.logs.get((partition.topic, partition.index)) is not partition.log:
-                return  # it went meanwhile: there and back, and away again
-            topic = self._node.image.topics_by_id.get(partition.topic_id)
-            if topic is None:
-                self._node.logs.delete(partition.log)  # meanwhile
-                return
-            leader = topic.partitions[partition.index].leader
-            if leader == self._node.node_id:
-                return  # it came back meanwhile, and is led again with the same log
-            try:
-                self._node.logs.hand_over(partition.log, node_directory(self._node.root, leader))
-            except KafkaStorageError as fault:
-                if again_ms >= MAKE_AGAIN_MS:
-                    log.error(
-                        "Partition %s-%d cannot be handed over yet: %s. topic=%s partition=%d"
-                        " node=%d retry_ms=%d", partition.topic, partition.index,
-                        str(fault).rstrip("."), partition.topic, partition.index, leader, again_ms,
-                    )  # fmt: skip
-                next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
-                self._node.reactor.call_later(again_ms, lambda: hand_over(next_ms))
-
-        self._node.replicas.retire(partition, hand_over)
+    def _hand_over(self, found: Log, topic_id: bytes, again_ms: int = HAND_OVER_AGAIN_MS) -> None:
+        """Hand a log's directory to the node that leads its partition, now or when it can go."""
+        if self._node.logs.logs.get((found.topic, found.partition)) is not found:
+            return  # it went meanwhile: there and back, and away again
+        topic = self._node.image.topics_by_id.get(topic_id)
+        if topic is None:
+            self._node.logs.delete(found)  # meanwhile
+            return
+        leader = topic.partitions[found.partition].leader
+        if leader == self._node.node_id:
+            return  # it came back meanwhile, and is led again with the same log
+        try:
+            self._node.logs.hand_over(found, node_directory(self._node.root, leader))
+        except KafkaStorageError as fault:
+            if again_ms >= MAKE_AGAIN_MS:
+                log.error(
+                    "Partition %s-%d cannot be handed over yet: %s. topic=%s partition=%d"
+                    " node=%d retry_ms=%d", found.topic, found.partition, str(fault).rstrip("."),
+                    found.topic, found.partition, leader, again_ms,
+                )  # fmt: skip
+            next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
+            self._node.reactor.call_later(
+                again_ms, lambda: self._hand_over(found, topic_id, next_ms)
+            )

@@ -6,6 +6,7 @@
     Heartbeat ─▶                  how far this node has made it so, what it leads, what it lacks
     Forward   ─▶  ◀─ Answer       a request that only the controller can answer, header and all
     AllocateIds ─▶ ◀─ Ids         producer ids
+    RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
 
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
 ends is noticed: what is missing is read from the files.
@@ -42,6 +43,7 @@ from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_reader import MetadataReader
     from kafkalite.broker.purgatory import Timer, Timers
+    from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schema import Api, Fields
     from kafkalite.transport.connection import Address
@@ -289,6 +291,12 @@ class RemoteController:
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
         """The next block of producer ids for this node."""
         return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
+
+    def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
+        """Have these partitions get their next leader epochs: deltas bring them, and who lacks one
+        asks again."""
+        if self._is_welcome and self._send is not None:
+            self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
     def _ask(
         self, message: Callable[[int], Record], wait_ms: int, size: int = 0

@@ -6,7 +6,7 @@ It decides which topics there are, where their partitions lie, what their config
 which producer ids.  Everything it knows it has from its records.
 
 What it decides about nodes is written down in nodes.py, where partitions go in placement.py, and
-what may be set in configs.py.
+what may be set in configs.py, and new epochs of logs that lost records in leader_epochs.py.
 
 Left out: more than one replica, and with it leader elections and the Isr; reassignment at a
 client's request.
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination import configs, nodes, topic_names
+from kafkalite.coordination import configs, leader_epochs, nodes, topic_names
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
@@ -28,6 +28,7 @@ from kafkalite.coordination.image import (
     node_record,
     topic_records,
 )
+from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.nodes import Placer
 from kafkalite.coordination.placement import (
@@ -168,6 +169,12 @@ class Controller:
     def move(self, moves: Sequence[Move]) -> Result[list[Move]]:
         """Move partitions to other workers: those moves that still make sense."""
         return nodes.move(self.image, moves)
+
+    def renew_epochs(
+        self, node_id: int, wanted: Sequence[EpochRenewal]
+    ) -> Result[list[EpochRenewal]]:
+        """Give partitions the next leader epoch whose logs may have lost records."""
+        return leader_epochs.renew(self.image, node_id, wanted)
 
     def allocate_producer_ids(self, node_id: int) -> Result[Block]:
         """Give a node its next block of producer ids."""

@@ -86,6 +86,7 @@ class LogLoader:
             new=new_id is not None,
         )
         self._points.keep(directory.name, topic_id, known, opened.damaged_to)
+        self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):
             self._points.left_behind(directory.name)
         return opened

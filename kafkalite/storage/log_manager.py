@@ -161,6 +161,7 @@ class LogManager:
         for path, owner in parts.logs_in(self.data):
             if self._misplaced.is_elsewhere(owner):
                 all_are_here = False
+                self._points.set_pending(path.name, True)
                 continue
             if hand_over.has_arrived(path):
                 if owner.key in found and self._belongs(*owner) is None:
@@ -177,6 +178,9 @@ class LogManager:
         self._loader.open_all(dict(found.values()), settings, self._logs, threads=threads)
         if all_are_here:  # others still rest on this
             self._points.all_opened()
+        self._points.all_are_known()
+        if self._points.is_of_this_boot and not self._points.says_this_boot:
+            self.checkpoint()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
 
     # -- making and removing -----------------------------------------------------------------
@@ -252,6 +256,13 @@ class LogManager:
         if self._forget(log):
             self._aside(log, layout.STRAY_DIRECTORY)
             sync_names(self._disk, self.data)
+
+    def has_new_epoch(self, log: Log) -> None:
+        """A log that may have lost its tail is led in a new epoch from now on."""
+        log.may_have_lost_tail = False
+        self._points.set_pending(log.directory.name, False)
+        if self._points.is_of_this_boot and not self._points.says_this_boot:
+            self._upkeep.checkpoint_soon()
 
     def leave(self, log: Log) -> None:
         """Close a log of which nobody knows whose it is, and leave it as it lies; it can be found
@@ -384,6 +395,7 @@ class LogManager:
             self._points.left_behind(log.directory.name)
             failed(error, f"{log.directory} cannot be handed over")
         self._points.keep(log.directory.name, log.topic_id, known)
+        self._points.set_pending(log.directory.name, False)
         del self._logs[owner.key]
         log.release()
 
@@ -395,7 +407,8 @@ class LogManager:
         if log.config[DURABILITY] != "os":
             log.flush()
         end = end._replace(durable_offset=log.durable_offset)
-        return Known(log.durable_offset, log.log_start_offset, end, same_boot=True)
+        same_boot = not log.may_have_lost_tail
+        return Known(log.durable_offset, log.log_start_offset, end, same_boot=same_boot)
 
     # -- while it runs -----------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class MisplacedLogs:
     def taken_up(self, directory: Path) -> None:
         """This directory is not misplaced any more."""
         self.paths.pop(directory, None)
+        if hand_over.has_arrived(directory):
+            self._points.set_pending(directory.name, False)
 
     def look(self) -> None:
         """Notice what has come, and send on what belongs elsewhere."""
@@ -101,3 +103,5 @@ class MisplacedLogs:
                     continue
             self._complained.discard(path)
             del self.paths[path]
+            if to_directory is not None:
+                self._points.set_pending(path.name, False)  # it left

@@ -101,6 +101,9 @@ class Recovery:
         self.fault: str | None = None
         self.damaged_to = 0
         """Above the recovery point: an offset behind the damage, below which nothing may be cut."""
+        self.may_have_lost_tail = False
+        """Whether records may be gone that somebody has read: after a power cut, or a failed
+        write-back."""
         self._same_boot = False
         self.removed: list[Path] = []
         self.segments_made = 0
@@ -212,6 +215,7 @@ class Recovery:
     ) -> None:
         """Read the log again from where it is known to be whole; see the module."""
         self._same_boot = same_boot and not drop_cache
+        self.may_have_lost_tail = not self._same_boot
         try:
             self._recover(recovery_point, log_start_offset, drop_cache, flushing)
         except KafkaStorageError as fault:

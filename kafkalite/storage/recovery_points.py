@@ -9,8 +9,9 @@ The recovery point is what was durable at the last checkpoint, so a crash costs 
 written since.  It speaks of one topic id: of a topic made again under the same name it would
 claim records that never were.
 
-It also says in which boot of the machine it was written.  After a start in the same boot every log
-here was opened, so whatever was written to it since is there.
+It also says in which boot of the machine it was written, once every log here was opened in that
+boot, and is led in a new epoch if it may have lost its tail: what was written since is there.
+Until then it names no boot, and the next start opens them as after a power cut.
 
 A log that was handed over is judged by what its last owner said, not by what this node remembers
 of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
@@ -56,7 +57,11 @@ class RecoveryPoints:
         self._clean: dict[str, list[Any]] = {}
         self._words: set[str] = set()
         self._same_boot, self._points = _read_points(self._path)
-        self._written = dict(self._points) if self._same_boot and self._path.exists() else None
+        self._pending: set[str] = set()
+        self._all_are_known = False
+        self._written: tuple[bool, dict[str, Point]] | None = None
+        if self._same_boot and self._path.exists():
+            self._written = True, dict(self._points)
         self.found_some = bool(self._points)
         """Whether there were logs here before."""
         self.ended_cleanly = False
@@ -124,6 +129,29 @@ class RecoveryPoints:
         """The log is no more."""
         self._points.pop(name, None)
         self._clean.pop(name, None)
+        self._pending.discard(name)
+
+    def set_pending(self, name: str, pending: bool) -> None:
+        """Whether a log here was not opened in this boot, or may have lost its tail and leads in no
+        new epoch yet."""
+        if pending:
+            self._pending.add(name)
+        else:
+            self._pending.discard(name)
+
+    def all_are_known(self) -> None:
+        """Every log here is open, or pending."""
+        self._all_are_known = True
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether the next checkpoint may say that the logs are of this boot of the machine."""
+        return self._all_are_known and not self._pending
+
+    @property
+    def says_this_boot(self) -> bool:
+        """Whether the checkpoint on the disk says so."""
+        return self._written is not None and self._written[0]
 
     def forget_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
         """Forget logs that left, and whose topics are deleted."""
@@ -152,10 +180,11 @@ class RecoveryPoints:
         """What must be written so that the checkpoint says this, too; None if it does."""
         self._points |= news
         words, self._words = self._words, set()
-        if self._points == self._written:
+        of_this_boot = self.is_of_this_boot
+        if self._written == (of_this_boot, self._points):
             self._take_words_away(words)
             return None
-        return CheckpointWrite(self._path, dict(self._points), words)
+        return CheckpointWrite(self._path, dict(self._points), words, of_this_boot=of_this_boot)
 
     def written(self, write: CheckpointWrite) -> None:
         """It was written, or could not be for now."""
@@ -166,7 +195,7 @@ class RecoveryPoints:
             )  # fmt: skip
             self._words |= write.words
             return
-        self._written = write.points
+        self._written = write.of_this_boot, write.points
         self._take_words_away(write.words)
 
     def _take_words_away(self, names: set[str]) -> None:
@@ -187,8 +216,11 @@ class RecoveryPoints:
 class CheckpointWrite:
     """A checkpoint to be written, on whatever thread (flusher.Flushable)."""
 
-    def __init__(self, path: Path, points: dict[str, Point], words: set[str]) -> None:
+    def __init__(
+        self, path: Path, points: dict[str, Point], words: set[str], *, of_this_boot: bool
+    ) -> None:
         self.where = path
+        self.of_this_boot = of_this_boot
         self.points = points
         self.words = words
         """The logs whose last owners' word may go then."""
@@ -200,7 +232,8 @@ class CheckpointWrite:
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Write it; a full disk may have room for the next one."""
         try:
-            checkpoint.write(disk, self.where, {BOOT_ID: hand_over.boot_id(), **self.points})
+            boot_id = hand_over.boot_id() if self.of_this_boot else ""
+            checkpoint.write(disk, self.where, {BOOT_ID: boot_id, **self.points})
         except OSError as error:
             if error.errno in PASSING:
                 self.refused = error

@@ -140,6 +140,10 @@ class Upkeep:
 
     # -- checkpoints -------------------------------------------------------------------------
 
+    def checkpoint_soon(self) -> None:
+        """Have the next tick begin a checkpoint."""
+        self._checkpoint_due_ms = self._clock.monotonic_ms()
+
     def checkpoint(self) -> None:
         """Write down how far each log is durable and where it starts, here and now."""
         write = self._points.begin_write(self._news())

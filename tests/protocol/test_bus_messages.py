@@ -28,6 +28,9 @@ MESSAGES = {
         local_port=9093,
     ),
     "AllocateIds": bus.ALLOCATE_IDS(request_id=2),
+    "RenewEpochs": bus.RENEW_EPOCHS(
+        partitions=[{"topic_id": bytes(range(16)), "partition": 3, "leader_epoch": 5}]
+    ),
     "Welcome": bus.WELCOME(image_offset=9, heartbeat_ms=2000, incarnation=1),
     "Delta": bus.DELTA(begin_offset=7, end_offset=9, records=[b"one", b""]),
     "Answer": bus.ANSWER(request_id=1, error_code=0, error_message=None, frame=b"a response"),

@@ -41,6 +41,10 @@ class Nodes:
             return self.path(self.leader)
         return None
 
+    def begin(self, node_id: int) -> None:
+        """Open a node's manager."""
+        assert self[node_id].data == self.path(node_id)
+
     def path(self, node_id: int) -> Path:
         return layout.node_directory(self.data, node_id)
 

@@ -220,6 +220,7 @@ def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Node
     log = nodes.create()
     for _ in range(5):
         log.append(batch(b"v"), 0)
+    nodes.begin(2)
     log = nodes.move(2)
     word = (log.directory / layout.HANDOVER).read_bytes()
     log.delete_records(4)
@@ -235,6 +236,7 @@ def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_come
     log = nodes.create()
     for _ in range(5):
         log.append(batch(b"v"), 0)
+    nodes.begin(2)
     nodes.move(2)
     path = nodes.path(1) / layout.RECOVERY_CHECKPOINT
     nodes.crash()

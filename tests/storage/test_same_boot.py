@@ -9,6 +9,7 @@ import pytest
 
 from kafkalite.config import topic as keys
 from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage.disk import FAILURE_MARK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
 from tests.storage.making import TOPIC_ID, batch, manager, open_log, settings, values_of
@@ -98,6 +99,7 @@ def test_a_quarantined_log_is_not_cut_after_a_power_cut_either(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     logs = manager(tmp_path)
+    logs.load(lambda topic: settings(ONE_SEGMENT))
     log = logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT))
     logs.checkpoint()
     append(log)
@@ -118,6 +120,7 @@ def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     logs = manager(tmp_path)
+    logs.load(lambda topic: settings(ONE_SEGMENT))
     log = logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT))
     logs.checkpoint()
     append(log)
@@ -128,13 +131,16 @@ def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
     log = loaded(logs)
     assert log.fault is None and log.end_offset < COUNT
     logs.checkpoint()
+    assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == ""
+    logs.has_new_epoch(log)
+    logs.checkpoint()
     assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == "the next"
     logs.close()
 
 
-@pytest.mark.parametrize("opened", [True, False])
-def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it(
-    tmp_path: Path, reboot: Callable[[], None], opened: bool
+@pytest.mark.parametrize("opened", ["and renewed", "only", ""])
+def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new_epoch(
+    tmp_path: Path, reboot: Callable[[], None], opened: str
 ) -> None:
     nodes = Nodes(tmp_path)
     nodes.settings = settings(ONE_SEGMENT)
@@ -144,10 +150,94 @@ def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it(
     nodes.crash()
     if opened:
         append(nodes.found())
+        if opened == "and renewed":
+            nodes[1].has_new_epoch(nodes.found())
         nodes.send(2)
     else:  # node 1 hands it over before it opens its logs
         nodes.leader = 2
         assert nodes[1].logs == {}
     left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
-    assert left is not None and left[1].same_boot is opened
+    assert left is not None and left[1].same_boot is (opened == "and renewed")
+    nodes.crash()
+
+
+def boot_id_of(data: Path) -> str:
+    """The boot that a node's checkpoint names."""
+    return str(checkpoint.read(data / layout.RECOVERY_CHECKPOINT)["boot_id"])
+
+
+@pytest.mark.parametrize("how", ["killed", "closed", "power cut", "write-back failed"])
+def test_which_logs_may_have_lost_their_tail(
+    tmp_path: Path, reboot: Callable[[], None], how: str
+) -> None:
+    logs = manager(tmp_path)
+    logs.load(lambda topic: settings(ONE_SEGMENT))
+    log = logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT))
+    assert not log.may_have_lost_tail
+    append(log)
+    if how == "closed":
+        logs.close()
+    log.release()
+    if how != "killed":
+        reboot()
+    if how == "write-back failed":
+        (tmp_path / FAILURE_MARK).touch()
+    lost = how not in ("killed", "closed")
+    logs = manager(tmp_path)
+    log = loaded(logs)
+    assert log.may_have_lost_tail is lost
+    assert (boot_id_of(tmp_path) == hand_over.boot_id()) is not lost
+    log.release()
+
+
+def test_a_node_that_is_killed_before_its_logs_have_new_epochs_asks_again(
+    tmp_path: Path, reboot: Callable[[], None]
+) -> None:
+    logs = manager(tmp_path)
+    logs.load(lambda topic: settings(ONE_SEGMENT))
+    logs.create("t", TOPIC_ID, 0, settings(ONE_SEGMENT)).release()
+    reboot()
+    for _ in range(2):
+        logs = manager(tmp_path)
+        log = loaded(logs)
+        assert log.may_have_lost_tail
+        logs.checkpoint()
+        log.release()
+    logs.has_new_epoch(log)
+    logs.tick(1 << 40)
+    assert boot_id_of(tmp_path) == "the next"
+    logs = manager(tmp_path)
+    assert not loaded(logs).may_have_lost_tail
+
+
+@pytest.mark.parametrize("later", ["it goes", "it is left", "the node is killed"])
+def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
+    tmp_path: Path, reboot: Callable[[], None], later: str
+) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.settings = settings(ONE_SEGMENT)
+    append(nodes.create(1))
+    nodes[1].checkpoint()
+    reboot()
+    nodes.crash()
+    nodes.leader = 2  # whom the node cannot believe yet
+    logs = manager(tmp_path, node_id=1)
+    logs.hand_over_misplaced(nodes.belongs, sure=False)
+    assert logs.load(lambda topic: nodes.settings) == {}
+    logs.checkpoint()
+    assert boot_id_of(nodes.path(1)) == ""
+    if later == "it goes":
+        logs.set_strays()
+        logs.checkpoint()
+        assert boot_id_of(nodes.path(1)) == "the next"
+        left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
+        assert left is not None and not left[1].same_boot
+    nodes.leader = 1 if later != "it goes" else 2
+    if later == "it is left":
+        found = logs.find("t", 0, TOPIC_ID, nodes.settings)
+        assert found is not None and found.may_have_lost_tail
+        logs.leave(found)
+        logs.checkpoint()
+        assert boot_id_of(nodes.path(1)) == ""
+    assert nodes.found().may_have_lost_tail
     nodes.crash()

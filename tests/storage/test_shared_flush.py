@@ -51,6 +51,7 @@ class CountingDisk(QuickDisk):
 def killed(data: Path, durability: str, *, unflushed: bool = False) -> dict[str, bytes]:
     """Have a node write COUNT logs and die after a checkpoint; their files."""
     logs = manager(data, disk=CountingDisk())
+    logs.load(lambda topic: config(durability))
     made = [logs.create("t", TOPIC_ID, i, config(durability)) for i in range(COUNT)]
     for log in made:
         log.leader_epochs.assign(0, 0)

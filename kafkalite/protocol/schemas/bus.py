@@ -71,6 +71,12 @@ ALLOCATE_IDS = MESSAGES.declare(
     Struct(request_id=Int64()),
 )  # fmt: skip
 
+RENEW_EPOCHS = MESSAGES.declare(
+    14, "RenewEpochs", "0",
+    # Partitions whose logs may have lost records of these epochs; a DELTA brings the next ones.
+    Struct(partitions=Array(Struct(topic_id=Uuid(), partition=Int32(), leader_epoch=Int32()))),
+)  # fmt: skip
+
 
 # From the supervisor to a worker.
 

@@ -1,0 +1,153 @@
+"""After a power cut a partition is led in a new epoch, whoever is there or goes meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.epoch_renewals import EpochRenewals
+from kafkalite.storage import hand_over
+
+NOT_LEADER = errors.NotLeaderOrFollower.code
+
+
+@pytest.fixture
+def reboot(monkeypatch):
+    """The next start is in another boot of the machine."""
+    boots = iter(range(100))
+
+    def reboot():
+        name = f"boot {next(boots)}"
+        monkeypatch.setattr(hand_over, "boot_id", lambda: name)
+
+    reboot()
+    return reboot
+
+
+@pytest.fixture
+def written(begun, reboot):
+    """A cluster of two workers whose partition a-0 holds one record."""
+    cluster = begun(2)
+    cluster.create("a")
+    cluster.produce("a", b"0")
+    return cluster
+
+
+def epoch(cluster):
+    return cluster.image.topics["a"].partitions[0].leader_epoch
+
+
+def epochs_in_log(cluster):
+    log = cluster.node(cluster.leader("a")).replicas.leader("a", 0).log
+    return list(zip(log.leader_epochs.epochs, log.leader_epochs.starts, strict=True))
+
+
+def test_after_a_power_cut_records_bear_a_new_epoch(written, reboot):
+    for count in (1, 2):
+        reboot()
+        written.restart(2, killed=True)
+        written.settle()
+        assert written.produce("a", b"%d" % count).base_offset == count
+        assert epoch(written) == count
+    assert epochs_in_log(written) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_killed_or_orderly_end_keeps_the_epoch(written, reboot):
+    written.restart(2, killed=True)
+    written.settle()
+    written.restart(2)
+    reboot()  # after an orderly end nothing is lost
+    written.settle()
+    assert written.produce("a", b"1").base_offset == 1
+    assert epoch(written) == 0
+
+
+@pytest.fixture
+def cut(begun, reboot):
+    """Two workers after a power cut, of which node 0 is not back; partition a-0 is at node 1."""
+    cluster = begun(2)
+    cluster.create("a")
+    cluster.produce("a", b"0")
+    assert cluster.leader("a") == 1
+    reboot()
+    cluster.kill(0, stay_down=True)
+    cluster.kill(1)
+    cluster.until(lambda: 1 in cluster.running)
+    cluster.steps(20)
+    return cluster
+
+
+def come_back(cluster):
+    cluster.held_down.clear()
+    cluster.until(lambda: 0 in cluster.running)
+    cluster.settle()
+
+
+def test_nobody_leads_a_partition_before_its_new_epoch_is_decided(cut):
+    assert cut.node(1).replicas.of_topic(next(iter(cut.node(1).image.topics_by_id))) == {}
+    assert [*cut.node(1).reconciler.unmade()]
+    assert cut.produce("a", b"1", at=1).error_code == NOT_LEADER
+    come_back(cut)
+    cut.until(lambda: epoch(cut) == 1)
+    cut.settle()
+    assert cut.produce("a", b"1").base_offset == 1
+    assert cut.values("a") == [b"0", b"1"]
+    assert epochs_in_log(cut) == [(0, 0), (1, 1)]
+
+
+def test_a_node_that_falls_while_it_waits_asks_again(cut):
+    cut.kill(1)
+    cut.until(lambda: 1 in cut.running)
+    cut.steps(20)
+    assert cut.produce("a", b"1", at=1).error_code == NOT_LEADER
+    come_back(cut)
+    cut.until(lambda: epoch(cut) == 1)
+    cut.settle()
+    assert cut.produce("a", b"1").base_offset == 1
+
+
+@pytest.fixture
+def waiting(cut, monkeypatch):
+    """The same with node 0, which hears of no renewal until it is told to."""
+    ask = EpochRenewals.ask
+    monkeypatch.setattr(EpochRenewals, "ask", lambda renewals: None)
+    cut.held_down.clear()
+    cut.until(lambda: 0 in cut.running)
+    cut.until(lambda: all(there.welcomed for there in cut.supervisor.membership.members.values()))
+    cut.steps(50)
+    assert epoch(cut) == 0
+    cut.hear = lambda: monkeypatch.setattr(EpochRenewals, "ask", ask)
+    return cut
+
+
+def test_a_partition_that_waits_can_be_moved(waiting):
+    move = waiting.move_of(waiting.image.topics["a"].topic_id, 1, 2)
+    waiting.node(0).here.ask(lambda controller: controller.move([move]))
+    waiting.until(lambda: waiting.directories("a-0") == ["nodes/2/a-0"])
+    waiting.settle()
+    # The move has brought a later epoch than that in which records were lost.
+    assert waiting.produce("a", b"1").base_offset == 1
+    assert epochs_in_log(waiting) == [(0, 0), (1, 1)]
+
+
+def test_a_topic_whose_partition_waits_can_be_deleted(waiting):
+    waiting.delete("a")
+    waiting.settle()
+    assert waiting.directories("a-0") == []
+    waiting.hear()
+    waiting.create("a")
+    assert waiting.produce("a", b"1").base_offset == 0
+    assert epoch(waiting) == 0
+
+
+def test_all_partitions_of_a_large_topic_get_their_epochs(begun, reboot, monkeypatch):
+    monkeypatch.setattr("kafkalite.broker.epoch_renewals.ASKED_AT_ONCE", 3)
+    cluster = begun(2)
+    cluster.create("a", 20)
+    reboot()
+    cluster.restart(2, killed=True)
+    cluster.settle()
+    partitions = cluster.image.topics["a"].partitions.values()
+    cluster.until(lambda: {partition.leader_epoch for partition in partitions} == {1})
+    cluster.settle()
+    assert all(cluster.produce("a", b"0", index).base_offset == 0 for index in range(20))

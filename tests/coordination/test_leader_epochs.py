@@ -1,0 +1,45 @@
+"""New leader epochs of partitions whose logs may have lost records."""
+
+from __future__ import annotations
+
+from kafkalite.coordination.controller import Controller, NewTopic
+from kafkalite.coordination.leader_epochs import EpochRenewal
+from kafkalite.coordination.placement import Move
+from tests.coordination.making import cluster_of, create, do, epochs_of, leaders_of
+
+
+def renew(controller: Controller, node_id: int, *wanted: EpochRenewal) -> list[EpochRenewal]:
+    return do(controller, controller.renew_epochs(node_id, wanted))
+
+
+def test_the_leader_gets_the_next_epoch_of_the_partitions_it_names():
+    controller = cluster_of(workers=2)
+    topic = create(controller, NewTopic("a", 4))["a"]
+    assert leaders_of(controller, "a") == [1, 2, 1, 2]
+    wanted = [EpochRenewal(topic.topic_id, index, 0) for index in (0, 2)]
+    assert renew(controller, 1, *wanted, wanted[0]) == wanted
+    assert epochs_of(controller, "a") == [1, 0, 1, 0]
+    assert leaders_of(controller, "a") == [1, 2, 1, 2]
+
+
+def test_a_renewal_that_is_repeated_or_late_changes_nothing():
+    controller = cluster_of(workers=2)
+    topic = create(controller, NewTopic("a", 2))["a"]
+    wanted = EpochRenewal(topic.topic_id, 0, 0)
+    assert renew(controller, 1, wanted) == [wanted]
+    assert renew(controller, 1, wanted) == []
+    do(controller, controller.move([Move(topic.topic_id, 0, 1, 2)]))
+    assert renew(controller, 1, wanted._replace(leader_epoch=2)) == []
+    assert epochs_of(controller, "a") == [2, 0]
+
+
+def test_a_partition_that_is_not_there_or_not_the_nodes_is_passed_over():
+    controller = cluster_of(workers=2)
+    topic = create(controller, NewTopic("a", 2))["a"]
+    strange = [
+        EpochRenewal(bytes(16), 0, 0),
+        EpochRenewal(topic.topic_id, 7, 0),
+        EpochRenewal(topic.topic_id, 1, 0),
+    ]
+    assert renew(controller, 1, *strange) == []
+    assert epochs_of(controller, "a") == [0, 0]
