@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.handlers import Caller
+from kafkalite.broker.handlers.reassignments import alter_partition_reassignments
+from kafkalite.broker.security import Authorizer
+from kafkalite.coordination.controller import NewTopic
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
     LIST_PARTITION_REASSIGNMENTS,
 )
+from tests.coordination.making import cluster_of, create
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -29,6 +36,39 @@ def test_reassignment_to_where_the_replica_is_succeeds(broker, version, topic, r
     answer = broker.ask(ALTER_PARTITION_REASSIGNMENTS, version, timeout_ms=1, topics=[asked])
     assert answer.error_code == 0
     assert answer.responses[0].partitions[0].error_code == code
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "accepted"),
+    [
+        (0, [1], "can be [0]. "),
+        (2, [0], None),
+        (2, [1], None),
+        (2, [2], "can be [1], or [0] for any broker. "),
+        (2, [7], "can be [1], or [0] for any broker. "),
+        (2, [0, 1], "can be [1], or [0] for any broker. "),
+        (2, [], "can be [1], or [0] for any broker. "),
+    ],
+)
+def test_reassignment_to_node_0_is_one_to_any_worker(workers, replicas, accepted):
+    controller = cluster_of(workers)
+    create(controller, NewTopic("a", assignments=[(0, [min(workers, 1)])]))
+    request = ALTER_PARTITION_REASSIGNMENTS.request.read(
+        1,
+        ALTER_PARTITION_REASSIGNMENTS.request.write(
+            1,
+            {
+                "topics": [
+                    {"name": "a", "partitions": [{"partition_index": 0, "replicas": replicas}]}
+                ]
+            },
+        ),
+    )
+    node = SimpleNamespace(image=controller.image)
+    answer = alter_partition_reassignments(node, request, Caller(Authorizer(), version=1))
+    (told,) = answer["responses"][0]["partitions"]
+    assert told.get("error_code", 0) == (errors.InvalidReplicaAssignment.code if accepted else 0)
+    assert (accepted or "") in (told["error_message"] or "")
 
 
 def test_reassignments_in_progress_are_none(broker):

@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from kafkalite.broker.security import Operation
 
 
-def _refusal(caller: Caller, operation: Operation) -> Response:
+NO_AUTHORIZER = "No Authorizer is configured."
+
+
+def _refusal(caller: Caller, operation: Operation, why: str = NO_AUTHORIZER) -> Response:
     try:
         caller.must(operation, CLUSTER, CLUSTER_NAME)
     except KafkaError as fault:
         return fault_fields(fault)
-    return fault_fields(SecurityDisabled("No Authorizer is configured."))
+    return fault_fields(SecurityDisabled(why))
 
 
 @serves(DESCRIBE_ACLS, versions="1-3", at=At.ANY)
 def describe_acls(node: Node, request: Any, caller: Caller) -> Response:
     """Refuse to list ACLs."""
-    return _refusal(caller, DESCRIBE)
+    return _refusal(caller, DESCRIBE, "No Authorizer is configured on the broker")
 
 
 @serves(CREATE_ACLS, versions="1-3", at=At.CONTROLLER)

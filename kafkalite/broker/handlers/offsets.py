@@ -8,7 +8,8 @@ DeleteRecords          v0–v2
 Left out: tiered storage, so the earliest local offset is the earliest, and what was tiered last or
 waits to be is nothing (-1); followers, so `replica_id` is not looked at and everybody reads as a
 consumer.  A search by time waits for the thread that opens large batches and for nothing else, so
-time-outs mean nothing here.
+time-outs mean nothing here.  Where no record has a time, the greatest timestamp is nobody's (-1);
+Kafka answers the first record's offset with the time -1, even after that record was deleted.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ ListPartitionReassignments    v0
 AlterReplicaLogDirs           v1–v2
 
 No reassignment is ever in progress.  One to where the replica is changes nothing and succeeds, as
-in Kafka; a partition goes to another node with `kafkalite node`, which moves its directory.  A node
-has one log directory, so replicas are where they can be.
+in Kafka; while there are workers so does one to node 0, which stands for any of them as in
+CreateTopics.  A partition goes to another node with `kafkalite node`, which moves its directory.  A
+node has one log directory, so replicas are where they can be.
 
 Left out: moves that clients ask for, until there are replicas to move between.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import (
     InvalidReplicaAssignment,
     KafkaError,
@@ -52,10 +54,14 @@ def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> R
             raise UnknownTopicOrPartition()
         if entry.replicas is None:
             raise NoReassignmentInProgress()
-        if tuple(entry.replicas) != tuple(image.replicas):
+        if tuple(entry.replicas) not in (tuple(image.replicas), (SUPERVISOR_ID,)):
+            accepted = f"[{image.leader}]"
+            if image.leader != SUPERVISOR_ID:
+                accepted += f", or [{SUPERVISOR_ID}] for any broker"
             raise InvalidReplicaAssignment(
                 f"Partition {name}-{entry.partition_index} has one replica, on broker"
-                f" {image.leader}. To move it, use `kafkalite node`."
+                f" {image.leader}: its replicas can be {accepted}. To move it, use"
+                " `kafkalite node`."
             )
         return {"error_message": None}
 

@@ -9,7 +9,12 @@ has: it counts its epochs itself, and nobody else may have written under a fresh
 Left out: transactions, and two-phase commit with them (v6).  A transactional id is answered with
 UNSUPPORTED_VERSION.  Of the errors that are true it is one that ends a Java producer at once; a
 retriable one would keep it asking.  Clients ask FindCoordinator first and end there: librdkafka
-at once only by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the sentence beside it.
+at once only by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with `Transactions are not served.` beside
+it.  No permission is missing, but most clients say so: librdkafka (confluent-kafka, kcat) alone
+shows the sentence, behind `Broker: Transactional Id authorization failed`; Java's producer and
+tools raise TransactionalIdAuthorizationException, kafka-python
+TransactionalIdAuthorizationFailedError, aiokafka TransactionalIdAuthorizationFailed, and KafkaJS
+KafkaJSGroupCoordinatorNotFound (`Failed to find group coordinator`).
 """
 
 from __future__ import annotations
