@@ -105,20 +105,10 @@ class Appending:
             if not isinstance(outcome, Later):
                 later.resolve(outcome)
                 continue
-            outcome.then(partial(_pass_on, later))
+            later.follow(outcome)
             self._queues[partition].extend(waiting)
             return
 
     def _check_led(self, partition: Partition) -> None:
         if self._replicas.leader(partition.topic_id, partition.index) is not partition:
             raise NotLeaderOrFollower()
-
-
-def _pass_on(
-    later: Later[Appended], appended: Appended | None, fault: KafkaError | None
-) -> None:
-    if appended is None:
-        assert fault is not None
-        later.fail(fault)
-    else:
-        later.resolve(appended)

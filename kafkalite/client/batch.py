@@ -1,11 +1,11 @@
-"""A batch on its way: what it holds, who wants to hear of it, and what becomes of it.
+"""Batch: records of one partition that are sent together, with their callbacks and outcome.
 
-    gathered   still open, or closed and waiting for its turn
-    sent       numbered, and with a lane (line.py says when, sender.py over which)
-    decided    `done`: at a base offset, or with a fault; and nothing changes any more
+    gathered   open, or closed and waiting to be sent
+    sent       has a sequence number and a lane (line.py says when, sender.py over which)
+    decided    `done`: written at a base offset, or failed with an error; nothing changes any more
 
-A batch is decided once.  Whoever asked to be told is told once, outside of all locks.  A batch that
-was too large for the topic is decided when the parts are that it was split into.
+A batch is decided once.  Each callback is called once, without a lock.  A batch that was too large
+for the topic is decided with the last of the parts that it was split into.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_TIMESTAMP = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record came to lie; an offset of -1: nobody said (acks=0)."""
+    """Where a record was written; the offset is -1 with acks=0, which has no response."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Who numbers batches, in the broker's eyes."""
+    """The producer id and epoch that sequence numbers belong to."""
 
     producer_id: int
     epoch: int
@@ -87,14 +87,14 @@ class Batch:
         self.line = line
         self.content: Content | None = content
         self.count = 0
-        """How many records it has; known once it is closed."""
+        """Number of records; known once it is closed."""
         self.created_s = created_s
         self.due_s = due_s
-        """When it is sent even if it is not full."""
+        """Time at which it is sent even if it is not full."""
         self.memory_size = memory_size
-        """What it holds of buffer.memory."""
+        """Bytes of buffer.memory that are counted for it."""
         self.wanted = False
-        """Whether somebody waits for it, who would wait in vain for more records."""
+        """Whether it is sent without waiting for linger.ms: a thread waits for it."""
         self.not_before_s = 0.0
         self.attempts = 0
         self.sent_s = 0.0
@@ -103,31 +103,31 @@ class Batch:
         self.sequence = NO_SEQUENCE
         self.identity = NOBODY
         self.doubtful = False
-        """Whether it was sent and nobody knows what became of that."""
+        """Whether it was sent and the outcome is not known: it may have been written."""
         self.lane: Any = None
-        """Where it is under way."""
+        """The connection or ring that it was sent over; None while it is not in flight."""
         self.done = False
         self.fault: KafkaError | None = None
         self.base_offset = NO_OFFSET
         self.append_time_ms = NO_TIMESTAMP
         self.parts: list[tuple[int, Batch]] | None = None
-        """What it was split into: the place each begins at, and the part."""
+        """The parts it was split into, each after the place of its first record."""
         self.parent: Batch | None = None
-        """What it is a part of."""
+        """The batch it is a part of."""
         self._hearers: deque[Hearer] | None = None
         self.looked_at = False
         """True if somebody has asked for the outcome, or has a callback for it."""
         self.heard = False
-        """Whether anybody wants to be told without waiting: then somebody must listen."""
+        """Whether it has callbacks: then the background thread must listen for the response."""
 
     def __repr__(self) -> str:
         line = self.line
         return f"<batch of {line.topic.name}-{line.index}, {self.count} records>"
 
-    # What became of it.
+    # The outcome.
 
     def decide(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
-        """It is written there, or it has failed for good."""
+        """Set the outcome: written at this base offset, or failed with this error."""
         assert not self.done, "a batch is decided once"
         self.fault = fault
         self.base_offset = base_offset
@@ -148,7 +148,7 @@ class Batch:
         return self.part_of(delivery.place)[1].fault
 
     def metadata_of(self, delivery: Delivery) -> RecordMetadata:
-        """Where a record lies that was written."""
+        """Return the metadata of a record that was written."""
         first, part = self.part_of(delivery.place)
         offset, timestamp = part.base_offset, part.append_time_ms
         return RecordMetadata(
@@ -159,7 +159,7 @@ class Batch:
         )
 
     def part_of(self, place: int) -> tuple[int, Batch]:
-        """The batch that the record at this place travelled in, and where that begins."""
+        """Return the part that holds the record at this place, after its first place."""
         if not self.parts:
             return 0, self
         first, part = next(found for found in reversed(self.parts) if found[0] <= place)
@@ -168,11 +168,11 @@ class Batch:
 
     @property
     def ended(self) -> bool:
-        """Whether all parts of it are decided."""
+        """Whether all of its parts are decided."""
         return self.parts is not None and all(part.done for _, part in self.parts)
 
     def leaves(self) -> list[Batch]:
-        """What it travelled as: itself, or the parts of the parts."""
+        """Return the batches it was sent as: itself, or the parts of its parts."""
         return [leaf for _, leaf in self.placed_leaves()]
 
     def placed_leaves(self, first: int = 0) -> list[tuple[int, Batch]]:
@@ -185,18 +185,18 @@ class Batch:
 
     @property
     def root(self) -> Batch:
-        """The batch that records were sent in, of which this is a part, or it itself."""
+        """The batch that deliveries refer to: this one, or the one that it is a part of."""
         return self if self.parent is None else self.parent.root
 
     def look_at(self) -> None:
-        """Note that somebody asks for the outcome, whose failure needs no report then."""
+        """Mark the outcome as asked for: a failure is not reported then."""
         if not self.looked_at:
             self.line.topic.look_at(self)
 
-    # Who is told.
+    # Callbacks.
 
     def tell_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
-        """Call callback(delivery) once this is decided; here and now if it is."""
+        """Call callback(delivery) once this is decided; at once if it is."""
         if self.done:
             self.look_at()
             called(lambda: callback(delivery))
@@ -204,7 +204,7 @@ class Batch:
             self._hear(lambda: callback(delivery))
 
     def deliver_to(self, delivery: Delivery, on_delivery: OnDelivery) -> None:
-        """Call on_delivery(error, metadata) once this is decided, and never from here."""
+        """Call on_delivery(error, metadata) once this is decided, never within this call."""
 
         def told() -> None:
             fault = self.fault_of(delivery, 0)
@@ -223,7 +223,7 @@ class Batch:
         self.heard = True
         self.look_at()
         if self.done:
-            self.line.topic.owe(self)  # decided meanwhile, and perhaps told already
+            self.line.topic.owe(self)  # its other callbacks may have been called already
         elif self.lane is not None:
             self.line.topic.listen(self)
 

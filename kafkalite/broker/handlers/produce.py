@@ -12,7 +12,6 @@ batch that is refused only after a thread has opened it is counted, and the conn
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
@@ -173,19 +172,7 @@ class ProduceAnswers:
         return response
 
     def _send_late(self, later: Later[Any]) -> None:
-        response = self._response()
-        if isinstance(response, Later):
-            later.abandoned = response.abandon
-            response.then(partial(_pass_on, later))
-        else:
-            later.resolve(response)
-
-
-def _pass_on(later: Later[Any], response: Any, fault: KafkaError | None) -> None:
-    if fault is None:
-        later.resolve(response)
-    else:
-        later.fail(fault)
+        later.follow(self._response())
 
 
 def append(
