@@ -145,7 +145,17 @@ class Group:
         self.has_read(count)
         times = self.times_read()
         assert len(times) == count
-        assert [place for place, often in times.items() if often > 1] == []
+        again = sorted(place for place, often in times.items() if often > 1)
+        assert again == [], f"read more than once: {again}\n{self.story()}"
+
+    def story(self) -> str:
+        """What each member was given and has read, and what is committed, for a failed test."""
+        lines = [f"committed: {self.kafka.committed(self.name)}"]
+        for number, member in enumerate([*self.gone, *self.members]):
+            state = "gone" if member in self.gone else "a member"
+            lines.append(f"{number}, {state}: {[(w, sorted(p)) for w, p in member.changes]}")
+            lines.append(f"   read: {[(r.topic, r.partition, r.offset) for r in [*member.read]]}")
+        return "\n".join(lines)
 
     def committed(self, topic: str, partition: int = 0) -> int:
         """The offset that Kafka has for the group, -1 for none."""

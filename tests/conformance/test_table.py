@@ -13,6 +13,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,8 @@ from tests.conformance.clients import (
     OURS,
     missing,
 )
-from tests.conformance.table import SCENARIOS, Client, Kafka, Scenario, cases
+from tests.conformance.members import Group
+from tests.conformance.table import SCENARIOS, Client, Kafka, Read, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 
@@ -122,3 +125,23 @@ def test_scenario(
 
 def test_every_scenario_has_a_client() -> None:
     assert {scenario.name for _, scenario in cases(CLIENTS)} == set(SCENARIOS)
+
+
+def test_a_record_that_was_read_twice_is_told_with_the_story_of_its_group() -> None:
+    class Silent:
+        name = staticmethod(lambda: "g")
+        committed = staticmethod(lambda group: {("t", 0): (1, "")})
+
+    def member(*offsets: int) -> Any:
+        changes = [("assigned", frozenset({("t", 0)}))]
+        return SimpleNamespace(read=[Read("t", 0, at, b"") for at in offsets], changes=changes)
+
+    group = Group(CLIENTS[0], Silent(), "t")  # type: ignore[arg-type]
+    group.gone, group.members = [member(0, 1)], [member(1)]
+    with pytest.raises(AssertionError) as raised:
+        group.has_read_once(2)
+    told = str(raised.value)
+    assert "read more than once: [('t', 0, 1)]" in told
+    assert "committed: {('t', 0): (1, '')}" in told
+    assert "0, gone: [('assigned', [('t', 0)])]\n   read: [('t', 0, 0), ('t', 0, 1)]" in told
+    assert "1, a member: [('assigned', [('t', 0)])]\n   read: [('t', 0, 1)]" in told
