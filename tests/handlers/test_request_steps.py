@@ -7,13 +7,15 @@ import pytest
 from kafkalite.broker.security import Authorizer
 from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS
 from kafkalite.protocol.schemas.cluster import METADATA
-from kafkalite.protocol.schemas.groups import DESCRIBE_GROUPS, FIND_COORDINATOR
+from kafkalite.protocol.schemas.groups import DELETE_GROUPS, DESCRIBE_GROUPS, FIND_COORDINATOR
 from kafkalite.protocol.schemas.offsets import (
     DELETE_RECORDS,
     LATEST,
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
 )
+from kafkalite.protocol.schemas.topics import ELECT_LEADERS
+from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS
 from tests.handlers.grouping import find
 
 COUNT = 60
@@ -66,6 +68,14 @@ REQUESTS = {
         },
     ),
     "DescribeGroups": (DESCRIBE_GROUPS, 5, {"groups": GROUPS}),
+    "DeleteGroups": (DELETE_GROUPS, 2, {"groups_names": GROUPS}),
+    "DescribeProducers": (
+        DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "a", "partition_indexes": [*range(COUNT)]}]},
+    ),
+    "ElectLeaders": (
+        ELECT_LEADERS, 2, {"topic_partitions": [{"topic": "a", "partitions": [*range(COUNT)]}]},
+    ),
+    "ElectLeaders of all": (ELECT_LEADERS, 2, {"topic_partitions": None}),
     "FindCoordinator": (
         FIND_COORDINATOR, 4, {"coordinator_keys": GROUPS, "key_type": 0},
     ),
@@ -81,20 +91,26 @@ def many(lasting):
     yield lasting
 
 
+def slow_down(many, api, monkeypatch):
+    """Have an entry take a millisecond or two, where it is authorized or else looked up."""
+
+    def slowed(call):
+        return lambda *asked: many.clock.advance(1) or call(*asked)
+
+    node = many.node
+    if api == "FindCoordinator":
+        monkeypatch.setattr(node, "advertised", slowed(node.advertised))
+    elif api == "ElectLeaders":
+        monkeypatch.setattr(node.replicas, "is_offline", slowed(node.replicas.is_offline))
+    else:
+        monkeypatch.setattr(node, "authorizer", SlowAuthorizer(many.clock))
+
+
 @pytest.mark.parametrize("name", [*REQUESTS])
 def test_a_request_about_many_entries_is_answered_in_steps(many, name, monkeypatch):
     api, version, fields = REQUESTS[name]
     expected = many.ask(api, version, **fields)
-    advertised = many.node.advertised
-
-    def slow(*asked):
-        many.clock.advance(1)
-        return advertised(*asked)
-
-    if name == "FindCoordinator":  # where the coordinator is takes time, not who may know of it
-        monkeypatch.setattr(many.node, "advertised", slow)
-    else:
-        monkeypatch.setattr(many.node, "authorizer", SlowAuthorizer(many.clock))
+    slow_down(many, name.split()[0], monkeypatch)
     lengths = []
 
     def timed(call):

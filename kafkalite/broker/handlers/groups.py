@@ -568,11 +568,15 @@ def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 
 @serves(DELETE_GROUPS, versions="0-3", at=At.COORDINATOR)
-def delete_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
+def delete_groups(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """Delete groups that nobody is in, and their offsets."""
-    names = dict.fromkeys(request.groups_names)
-    deleted = [_deleted(node, caller, group_id) for group_id in names]
-    return all_of(deleted).map(lambda results: {"results": results})
+    deleted: list[Later[Response]] = []
+    answers = (_deleted(node, caller, each) for each in dict.fromkeys(request.groups_names))
+    return in_steps(
+        node,
+        map(deleted.append, answers),
+        lambda: all_of(deleted).map(lambda results: {"results": results}),
+    )
 
 
 def _deleted(node: Node, caller: Caller, group_id: str) -> Later[Response]:

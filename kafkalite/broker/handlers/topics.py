@@ -19,7 +19,7 @@ Left out: future replicas, which only move between several log directories; cord
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
@@ -36,6 +36,7 @@ from kafkalite.broker.security import (
     DESCRIBE_CONFIGS,
     TOPIC,
 )
+from kafkalite.broker.stepping import in_steps
 from kafkalite.broker.topic_decisions import TopicDecisions
 from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
@@ -421,7 +422,7 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
 
 
 @serves(ELECT_LEADERS, versions="0-2", at=At.CONTROLLER)
-def elect_leaders(node: Node, request: Any, caller: Caller) -> Response:
+def elect_leaders(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """Whether these partitions have the leader they should have; null asks for all, and then only
     those that have not are named."""
     asked = request.topic_partitions
@@ -439,19 +440,27 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Response:
                 for topic in asked or ()
             ],
         }
-    results = []
-    if asked is None:
-        for name, topic in node.image.topics.items():
-            states = {i: _election(node, name, i, request.election_type) for i in topic.partitions}
-            needed = {i: f for i, f in states.items() if not isinstance(f, ElectionNotNeeded)}
-            results.append(_elected(name, {i: fault_fields(f) for i, f in needed.items()}))
-    for topic in asked or ():
-        faults = {
-            index: fault_fields(_election(node, topic.topic, index, request.election_type))
-            for index in topic.partitions
-        }
-        results.append(_elected(topic.topic, faults))
-    return {"replica_election_results": results}
+    results: list[Response] = []
+
+    def work() -> Iterator[None]:
+        for name, topic in list(node.image.topics.items()) if asked is None else ():
+            needed: dict[int, Response] = {}
+            for index in list(topic.partitions):
+                fault = _election(node, name, index, request.election_type)
+                if not isinstance(fault, ElectionNotNeeded):
+                    needed[index] = fault_fields(fault)
+                yield
+            results.append(_elected(name, needed))
+        for wanted in asked or ():
+            faults: dict[int, Response] = {}
+            for index in wanted.partitions:
+                fault = _election(node, wanted.topic, index, request.election_type)
+                faults[index] = fault_fields(fault)
+                yield
+            results.append(_elected(wanted.topic, faults))
+            yield
+
+    return in_steps(node, work(), lambda: {"replica_election_results": results})
 
 
 def _election(node: Node, name: str, index: int, election_type: int) -> KafkaError:

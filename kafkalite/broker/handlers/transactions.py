@@ -20,6 +20,7 @@ KafkaJSGroupCoordinatorNotFound (`Failed to find group coordinator`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from kafkalite.broker.security import (
     TOPIC,
     WRITE,
 )
+from kafkalite.broker.stepping import in_steps
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     InvalidRequest,
@@ -82,7 +84,7 @@ def _may_write(node: Node, caller: Caller) -> bool:
 
 
 @serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
-def describe_producers(node: Node, request: Any, caller: Caller) -> Response:
+def describe_producers(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
     """The producers a leader still remembers, partition by partition."""
     named = Counter(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
@@ -94,19 +96,18 @@ def describe_producers(node: Node, request: Any, caller: Caller) -> Response:
         log = node.replicas.leader(name, index).log
         return {"active_producers": [_described(producer) for producer in log.producers]}
 
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": each(
-                    topic.partition_indexes,
-                    named="partition_index",
-                    answer=partial(partition, topic.name),
-                ),
-            }
-            for topic in request.topics
-        ]
-    }
+    topics: list[Response] = []
+
+    def work() -> Iterator[None]:
+        for topic in request.topics:
+            partitions: list[Response] = []
+            topics.append({"name": topic.name, "partitions": partitions})
+            for index in topic.partition_indexes:
+                partitions += each([index], "partition_index", partial(partition, topic.name))
+                yield
+            yield
+
+    return in_steps(node, work(), lambda: {"topics": topics})
 
 
 def _described(producer: Producer) -> Response:
