@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping
 
+import lz4.frame
+
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -214,6 +216,40 @@ def a_compressed_topic_judges_what_is_inside(talk, version):
     talk.ask(PRODUCE, version, body(topic, {0: inside}), note="gzip with trailing bytes inside")
     talk.ask(PRODUCE, version, body(topic, {0: batch(2)}), note="plain records")
     look(talk, topic)
+
+
+@scene(PRODUCE, versions=TWO)
+def lz4_is_one_frame_of_independent_blocks(talk, version):
+    payload = batch([Sent(bytes(70_000)), Sent(bytes(70_000))])[61:]
+    half = len(payload) // 2
+    for note, frames in (
+        ("one frame", [lz4.frame.compress(payload, block_linked=False)]),
+        ("linked blocks", [lz4.frame.compress(payload, block_linked=True)]),
+        (
+            "two frames",
+            [
+                lz4.frame.compress(part, block_linked=False)
+                for part in (payload[:half], payload[half:])
+            ],
+        ),
+    ):
+        topic = talk.topic()
+        packed = batch(2, payload=b"".join(frames), attributes=3)
+        talk.ask(PRODUCE, version, body(topic, {0: packed}), note=note)
+        look(talk, topic, note=f"after {note}")
+
+
+@scene(PRODUCE, versions=TWO)
+def times_may_be_before_1970(talk, version):
+    plain = batch(2, timestamp_ms=-86_400_000)
+    packed = batch(
+        2, payload=gzip.compress(plain[61:], mtime=0), attributes=1, timestamp_ms=-86_400_000
+    )
+    for codec in ("producer", "uncompressed", "gzip", "zstd"):
+        for what, records in (("plain", plain), ("gzip", packed)):
+            topic = talk.topic(compression_type=codec)
+            talk.ask(PRODUCE, version, body(topic, {0: records}), note=f"{what} into {codec}")
+            look(talk, topic, note=f"after {what} into {codec}")
 
 
 @scene(PRODUCE, versions=TWO)
