@@ -29,7 +29,7 @@ from typing import NamedTuple
 from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import read_id, written_id
 from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import Disk, put_file
+from kafkalite.storage.disk import Disk, put_file, read_small_file
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
 from kafkalite.storage.recovery import KnownEnd
@@ -76,7 +76,7 @@ def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
 def read(directory: Path) -> tuple[Owner, Known] | None:
     """The word that was left in a directory; None without one that is whole."""
     try:
-        content = checkpoint.unsealed((directory / layout.HANDOVER).read_bytes())
+        content = checkpoint.unsealed(read_small_file(directory / layout.HANDOVER))
         owner = Owner(content["topic"], content["partition"], read_id(content["topic_id"]))
         # Nothing is known of a boot without an id.
         same_boot = content["boot_id"] == boot_id() != ""

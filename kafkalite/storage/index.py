@@ -47,7 +47,7 @@ class Entries:
         self.path = path
         self.tail = bytearray()
         try:
-            size = path.stat().st_size
+            size = os.stat(path).st_size
         except FileNotFoundError:
             size = 0
         self.written = size // self.entry_size

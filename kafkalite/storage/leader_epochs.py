@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from pathlib import Path
 
-from kafkalite.storage.disk import Disk, put_file
+from kafkalite.storage.disk import Disk, put_file, read_small_file
 
 VERSION = 0
 UNDEFINED = (-1, -1)
@@ -35,7 +35,7 @@ class LeaderEpochCache:
         """
         cache = cls()
         try:
-            lines = path.read_text("ascii").splitlines()
+            lines = read_small_file(path).decode("ascii").splitlines()
             if not lines:
                 return cache
             version, count, *entries = lines

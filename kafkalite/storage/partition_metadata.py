@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.ids import NO_ID, read_id, written_id
+from kafkalite.storage.disk import read_small_file
 from kafkalite.storage.layout import PARTITION_METADATA
 
 log = logging.getLogger("kafkalite.storage")
@@ -44,7 +45,8 @@ def read_topic_id(directory: Path) -> bytes:
     """The topic id a log's directory bears; zeros when its file is missing or damaged."""
     path = directory / PARTITION_METADATA
     try:
-        lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines())
+        text = read_small_file(path).decode("ascii")
+        lines = dict(line.split(": ", 1) for line in text.splitlines())
         if lines["version"] != "0":
             raise ValueError(f"version {lines['version']}")
         return read_id(lines["topic_id"])

@@ -34,7 +34,8 @@ is nobody's."""
 
 def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
     """The directories of logs in a node's directory, and whose they are; not the metadata log."""
-    for path in sorted(directory.iterdir()):
+    for name in sorted(os.listdir(directory)):
+        path = directory / name
         owner = hand_over.owner_of(path)
         if owner is not None and owner.topic != METADATA_TOPIC:
             yield path, owner

@@ -107,7 +107,10 @@ class LogSegment:
         self.max_timestamp = -1
         self.offset_of_max = base_offset
         self.timestamp_entered = -1
-        self.size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            self.size = os.stat(self.path).st_size
+        except FileNotFoundError:
+            self.size = 0
         self.allocated = self.size
 
     @classmethod
