@@ -53,6 +53,7 @@ class OpenSegments:
         """Note that this segment has files open, and is read now."""
         if segment.is_active:
             self._active[segment] = None
+            self._active.move_to_end(segment)
             return
         self._active.pop(segment, None)
         self._segments[segment] = None

@@ -147,7 +147,10 @@ class LogSegment:
 
     def reopened(self, reserved: int) -> OpenFile:
         """The file of batches once more, for reading only: for somebody else, who keeps it."""
-        path = f"/proc/self/fd/{self.descriptor}"
+        # Held meanwhile: room for a descriptor may be made by releasing this very segment, and its
+        # number would then be another file's.
+        file = self.file
+        path = f"/proc/self/fd/{file.fileno()}"
         return self._opened(lambda: self._disk.open_to_keep(path, os.O_RDONLY, reserved))
 
     def _opened(self, open_file: Callable[[], OpenFile]) -> OpenFile:

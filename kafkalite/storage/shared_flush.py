@@ -11,18 +11,21 @@ this node, so the mark is looked for once more after the flush.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.storage import layout
-from kafkalite.storage.disk import FAILURE_MARK, Disk
+from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.write_back import write_back_failed
 
 if TYPE_CHECKING:
     from kafkalite.storage.log import Log
+
+_log = logging.getLogger("kafkalite.storage")
 
 
 def flush_recovered(
@@ -38,10 +41,7 @@ def flush_recovered(
         was_marked: Whether a failed flush was known when the logs were read, from the disk itself.
     """
     together = {log for log in logs if _is_on(file_system, log)}
-    for log in together:
-        if log.leader_epochs.unsaved:
-            path = log.directory / layout.LEADER_EPOCHS
-            log.leader_epochs.save(disk, path, flushed=False)
+    refused = {log for log in together if not _are_epochs_saved(log, disk)}
     if together:
         try:
             file_system.sync()
@@ -52,11 +52,29 @@ def flush_recovered(
                 disk, data / "*", OSError(errno.EIO, os.strerror(errno.EIO))
             )
     for log in logs:
-        if log in together:
+        if log in refused:
+            pass  # Its next flush saves them; until then the log is durable up to where it was.
+        elif log in together:
             log.flushes.reach(log)
         else:
             log.flush()  # its directory is another file system's
         log.awaits_flush = False
+
+
+def _are_epochs_saved(log: Log, disk: Disk) -> bool:
+    """Write what is not saved of a log's leader epochs; False if the disk has no room for it."""
+    if log.leader_epochs.unsaved:
+        try:
+            log.leader_epochs.save(disk, log.directory / layout.LEADER_EPOCHS, flushed=False)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+            _log.warning(
+                "Leader epochs could not be saved; the next flush saves them. path=%s error=%s",
+                log.directory, error.strerror,
+            )  # fmt: skip
+            return False
+    return True
 
 
 def _is_on(file_system: FileSystem, log: Log) -> bool:

@@ -127,6 +127,26 @@ def test_a_reopened_file_is_that_file_whatever_it_is_called_by_now(log):
     assert os.path.sameopenfile(again.fileno(), kept.descriptor)
 
 
+def test_a_segment_released_to_make_room_is_reopened_all_the_same(log, monkeypatch):
+    active = log.active
+    inode = os.fstat(active.descriptor).st_ino
+    opened = active._disk.open_to_keep
+    refusals = [True]
+
+    def short(path, flags, reserved=0):
+        if refusals and str(path).startswith("/proc"):
+            refusals.pop()
+            raise KafkaStorageError("descriptors are short")
+        return opened(path, flags, reserved)
+
+    monkeypatch.setattr(active._disk, "open_to_keep", short, raising=False)
+    log.flush()
+    assert active.is_idle
+    again = active.reopened(32)
+    assert active._file is None, "the segment itself was released"
+    assert os.fstat(again.fileno()).st_ino == inode
+
+
 # -- what becomes of a file that was lent --------------------------------------------------------
 
 

@@ -178,3 +178,32 @@ def test_a_failure_that_another_process_was_told_of_ends_the_process(tmp_path: P
     (tmp_path / FAILURE_MARK).touch()
     with pytest.raises(WriteBackFailed):
         logs.load(lambda topic: config("fsync"))
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_start_on_a_full_disk_leaves_the_leader_epochs_to_the_next_flush(
+    tmp_path: Path, durability: str
+) -> None:
+    class FullDisk(CountingDisk):
+        full = True
+
+        def open(self, path: Any, flags: int) -> Any:
+            if self.full and str(path).endswith(f"{layout.LEADER_EPOCHS}.tmp"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().open(path, flags)
+
+    killed(tmp_path, durability, unflushed=True)
+    for path in tmp_path.glob(f"t-*/{layout.LEADER_EPOCHS}"):
+        path.write_bytes(b"")
+    (tmp_path / layout.RECOVERY_CHECKPOINT).unlink(missing_ok=True)
+    disk = FullDisk()
+    found = loaded(tmp_path, durability, disk)
+    assert len(found) == COUNT
+    for log in found:
+        assert log.leader_epochs.unsaved and log.durable_offset < log.end_offset
+        assert [value for _, value in values_of(log)] == [b"one", b"two", b"three"]
+    disk.full = False
+    for log in found:
+        log.flush()
+        assert not log.leader_epochs.unsaved and log.durable_offset == log.end_offset
+        assert b"0 0" in (log.directory / layout.LEADER_EPOCHS).read_bytes()
