@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.client import column_sender
 from kafkalite.client.arrow_in import columns_of
 from kafkalite.client.arrow_sending import Run
 from kafkalite.client.batch import NO_SEQUENCE
@@ -206,15 +207,18 @@ def test_an_interrupted_turn_loses_nothing(harness):
 
 
 @pytest.mark.parametrize("change", ["longer", "lying", "too large for the topic"])
-def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(harness, change):
+def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
+    harness, change, monkeypatch
+):
+    monkeypatch.setattr(column_sender, "GATHERED_SIZE_MAX", 0)  # few rows as many are sent
     offsets = np.array([0, 2, 4, 6], np.int32)
     value = pa.Array.from_buffers(
         pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdefgh")]
     )
     (columns,) = columns_of(pa.table({"value": value}))
-    batches = []
-    harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, batches)
-    (batch,) = batches
+    pieces = []
+    harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+    (batch,) = (piece.batch for piece in pieces)
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
         harness.serve(MessageTooLarge.code, written=False)
