@@ -91,17 +91,20 @@ class MetadataLog:
         try:
             flush = self.log.flush_begin()
         except KafkaStorageError as error:
-            log.error(
-                "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
-                error, FLUSH_AGAIN_MS,
-            )  # fmt: skip
-            self._flushing = True
-            self._call_later(FLUSH_AGAIN_MS, self._push_again)
+            self._push_later(error)
             return
         if flush is not None:
             self._flushing = True
             flush.done = self._flushed
             self._flusher.submit([flush])
+
+    def _push_later(self, error: KafkaStorageError) -> None:
+        log.error(
+            "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
+            error, FLUSH_AGAIN_MS,
+        )  # fmt: skip
+        self._flushing = True
+        self._call_later(FLUSH_AGAIN_MS, self._push_again)
 
     def _push_again(self) -> None:
         self._flushing = False
@@ -109,7 +112,11 @@ class MetadataLog:
 
     def _flushed(self, flush: Flush) -> None:
         self._flushing = False
-        self.log.flush_end(flush)
+        try:
+            self.log.flush_end(flush)
+        except KafkaStorageError as error:
+            self._push_later(error)
+            return
         if self.log.fault is not None:
             raise Fatal(f"{self.log.fault}; without the metadata log nothing can be decided")
         self.log.settle()

@@ -197,7 +197,11 @@ class PartitionJournal:
         self._flusher.submit([flush])
 
     def _flushed(self, flush: Flush, begin: int) -> None:
-        self.partition.log.flush_end(flush)
+        try:
+            self.partition.log.flush_end(flush)
+        except KafkaError as fault:
+            self._put_off(fault)
+            return
         if self.partition.fault is None:
             self._begin_with(begin)
 

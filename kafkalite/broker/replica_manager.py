@@ -273,10 +273,14 @@ class ReplicaManager:
             self._retire()
 
     def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
-        """A flush came back whole."""
+        """A flush came back."""
         self.flush_times.add(self._now_ns() - began_ns)
         partition.flushing = False
-        partition.log.flush_end(flush)
+        try:
+            partition.log.flush_end(flush)
+        except KafkaStorageError as fault:
+            self._flush_later(partition, fault)
+            return
         if partition.fault is not None:
             return
         if partition.log.fault is not None:
@@ -298,15 +302,18 @@ class ReplicaManager:
         try:
             flush = partition.log.flush_begin()
         except KafkaStorageError as fault:
-            log.warning("%s", fault)
-            partition.flushing = True
-            self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
+            self._flush_later(partition, fault)
             return
         if flush is not None:
             partition.flushing = True
             began_ns = self._now_ns()
             flush.done = lambda flush: self.flushed(partition, flush, began_ns)
             flushes.append(flush)
+
+    def _flush_later(self, partition: Partition, fault: KafkaStorageError) -> None:
+        log.warning("%s", fault)
+        partition.flushing = True
+        self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
 
     def _flush_again(self, partition: Partition) -> None:
         partition.flushing = False

@@ -62,5 +62,8 @@ class BackgroundFlush:
 
     def _done(self, flush: Flush, flusher: Flusher) -> None:
         self._in_flight = False
-        flush.log.flush_end(flush)
+        try:
+            flush.log.flush_end(flush)
+        except KafkaStorageError as error:
+            log.warning("%s; it is flushed later", error)
         self._begin(flusher)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import DISK, Disk, put_file, sync_directory
+from kafkalite.storage.disk import DISK, PASSING, Disk, put_file, sync_directory
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.write_back import write_back_failed
 
@@ -56,7 +56,8 @@ class Flush:
     """What one log needs flushed so that it is durable up to `end_offset`."""
 
     __slots__ = ("directories", "done", "end_offset", "error", "files", "is_lost", "log",
-                 "position", "segments_made", "small_files", "written_size")  # fmt: skip
+                 "position", "refused", "segments_made", "small_files",
+                 "written_size")  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +76,8 @@ class Flush:
         self.written_size = log.written_size
         self.segments_made = log.segments_made
         self.error: OSError | None = None
+        self.refused: OSError | None = None
+        """Why a small file could not be written; the flush is then to be repeated."""
         self.is_lost = False
         """Whether somebody removed the log's directory meanwhile."""
         self.done: Callable[[Flush], None] | None = None
@@ -110,8 +113,15 @@ class Flush:
                 disk.fdatasync(file.fileno())
         if self.log.released:
             return
-        for path, content in self.small_files:
-            put_file(disk, path, content)
+        try:
+            for path, content in self.small_files:
+                put_file(disk, path, content)
+        except OSError as error:
+            # Of a file that was to be replaced no old content is lost, and no record with it.
+            if error.errno not in PASSING:
+                raise
+            self.refused = error
+            return
         for directory in () if files_flushed else self.directories:
             sync_directory(disk, directory)
 

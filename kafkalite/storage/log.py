@@ -392,7 +392,7 @@ class Log:
         return self.flushes.begin(self, closed_only=closed_only)
 
     def flush_end(self, flush: Flush) -> None:
-        """Take a flush that came back whole."""
+        """Take a flush that came back; see LogFlushes.end."""
         self.flushes.end(flush)
 
     @property

@@ -18,6 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
 from kafkalite.storage.flusher import Flush
 
@@ -105,11 +106,20 @@ class LogFlushes:
         self.flushed_size = log.written_size
 
     def end(self, flush: Flush) -> None:
-        """Take a flush that came back whole."""
+        """Take a flush that came back.
+
+        KafkaStorageError says that the disk has no room for a small file, or descriptors are short,
+        and that a flush must be begun again; the log is durable up to where it was.
+        """
         assert flush.error is None, "a failed flush ends the process"
         self.in_flight -= 1
         if flush.small_files:
             self._epochs_in_flight = False
+        if flush.refused is not None:
+            flush.log.leader_epochs.unsaved = True
+            raise KafkaStorageError(
+                f"{flush.log.directory} cannot be flushed: {flush.refused.strerror}"
+            )
         if flush.is_lost:
             flush.log.fault = f"{flush.log.directory} was removed"
             return

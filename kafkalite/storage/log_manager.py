@@ -472,10 +472,7 @@ class LogManager:
                 end = found.finish()
                 flush = found.flush_begin() if end is not None else None
             except (KafkaStorageError, OSError) as fault:
-                log.error(
-                    "Log cannot be closed cleanly; the next start recovers it. path=%s error=%r",
-                    found.directory, str(fault),
-                )  # fmt: skip
+                _log_unclean(found, fault)
                 continue
             if end is not None:
                 ends[found.directory.name] = end
@@ -485,9 +482,20 @@ class LogManager:
         for flush in flushes:
             if flush.error is not None:
                 raise write_back_failed(self._disk, flush.where, flush.error)
-            flush.log.flush_end(flush)
+            try:
+                flush.log.flush_end(flush)
+            except KafkaStorageError as fault:
+                _log_unclean(flush.log, fault)
+                del ends[flush.log.directory.name]
             if flush.is_lost:
                 del ends[flush.log.directory.name]
         for found in logs:
             found.release()
         return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}
+
+
+def _log_unclean(found: Log, fault: Exception) -> None:
+    log.error(
+        "Log cannot be closed cleanly; the next start recovers it. path=%s error=%r",
+        found.directory, str(fault),
+    )  # fmt: skip

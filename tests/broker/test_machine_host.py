@@ -281,6 +281,17 @@ def test_a_flush_that_finds_no_descriptor_is_tried_again(hosted, monkeypatch):
     assert [fault for ((_, fault),) in came] == [None, None]
 
 
+def test_a_flush_without_room_for_the_leader_epochs_is_tried_again(hosted, monkeypatch):
+    came = hosted.begin(hosted.create("a"))
+    (flush,) = hosted.flusher.held
+    flush.refused = OSError(28, "No space left on device")
+    hosted.flusher.go()
+    assert came == [] and len(hosted.timers) == 1
+    hosted.timers.pop()()
+    hosted.flusher.go()
+    assert [fault for _, fault in came] == [None]
+
+
 def test_a_node_without_its_metadata_log_ends(hosted):
     hosted.ask(hosted.create("a"))
     hosted.log.roll()  # so that names are flushed, too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from kafkalite.broker.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
+from kafkalite.storage import flusher
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
@@ -128,6 +130,24 @@ def test_a_flush_whose_file_cannot_be_opened_is_tried_again(
     served.clock.advance(500)
     served.until(lambda: broken.log.durable_offset == 1)
     assert broken.high_watermark == 1
+
+
+def test_a_flush_without_room_for_the_leader_epochs_is_tried_again(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    partition = served.add(tmp_path / "t", QuickDisk(), "fsync")
+    with monkeypatch.context() as context:
+        context.setattr(flusher, "put_file", full)
+        served.append(partition)
+        served.reactor.tick(0)
+        served.until(lambda: not partition.log.flushing)
+        assert (partition.log.durable_offset, partition.high_watermark) == (0, 0)
+    served.clock.advance(1_000)
+    served.until(lambda: partition.high_watermark == 1)
+    assert not partition.log.leader_epochs.unsaved
 
 
 def test_a_partition_whose_directory_was_removed_is_offline_and_others_are_served(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.config import topic as keys
+from kafkalite.errors import KafkaStorageError
 from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import file_system, layout
@@ -112,6 +113,45 @@ def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> No
     log.flush()
     found = LeaderEpochCache.load(tmp_path / "t-0" / layout.LEADER_EPOCHS)
     assert found is not None and (found.epochs, found.starts) == ([1, 2], [0, 1])
+
+
+class RefusingDisk(QuickDisk):
+    """Has no room for a replacement of the epochs file."""
+
+    def __init__(self, error_code: int) -> None:
+        self.error_code = error_code
+
+    def open(self, path: str | Path, flags: int) -> OpenFile:
+        if str(path).endswith(f"{layout.LEADER_EPOCHS}.tmp"):
+            raise OSError(self.error_code, os.strerror(self.error_code))
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("error_code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+def test_an_epochs_file_without_room_is_no_failed_write_back(
+    tmp_path: Path, error_code: int
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"a"), 1)
+    flush = log.flush_begin()
+    assert flush is not None and flush.small_files
+    flush_all([flush], RefusingDisk(error_code))
+    assert flush.error is None and not list(tmp_path.rglob(FAILURE_MARK))
+    with pytest.raises(KafkaStorageError, match="cannot be flushed"):
+        log.flush_end(flush)
+    assert log.durable_offset == 0 and log.leader_epochs.unsaved and not log.flushing
+    log.flush()
+    found = LeaderEpochCache.load(tmp_path / "t-0" / layout.LEADER_EPOCHS)
+    assert log.durable_offset == 1 and found is not None and found.epochs == [1]
+
+
+def test_an_epochs_file_that_the_disk_fails_is_a_failed_write_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"a"), 1)
+    flush = log.flush_begin()
+    assert flush is not None
+    flush_all([flush], RefusingDisk(errno.EIO))
+    assert flush.error is not None and flush.error.errno == errno.EIO
 
 
 def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: Path) -> None:
