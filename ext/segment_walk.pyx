@@ -34,6 +34,8 @@ cdef enum:
     CHUNK_SIZE = 1 << 20
     # A scan answers after this many bytes, so that its lists stay small.
     SCAN_SIZE = 32 << 20
+    # What a search for a whole batch checks in vain, a tenth of a second of CRC.
+    CHECKED_MAX = 1 << 30
     BATCHES_REMEMBERED = 5
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
@@ -506,9 +508,13 @@ def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int
     """Where the next batch begins that checks and starts at `offset_min` or later; -1: nowhere.
 
     Tells damage in a segment's middle from a torn end: only the former has batches behind it.
+
+    After CHECKED_MAX bytes of batches that do not check, the next is taken for whole unchecked:
+    only values made for it look like so many batches, one in the other, and to check each of them
+    would take the square of their size.
     """
     cdef Bytes chunk = Bytes(NULL, 0, 0)
-    cdef int64_t found = -1
+    cdef int64_t found = -1, checked = 0
     cdef Py_ssize_t filled, i
     cdef int64_t size, base_offset
     if extended(&chunk, CHUNK_SIZE) == NULL:
@@ -533,8 +539,10 @@ def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int
                         chunk.size = 0
                         if size > chunk.room and extended(&chunk, size) != NULL:
                             break
-                    elif check_batch(chunk.at + i, size) == NONE:
+                    elif checked > CHECKED_MAX or check_batch(chunk.at + i, size) == NONE:
                         found = position + i
+                    else:
+                        checked += size
                 i += 1
             if found < 0:
                 position += i

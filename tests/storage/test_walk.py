@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import offset_index, segment_walk
+from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.records.batch import Codec
 from tests.storage.making import NOW, batch
 from tests.twins import offset_index as index_twin
@@ -145,6 +146,19 @@ def test_the_next_whole_batch_behind_damage_is_found(content: bytes, garbage: by
         assert segment_walk.next_whole(fd, 0, end, 1000) == len(garbage)
         assert segment_walk.next_whole(fd, 0, end, 5001) == -1
         assert segment_walk.next_whole(fd, 0, end - 1, 1000) == -1
+
+
+def test_a_search_among_many_false_batches_ends_and_calls_them_damage() -> None:
+    """Each begins like a batch that reaches to the end, so checking all is quadratic."""
+    size = 1 << 20
+    content = b"".join(
+        struct.pack(">qiibI", 1000, size - place - 12, 0, 2, 0xDEADBEEF).ljust(HEADER_SIZE, b"\0")
+        for place in range(0, size - HEADER_SIZE, HEADER_SIZE)
+    ).ljust(size, b"\0")
+    with File(content) as fd:
+        assert segment_walk.next_whole(fd, size - size // 8, size, 500) == -1
+        assert segment_walk.next_whole(fd, 0, size, 500) % HEADER_SIZE == 0
+        assert 0 < segment_walk.next_whole(fd, 0, size, 500) < size // 2
 
 
 # -- indexes ---------------------------------------------------------------------------------------
