@@ -140,9 +140,11 @@ class Supervisor:
         self._orders.setblocking(False)
         reactor.watch(self._orders.fileno(), self._launcher_tells)
         reactor.call_later(CLEAR_MS, self._clear)
-        self._tell_roster()
         self._heartbeat_ms = birth.settings[BROKER_HEARTBEAT_INTERVAL_MS]
+        # Before any other message: behind an unread one it would not be sent, and a process that
+        # is stopped before its second heartbeat would not be watched.
         self._heartbeat()
+        self._tell_roster()
 
     def close(self) -> None:
         """Leave the bus; the launcher hears that this process ends from its end."""

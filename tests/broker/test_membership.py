@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from kafkalite import errors
 from kafkalite.broker.membership import LOOK_MS, Process
 from kafkalite.config.broker import BROKER_TICK_TIMEOUT_MS
+from kafkalite.process.orders import PACKET_MAX
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus
@@ -267,3 +270,14 @@ def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(clust
     assert waiting.settled
     image = cluster.node(0).image
     assert all(node.port for node in image.nodes.values())
+
+
+def test_a_supervisor_sends_a_heartbeat_before_it_is_ready_whatever_else_it_sends(cluster):
+    """One that is stopped before its second would not be watched without."""
+    cluster.kill(0, stay_down=True)
+    cluster.start(0)
+    kinds = []
+    with suppress(BlockingIOError):
+        while True:
+            kinds.append(bus.read_frame(cluster.orders.recv(PACKET_MAX)).kind)
+    assert bus.HEARTBEAT in kinds and bus.ROSTER in kinds
