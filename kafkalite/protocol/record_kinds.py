@@ -19,10 +19,13 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from kafkalite._ext import codec
 from kafkalite.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
 from kafkalite.protocol.schema import Message
 from kafkalite.protocol.types import Struct
+
+RECORD_UNITS_MAX = 1 << 20
+"""What a record may unfold into, as the request's bound in _ext.codec: four times as much, since a
+Heartbeat may name every partition of a node."""
 
 START_SIZE = 2
 CHECKSUM_SIZE = 8
@@ -63,7 +66,7 @@ class RecordKinds:
     there (tags), and is passed over.
     """
 
-    def __init__(self, noun: str, *, exact: bool = True, units_max: int = codec.UNITS_MAX) -> None:
+    def __init__(self, noun: str, *, exact: bool = True, units_max: int = RECORD_UNITS_MAX) -> None:
         self.noun = noun
         self.exact = exact
         self.units_max = units_max

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from kafkalite.errors import CorruptMessage, UnsupportedVersion
-from kafkalite.protocol.record_kinds import RecordKinds
+from kafkalite.protocol.record_kinds import RECORD_UNITS_MAX, RecordKinds
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.types import Int32, Int64, String, Struct
 
@@ -155,11 +155,11 @@ def test_a_count_that_no_bytes_stand_behind_is_refused():
         refused(sealed(b"\x06\x00" + offsets + count))
 
 
-def test_a_message_cannot_unfold_into_more_memory_than_a_request_may():
-    count = 1 << 18
-    fields = bytes(16) + b"\x81\x80\x10" + b"\x01" * count + b"\x00"
+def test_a_message_cannot_unfold_into_more_than_its_bound():
+    count = RECORD_UNITS_MAX
+    fields = bytes(16) + b"\x81\x80\x40" + b"\x01" * count + b"\x00"
     assert len(bus.read_frame(sealed(b"\x06\x00" + fields)).fields["records"]) == count
-    fields = bytes(16) + b"\x82\x80\x10" + b"\x01" * (count + 1) + b"\x00"
+    fields = bytes(16) + b"\x82\x80\x40" + b"\x01" * (count + 1) + b"\x00"
     refused(sealed(b"\x06\x00" + fields))
 
 
@@ -182,3 +182,9 @@ def test_a_record_of_the_log_is_no_message():
 def test_no_two_kinds_have_one_number():
     with pytest.raises(AssertionError, match="both claim kind 3"):
         bus.MESSAGES.declare(3, "Another", "0", Struct(number=Int32()))
+
+
+def test_a_heartbeat_may_name_sixty_thousand_partitions():
+    unmade = [{"topic_id": bytes(16), "partition": index} for index in range(60_000)]
+    beat = bus.HEARTBEAT(image_offset=1, led_count=0, size=0, unmade=unmade)
+    assert len(bus.read_frame(bus.write_frame(beat)).fields["unmade"]) == 60_000
