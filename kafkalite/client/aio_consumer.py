@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@hints.hinting(hints.CONSUMER)
 class AsyncConsumer:
     """Reads `topics`, or what it is assigned; keywords as for a Consumer."""
 
@@ -66,9 +67,6 @@ class AsyncConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        raise hints.missing(self, name, hints.CONSUMER)
 
     # Messages and columns.
 

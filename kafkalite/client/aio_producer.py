@@ -165,6 +165,7 @@ class AsyncDeliveries:
         return self._deliveries.result(0)
 
 
+@hints.hinting(hints.PRODUCER)
 class AsyncProducer:
     """Writes records to topics, from the tasks of one loop."""
 
@@ -351,9 +352,6 @@ class AsyncProducer:
         await self.close(exit_timeout_s(kind))
         if kind is None:
             self._producer.check_unseen()
-
-    def __getattr__(self, name: str) -> Any:
-        raise hints.missing(self, name, hints.PRODUCER)
 
     def metrics(self) -> dict[str, int]:
         """What it has counted, and what is waiting now."""

@@ -65,6 +65,7 @@ class Watermarks(NamedTuple):
     high: int
 
 
+@hints.hinting(hints.CONSUMER)
 class Consumer:
     """Reads `topics`, or what it is assigned; other keywords are Kafka's settings.
 
@@ -95,9 +96,6 @@ class Consumer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        raise hints.missing(self, name, hints.CONSUMER)
 
     # Messages.
 

@@ -62,6 +62,7 @@ def closed() -> RuntimeError:
     return RuntimeError("The producer is closed; make a new one to go on sending.")
 
 
+@hints.hinting(hints.PRODUCER)
 class Producer(Gatherer):
     """Writes records to topics."""
 
@@ -92,9 +93,6 @@ class Producer(Gatherer):
 
     def __repr__(self) -> str:
         return f"<Producer at {self._cluster!r}{'' if self.is_open else ', closed'}>"
-
-    def __getattr__(self, name: str) -> Any:
-        raise hints.missing(self, name, hints.PRODUCER)
 
     # Records.
 
