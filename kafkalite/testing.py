@@ -155,13 +155,26 @@ class Broker:
     def kill(self, node_id: int | None = None) -> None:
         """End it as a crash would: SIGKILL, and nothing is tidied up.
 
-        With a node's id only that node's process, which the broker then starts again.
+        With a node's id only that node's process, which the broker then starts again; a node that
+        is being started is waited for.  Raises ValueError if there is no such node.
         """
         if node_id is None:
             self._end(signal.SIGKILL)
         else:
-            (pid,) = [node["pid"] for node in self.status["nodes"] if node["id"] == node_id]
-            os.kill(pid, signal.SIGKILL)
+            os.kill(self._pid_of(node_id), signal.SIGKILL)
+
+    def _pid_of(self, node_id: int) -> int:
+        deadline = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline:
+            nodes = self.status["nodes"]
+            pids = {node["id"]: node["pid"] for node in nodes}
+            if node_id in pids:
+                return int(pids[node_id])
+            known = pids.keys() | {node["id"] for node in self.ready["nodes"]}
+            if node_id not in known:
+                raise ValueError(f"The broker has no node {node_id}, but {sorted(known)}.")
+            time.sleep(READY_LOOK_S)
+        raise Refusal(f"node {node_id} was not ready again within {READY_S_MAX:.0f} s")
 
     def stop(self) -> None:
         """End it cleanly; the data stays for `restart`."""

@@ -178,3 +178,17 @@ def test_slow_ticks_of_a_broker_are_read_from_its_log():
         (slow,) = broker.slow_ticks(cpu_ms=60)
         assert "cpu_ms=70" in slow
         assert len(broker.slow_ticks(cpu_ms=10)) >= 2
+
+
+def test_a_node_that_is_being_started_is_waited_for_and_killed(monkeypatch):
+    with Broker(workers=1) as broker:
+        whole = broker.status
+        (pid,) = [node["pid"] for node in whole["nodes"] if node["id"] == 1]
+        without = whole | {"nodes": [node for node in whole["nodes"] if node["id"] != 1]}
+        told = [without, without, whole]
+        with monkeypatch.context() as context:
+            context.setattr(Broker, "status", property(lambda _: told.pop(0)))
+            broker.kill(1)
+        until(lambda: is_gone(pid))
+        with pytest.raises(ValueError, match=r"no node 7, but \[0, 1\]"):
+            broker.kill(7)
