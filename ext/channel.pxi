@@ -60,17 +60,17 @@ cdef class Channel(Source):
 
     @property
     def open(self) -> bool:
-        """Whether the descriptor is still ours."""
+        """True if the descriptor is still ours."""
         return self.descriptor >= 0
 
     @property
     def awaited(self) -> bool:
-        """Whether the peer waits for an answer that is not there yet."""
+        """True if the peer waits for an answer that is not there yet."""
         return self.expected_count() > 0
 
     @property
     def begun(self) -> bool:
-        """Whether a part of a frame has come, or frames wait to be served."""
+        """True if a part of a frame has come, or frames wait to be served."""
         return self.held is not None
 
     def expect(self):
@@ -97,7 +97,7 @@ cdef class Channel(Source):
         return 0 if self.expected is None else len(self.expected)
 
     cdef inline bint full(self):
-        """Whether this peer must read answers before it is read on."""
+        """Return whether this peer must read answers before it is read on."""
         return (self.out.answers + self.expected_count() >= self.loop.in_flight_max
                 or self.queued_size >= self.loop.queued_size_max
                 or (self.queued_size >= SCRATCH and self.loop.short_of_memory()))

@@ -212,7 +212,7 @@ cdef class Loop:
         return self.go_on(channel)
 
     cdef inline bint short_of_memory(self):
-        """Whether answers take so much that who reads its own slowly is not read on."""
+        """Return whether answers take so much that who reads its own slowly is not read on."""
         return 0 < self.queued_sum_max <= 2 * self.queued_size
 
     cdef int go_on(self, Channel channel) except -1:

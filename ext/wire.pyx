@@ -381,8 +381,8 @@ def decode_fetch(int version, frame, Py_ssize_t position):
 cdef Py_ssize_t take_named_count(
     Cursor* cursor, Py_ssize_t element_size_min, int64_t* names_left
 ) noexcept:
-    """How many topics or partitions follow; a fault once all of them are too many.  The bound on
-    names is lower than that on units, and what is beyond it gets an answer."""
+    """Number of topics or partitions that follow; a fault once all of them are too many.  The bound
+    on names is lower than that on units, and what is beyond it gets an answer."""
     cdef Py_ssize_t count = take_count(cursor, element_size_min, 0, False)
     names_left[0] -= count
     if names_left[0] < 0:

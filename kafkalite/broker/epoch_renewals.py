@@ -49,7 +49,7 @@ class EpochRenewals:
         return [pair for of_topic in self._waiting.values() for pair in of_topic.items()]
 
     def must_wait(self, found: Log, topic_id: bytes, leader_epoch: int) -> bool:
-        """Whether a log may not be led in this epoch; the next one is asked for then."""
+        """Return whether a log may not be led in this epoch; the next one is asked for then."""
         if not found.may_have_lost_tail:
             return False
         renewal = self._waiting.get(topic_id, {}).get(found)

@@ -45,8 +45,8 @@ INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
 EVICTION_MS_MIN = 120_000
-"""How long a session is not displaced after its last use, and by a larger one after its beginning;
-Kafka's min.incremental.fetch.session.eviction.ms, which is a constant there as well."""
+"""Time for which a session is not displaced after its last use, and by a larger one after its
+beginning; Kafka's min.incremental.fetch.session.eviction.ms, which is a constant there as well."""
 
 PARTITIONS_MAX = 20_000
 """Maximum number of partitions in a session; a client that names more loses its session."""

@@ -67,7 +67,7 @@ class Awaited(NamedTuple):
     topic: str
     since_ms: int
     reported: bool = False
-    """Whether the log says that it is late."""
+    """True if the log says that it is late."""
 
 
 class Reconciler:

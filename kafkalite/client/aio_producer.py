@@ -90,7 +90,7 @@ class Impatient(Producer):
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a child of the one that made it."""
+        """True if this process is a child of the one that made it."""
         return self._lifetime.forked
 
     def _patience_s(self) -> float:

@@ -30,7 +30,7 @@ NO_TIMESTAMP = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written; the offset is -1 with acks=0, which has no response."""
+    """The place where a record was written; the offset is -1 with acks=0, which has no response."""
 
     topic: str
     partition: int
@@ -94,7 +94,7 @@ class Batch:
         self.memory_size = memory_size
         """Bytes of buffer.memory that are counted for it."""
         self.wanted = False
-        """Whether it is sent without waiting for linger.ms: a thread waits for it."""
+        """True if it is sent without waiting for linger.ms: a thread waits for it."""
         self.not_before_s = 0.0
         self.attempts = 0
         self.sent_s = 0.0
@@ -103,7 +103,7 @@ class Batch:
         self.sequence = NO_SEQUENCE
         self.identity = NOBODY
         self.doubtful = False
-        """Whether it was sent and the outcome is not known: it may have been written."""
+        """True if it was sent and the outcome is not known: it may have been written."""
         self.lane: Any = None
         """The connection or ring that it was sent over; None while it is not in flight."""
         self.done = False
@@ -118,7 +118,7 @@ class Batch:
         self.looked_at = False
         """True if somebody has asked for the outcome, or has a callback for it."""
         self.heard = False
-        """Whether it has callbacks: then the background thread must listen for the response."""
+        """True if it has callbacks: then the background thread must listen for the response."""
 
     def __repr__(self) -> str:
         line = self.line
@@ -168,7 +168,7 @@ class Batch:
 
     @property
     def ended(self) -> bool:
-        """Whether all of its parts are decided."""
+        """True if all of its parts are decided."""
         return self.parts is not None and all(part.done for _, part in self.parts)
 
     def leaves(self) -> list[Batch]:
@@ -229,7 +229,7 @@ class Batch:
 
     @property
     def has_hearers(self) -> bool:
-        """Whether callbacks wait to be called."""
+        """True if callbacks wait to be called."""
         return bool(self._hearers)
 
     def tell(self) -> None:

@@ -111,12 +111,12 @@ class Outcomes:
 
     @property
     def is_telling(self) -> bool:
-        """Whether the calling thread is inside a callback."""
+        """True if the calling thread is inside a callback."""
         return threading.get_ident() in self._telling
 
     @property
     def is_owing(self) -> bool:
-        """Whether there are callbacks to run, or failures to log."""
+        """True if there are callbacks to run, or failures to log."""
         return bool(self._finished or self._unreported)
 
     @property

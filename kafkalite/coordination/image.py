@@ -71,7 +71,7 @@ class PartitionImage(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether it is as it was created."""
+        """True if it is as it was created."""
         return self.leader_epoch == 0 and self.replicas == self.isr == (self.leader,)
 
 

@@ -79,7 +79,7 @@ class Flush:
         self.refused: OSError | None = None
         """Why a small file could not be written; the flush is then to be repeated."""
         self.is_lost = False
-        """Whether somebody removed the log's directory meanwhile."""
+        """True if somebody removed the log's directory meanwhile."""
         self.done: Callable[[Flush], None] | None = None
 
     @property

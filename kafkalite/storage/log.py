@@ -105,7 +105,7 @@ class Log:
         self.damaged_to = found.damaged_to
         self.awaits_flush = found.awaits_flush
         self.may_have_lost_tail = found.may_have_lost_tail and not flushes_always
-        """Whether it needs a new leader epoch before it is appended to."""
+        """True if it needs a new leader epoch before it is appended to."""
         self.released = False
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs

@@ -55,7 +55,7 @@ class MisplacedLogs:
         self._hand_over_some()
 
     def is_elsewhere(self, owner: Owner) -> bool:
-        """Whether the log belongs to another node."""
+        """Return whether the log belongs to another node."""
         return self._target(owner) is not None
 
     def taken_up(self, directory: Path) -> None:

@@ -102,13 +102,13 @@ class Recovery:
         self.damaged_to = 0
         """Above the recovery point: an offset behind the damage, below which nothing may be cut."""
         self.may_have_lost_tail = False
-        """Whether records may be gone that somebody has read: after a power cut, or a failed
+        """True if records may be gone that somebody has read: after a power cut, or a failed
         write-back."""
         self._same_boot = False
         self.removed: list[Path] = []
         self.segments_made = 0
         self.awaits_flush = False
-        """Whether the caller is to flush it before it is served."""
+        """True if the caller is to flush it before it is served."""
         self._was_cut = False
         self._scanned_size = 0
         self._names: set[str] = set()
@@ -377,7 +377,7 @@ class Recovery:
                 return
 
     def _is_followed(self, segment: LogSegment, ended: Scanned, number: int) -> bool:
-        """Whether whole batches stand behind the place where a scan ended.
+        """Return whether whole batches stand behind the place where a scan ended.
 
         Left out: a value that is itself a batch of a later offset, in a batch that a killed process
         was writing, is taken for one.

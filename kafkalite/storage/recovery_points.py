@@ -132,7 +132,7 @@ class RecoveryPoints:
         self._pending.discard(name)
 
     def set_pending(self, name: str, pending: bool) -> None:
-        """Whether a log here was not opened in this boot, or may have lost its tail and leads in no
+        """True if a log here was not opened in this boot, or may have lost its tail and leads in no
         new epoch yet."""
         if pending:
             self._pending.add(name)
@@ -145,12 +145,12 @@ class RecoveryPoints:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether the next checkpoint may say that the logs are of this boot of the machine."""
+        """True if the next checkpoint may say that the logs are of this boot of the machine."""
         return self._all_are_known and not self._pending
 
     @property
     def says_this_boot(self) -> bool:
-        """Whether the checkpoint on the disk says so."""
+        """True if the checkpoint on the disk says so."""
         return self._written is not None and self._written[0]
 
     def forget_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:

@@ -165,12 +165,12 @@ class LogSegment:
 
     @property
     def is_active(self) -> bool:
-        """Whether the segment is appended to."""
+        """True if the segment is appended to."""
         return self.flushes is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was written to the active segment is on the disk."""
+        """True if all that was written to the active segment is on the disk."""
         flushes = self.flushes
         return self.size == 0 or (
             flushes is not None
@@ -269,7 +269,7 @@ class LogSegment:
         self.trim()
 
     def indexes_full(self, size_max: int) -> bool:
-        """Whether an index of at most so many bytes has no place for another entry."""
+        """Return whether an index of at most so many bytes has no place for another entry."""
         # The time index keeps a place for the entry that closes the segment.
         return (
             self.offset_index.count >= size_max // 8

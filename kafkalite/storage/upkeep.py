@@ -114,7 +114,7 @@ class Upkeep:
         return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
 
     def _has_moved(self, now_ms: int) -> bool:
-        """Whether it is time to look, and more is durable than at the last look."""
+        """Return whether it is time to look, and more is durable than at the last look."""
         if now_ms - self._looked_ms < self._look_ms():
             return False
         self._looked_ms = now_ms

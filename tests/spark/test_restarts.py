@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def is_interrupted(self):
-        """Whether a micro-batch was begun and is not over, so that it is done again."""
+        """True if a micro-batch was begun and is not over, so that it is done again."""
         return self.before[OFFSETS] > self.before[COMMITS]
 
     def await_batch(self, log, is_active):
