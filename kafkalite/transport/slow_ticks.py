@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class SlowTicks:
             return "sending responses"
         if isinstance(step, int):
             return self.name_api(step)
+        while isinstance(step, partial):
+            step = step.func
         name = getattr(step, "__qualname__", type(step).__name__)
         return str(name).partition(".<locals>")[0]
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from functools import partial
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_slow_timer_is_counted_under_its_function(world):
     assert here.reactor.slow_ticks.counts == {
         "test_slow_timer_is_counted_under_its_function": 1
     }
+
+
+def test_slow_partial_is_counted_under_the_function_it_calls(world):
+    here = world(lambda connection, frame: [b"done"])
+    here.reactor.call_later(0, partial(partial(compute), 60))
+    here.tick()
+    assert here.reactor.slow_ticks.counts == {"compute": 1}
 
 
 def test_tick_that_waits_is_slow_without_processor_time(world):
