@@ -50,7 +50,7 @@ from kafkalite.config.topic import (
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.records.opening import Steps
-from kafkalite.storage import layout, retention, timestamps
+from kafkalite.storage import layout, retention
 from kafkalite.storage.disk import DISK, OF_ONE_LOG, PASSING, Disk, DiskFailed, FreeSpace, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
@@ -59,7 +59,6 @@ from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.recovery import Flushing, KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
-from kafkalite.storage.timestamps import TimestampOffset
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
@@ -192,7 +191,7 @@ class Log:
     def reconfigure(self, config: Settings) -> None:
         """Take new settings; what appending needs of them is looked up here, once."""
         self.config = config
-        self.intake = Intake(config)
+        self._intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
         self.is_left_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
         self._answers_durable = config[DURABILITY] == "fsync" or self._flushes_always
@@ -229,7 +228,7 @@ class Log:
 
     def opening(self, batch: bytes | memoryview) -> Steps[bytes] | None:
         """Return the steps that check a client's batch beforehand, if any; see Intake.opening."""
-        return self.intake.opening(batch, self._clock)
+        return self._intake.opening(batch, self._clock)
 
     def append(
         self,
@@ -253,12 +252,12 @@ class Log:
         append_time_ms = -1
         if from_client:
             now_ms = self._clock.wall_ms()
-            kept = self.intake.admit(
+            kept = self._intake.admit(
                 batch, attributes, max_timestamp, count, now_ms, opened=opened
             )
             if kept is not batch:  # A header that disagrees with its records was corrected.
                 batch, max_timestamp = kept, header(kept)[8]
-            if self.intake.stamps:
+            if self._intake.stamps:
                 append_time_ms = max_timestamp = now_ms
         size = len(batch)
         if producer_id >= 0 and from_client:
@@ -479,14 +478,6 @@ class Log:
             return self.flushes.durable_position
         beyond = segment.find(upper_offset)
         return segment.size if beyond is None else beyond.position
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record at this time or later."""
-        return timestamps.complete(timestamps.first_since(self, timestamp))
-
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record of those with the greatest timestamp."""
-        return timestamps.complete(timestamps.newest(self))
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest leader epoch at or below; see LeaderEpochCache."""

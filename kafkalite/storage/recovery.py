@@ -430,7 +430,6 @@ class Recovery:
                 behind,
             )  # fmt: skip
         segment.cut(ended.position)
-        self._was_cut = True
         self._remove_from(number)
 
     def _remove_from(self, number: int) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from kafkalite.config.topic import LONG_MAX
 from kafkalite.errors import KafkaStorageError, MessageTooLarge
 from kafkalite.records.batch import RecordBatch, TimestampType
-from kafkalite.records.opening import Steps, finish, scan_of, walk
+from kafkalite.records.opening import Steps, scan_of, walk
 
 if TYPE_CHECKING:
     from kafkalite.storage.log import Log
@@ -36,17 +36,6 @@ class TimestampOffset(NamedTuple):
 Search: TypeAlias = Generator[
     Steps[TimestampOffset | None], TimestampOffset | None, TimestampOffset | None
 ]
-
-
-def complete(search: Search) -> TimestampOffset | None:
-    """Go through with a search now."""
-    try:
-        steps = next(search)
-        while True:
-            steps = search.send(finish(steps))
-    except StopIteration as end:
-        found: TimestampOffset | None = end.value
-        return found
 
 
 def first_since(log: Log, timestamp: int) -> Search:

@@ -9,11 +9,13 @@ from kafkalite.clock import Clock, ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
+from kafkalite.records.opening import finish
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.recovery import KnownEnd
+from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
 from tests.storage.disks import QuickDisk
 
 TOPIC_ID = bytes(range(16))
@@ -74,6 +76,22 @@ def produced(sequence: int, *values: bytes, producer_id: int = 7, epoch: int = 0
     return batch(
         *values or (b"v",), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
     )
+
+
+def searched(search: Search) -> TimestampOffset | None:
+    """Return the result of a search by time, whose batches are opened at once."""
+    try:
+        steps = next(search)
+        while True:
+            steps = search.send(finish(steps))
+    except StopIteration as end:
+        found: TimestampOffset | None = end.value
+        return found
+
+
+def found_since(log: Log, timestamp: int) -> TimestampOffset | None:
+    """Return the first record of a log at this time or later."""
+    return searched(first_since(log, timestamp))
 
 
 def records_of(log: Log, offset: int | None = None) -> list[Record]:

@@ -22,9 +22,19 @@ from kafkalite.errors import (
     RecordListTooLarge,
 )
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
-from kafkalite.storage.log import Appended, Log, TimestampOffset
+from kafkalite.storage.log import Appended, Log
 from kafkalite.storage.segment import AHEAD_FIRST
-from tests.storage.making import NOW, batch, close, open_log, records_of, values_of
+from kafkalite.storage.timestamps import TimestampOffset, newest
+from tests.storage.making import (
+    NOW,
+    batch,
+    close,
+    found_since,
+    open_log,
+    records_of,
+    searched,
+    values_of,
+)
 
 
 def files(directory: Path, suffix: str) -> list[str]:
@@ -242,7 +252,7 @@ def test_records_of_before_1970_are_taken_where_they_are_not_compressed_again(
         assert [record.timestamp for record in records_of(log)] == [BEFORE_1970, BEFORE_1970 + 1]
         log.append(batch(b"c"), 0)
         assert log.active.max_timestamp == NOW
-        found = log.offset_for_timestamp(0)
+        found = found_since(log, 0)
         assert found is not None and (found.offset, found.timestamp) == (2, NOW)
     else:
         with pytest.raises(InvalidTimestamp) as refused:
@@ -309,9 +319,9 @@ def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> N
         log.append(batch(b"v", timestamp=NOW + when), 0)
     for wanted in range(62):
         first = next((i for i, when in enumerate(times) if when >= wanted), None)
-        found = log.offset_for_timestamp(NOW + wanted)
+        found = found_since(log, NOW + wanted)
         assert (None if found is None else found.offset) == first
-    assert log.offset_of_max_timestamp() == TimestampOffset(NOW + 60, 8, 0)
+    assert searched(newest(log)) == TimestampOffset(NOW + 60, 8, 0)
 
 
 def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
@@ -326,7 +336,7 @@ def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
     log = open_log(tmp_path)
     assert len(log.segments) > 2
     for late in range(30):
-        found = log.offset_for_timestamp(NOW + late)
+        found = found_since(log, NOW + late)
         assert found is not None
         assert found.offset == late
 
@@ -337,7 +347,7 @@ def test_a_timestamp_reached_by_a_deleted_record_is_looked_for_behind_it(tmp_pat
     log.append(build(falling), 0)
     log.append(batch(b"v", timestamp=NOW + 200), 0)
     log.delete_records(1)
-    found = log.offset_for_timestamp(NOW + 50)
+    found = found_since(log, NOW + 50)
     assert found is not None
     assert (found.offset, found.timestamp) == (2, NOW + 200)
 
@@ -345,7 +355,7 @@ def test_a_timestamp_reached_by_a_deleted_record_is_looked_for_behind_it(tmp_pat
 def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     log.delete_records(7)
-    found = log.offset_for_timestamp(NOW)
+    found = found_since(log, NOW)
     assert found is not None
     assert found.offset == 7
 
@@ -458,7 +468,7 @@ def test_a_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     log = filled(tmp_path, 60)
     records_of(log)
-    log.offset_for_timestamp(NOW + 1)
+    found_since(log, NOW + 1)
     close(log)
     del log
     assert len(os.listdir("/proc/self/fd")) == before

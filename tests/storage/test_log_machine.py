@@ -23,7 +23,7 @@ from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
 from kafkalite.storage.segment import LogSegment
 from tests.storage.disks import QuickDisk
-from tests.storage.making import NOW, batch, close, open_log, produced, records_of
+from tests.storage.making import NOW, batch, close, found_since, open_log, produced, records_of
 
 PRODUCER = 7
 
@@ -184,7 +184,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(late=st.integers(-1001, 1005))
     def find_timestamp(self, late: int) -> None:
-        found = self.log.offset_for_timestamp(NOW + late)
+        found = found_since(self.log, NOW + late)
         wanted = next(
             (
                 offset

@@ -16,7 +16,16 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.log import Log
 from kafkalite.storage.open_segments import OpenSegments
-from tests.storage.making import NOW, batch, close, manager, open_log, settings, values_of
+from tests.storage.making import (
+    NOW,
+    batch,
+    close,
+    found_since,
+    manager,
+    open_log,
+    settings,
+    values_of,
+)
 
 
 def open_here(directory: Path) -> list[str]:
@@ -82,7 +91,7 @@ def test_retention_asks_for_times_and_leaves_nothing_open(tmp_path: Path) -> Non
     assert not open_here(tmp_path)
     assert len(values_of(log)) == 30
     assert len(open_segments) == 3
-    assert log.offset_for_timestamp(NOW + 20) is not None
+    assert found_since(log, NOW + 20) is not None
     assert len(open_here(tmp_path)) <= 3 * 4
 
 
@@ -127,7 +136,7 @@ def test_more_logs_are_written_and_read_than_there_are_descriptors(tmp_path: Pat
         expected = [(number, b"%d" % number) for number in range(4)]
         for log in logs:
             assert values_of(log) == expected
-            assert log.offset_for_timestamp(NOW) is not None
+            assert found_since(log, NOW) is not None
 
 
 def test_indexes_of_more_logs_are_written_than_there_are_descriptors(tmp_path: Path) -> None:

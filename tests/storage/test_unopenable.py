@@ -17,7 +17,7 @@ from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.log import Log
 from tests.storage.disks import FaultyDisk
-from tests.storage.making import batch, manager, open_log, settings, values_of
+from tests.storage.making import batch, found_since, manager, open_log, settings, values_of
 
 CODES = (errno.EIO, errno.ENOENT, errno.EACCES, errno.EMFILE)
 
@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
         lambda: log.read(0, 1000, log.end_offset),
         lambda: log.read(19, 1000, log.end_offset),
         lambda: loans.lend(log, 0, 100, log.end_offset),
-        lambda: log.offset_for_timestamp(0),
+        lambda: found_since(log, 0),
         log.flush_begin,
         log.roll,
     ):
