@@ -125,14 +125,14 @@ class Dispatcher:
     ) -> Chunks:
         version = header.version
         if handler.codec is not None:
-            assert isinstance(response, dict), "an API with a codec is not written in parts"
+            assert isinstance(response, dict), "an API with a codec is not written by its handler"
             if response.get("any_fault"):
                 self._counts[handler.api.key].failed_entries(response)
             return handler.codec.encode(version, header.correlation_id, response)
         flexible = handler.api.response_header_flexible(version)
         if isinstance(response, Written):
             self._counts[handler.api.key].failed(response.errors)
-            return [response_header(header.correlation_id, flexible=flexible), *response.body]
+            return [response_header(header.correlation_id, flexible=flexible), response.body]
         self._counts[handler.api.key].failed(response)
         body = handler.api.response.write(version, response)
         return [response_header(header.correlation_id, flexible=flexible), body]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.broker.handlers import configs as handler
-from kafkalite.broker.handlers import unsigned_varint
+from kafkalite.broker.stepping import STEP_MS
 from kafkalite.protocol.schemas import configs as schemas
 from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
 
@@ -26,13 +25,13 @@ def topics(broker):
 @pytest.fixture
 def slow_results(broker, monkeypatch):
     """Writing a result takes 4 ms."""
-    write = schemas.DESCRIBED_RESOURCE.write
+    write = schemas.DESCRIBED_RESOURCES.write_element
 
     def slow(*arguments):
         broker.clock.advance(4)
         return write(*arguments)
 
-    monkeypatch.setattr(schemas.DESCRIBED_RESOURCE, "write", slow)
+    monkeypatch.setattr(schemas.DESCRIBED_RESOURCES, "write_element", slow)
 
 
 def ticks_until_answered(broker, wire):
@@ -73,7 +72,7 @@ def test_description_of_many_topics_is_written_in_steps(broker, topics, slow_res
     wire = broker.send(DESCRIBE_CONFIGS, 4, resources=topics)
     assert wire.sent is None
     lengths = ticks_until_answered(broker, wire)
-    assert max(lengths) <= handler.STEP_MS + 4 + 1
+    assert max(lengths) <= STEP_MS + 4 + 1
     assert len(broker.answer(wire, DESCRIBE_CONFIGS, 4).results) == 6
 
 
@@ -85,10 +84,3 @@ def test_description_ends_when_its_client_leaves(broker, topics, slow_results):
         broker.clock.advance(1)
         broker.reactor.tick(0)
     assert wire.sent is None
-
-
-@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 20])
-def test_unsigned_varint_has_seven_bits_a_byte_the_lowest_first(number):
-    written = unsigned_varint(number)
-    assert sum((byte & 127) << 7 * at for at, byte in enumerate(written)) == number
-    assert [byte >> 7 for byte in written] == [1] * (len(written) - 1) + [0]

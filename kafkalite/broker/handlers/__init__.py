@@ -11,7 +11,7 @@ once `kafkalite.broker.dispatch` is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -38,36 +38,12 @@ Answer = Callable[
 ]
 
 
-NO_TAGS = bytes(1)
-
-
 class Written(NamedTuple):
-    """A response that its handler has encoded, in parts, because it may be long."""
+    """A response that its handler has encoded, in steps, because it may be long."""
 
-    body: list[bytes]
+    body: bytes
     errors: Response
     """The error codes in it, as in a response."""
-
-    @classmethod
-    def of_results(
-        cls, api: Api, version: int, results: Sequence[bytes], errors: Response
-    ) -> Written:
-        """Return a response of a throttle time and one array, whose elements are written."""
-        throttle_time = bytes(4)
-        if not api.response_header_flexible(version):
-            body = [throttle_time, len(results).to_bytes(4, "big"), *results]
-        else:
-            body = [throttle_time, unsigned_varint(len(results) + 1), *results, NO_TAGS]
-        return cls([b"".join(body)], errors)
-
-
-def unsigned_varint(number: int) -> bytes:
-    """A number in Kafka's compact form: seven bits a byte, the lowest first."""
-    written = bytearray()
-    while number >= 0x80:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*written, number])
 
 
 class At(Enum):

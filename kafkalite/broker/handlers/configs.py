@@ -18,7 +18,7 @@ Left out: plug-ins' own keys; a key that is not known here is refused, of broker
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
@@ -33,6 +33,7 @@ from kafkalite.broker.security import (
     TOPIC,
     Operation,
 )
+from kafkalite.broker.stepping import in_steps
 from kafkalite.config.broker import ADVERTISED_LISTENERS, LISTENERS, LOG_DIRS, NODE_ID
 from kafkalite.config.key import Key
 from kafkalite.config.resources import SCOPES, Resource
@@ -45,9 +46,6 @@ from kafkalite.protocol.schemas import configs as schemas
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
-
-
-STEP_MS, STEP_PAUSE_MS = 10, 1
 
 
 def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> None:
@@ -76,21 +74,18 @@ class Described(NamedTuple):
 def describe_configs(node: Node, request: Any, caller: Caller) -> Written | Later[Written]:
     """What is in force on resources, and where it came from."""
     description = Description(node, request, caller)
-    if description.step():
-        return description.written()
-    return description.later()
+    return in_steps(node, description.steps(), description.written)
 
 
 class Description:
-    """The answer to one DescribeConfigs, written in steps of STEP_MS a tick: a topic costs 40 µs,
-    and there may be thousands."""
+    """The response to one DescribeConfigs, written in steps: a topic costs 40 µs, and there may be
+    thousands."""
 
     def __init__(self, node: Node, request: Any, caller: Caller) -> None:
         # A resource that is named more often is answered once: clients know answers by resource.
-        self._left = list(
-            {(each.resource_type, each.resource_name): each for each in request.resources}.values()
-        )
-        self._left.reverse()
+        self._wanted = {
+            (each.resource_type, each.resource_name): each for each in request.resources
+        }
         self._node = node
         self._caller = caller
         self._synonyms = request.include_synonyms
@@ -99,43 +94,20 @@ class Description:
         self._results: list[bytes] = []
         self._errors: list[Response] = []
 
-    def step(self) -> bool:
-        """Write some results; whether all are there."""
-        now_ns = self._node.clock.monotonic_ns
-        end_ns = now_ns() + STEP_MS * 1_000_000
-        while self._left:
-            result = self._result(self._left.pop())
+    def steps(self) -> Iterator[None]:
+        """Write one result in each step."""
+        for wanted in self._wanted.values():
+            result = self._result(wanted)
             if "error_code" in result:
                 self._errors.append(result)
-            written = schemas.DESCRIBED_RESOURCE.write(self._caller.version, result)
+            written = schemas.DESCRIBED_RESOURCES.write_element(self._caller.version, result)
             self._results.append(written)
-            if now_ns() >= end_ns:
-                break
-        return not self._left
-
-    def later(self) -> Later[Written]:
-        """The rest in later ticks, unless the client leaves."""
-        later: Later[Written] = Later(abandoned=self._left.clear)
-
-        def go_on() -> None:
-            if not self._left:
-                return  # nobody waits for it
-            if self.step():
-                later.resolve(self.written())
-            else:
-                self._node.reactor.call_later(STEP_PAUSE_MS, go_on)
-
-        self._node.reactor.call_later(STEP_PAUSE_MS, go_on)
-        return later
+            yield
 
     def written(self) -> Written:
-        """The whole answer."""
-        return Written.of_results(
-            schemas.DESCRIBE_CONFIGS,
-            self._caller.version,
-            self._results,
-            {"results": self._errors},
-        )
+        """Return the whole response."""
+        body = schemas.DESCRIBED_RESOURCES.write(self._caller.version, self._results)
+        return Written(body, {"results": self._errors})
 
     def _result(self, wanted: Any) -> Response:
         who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}

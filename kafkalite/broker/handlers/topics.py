@@ -67,7 +67,7 @@ from kafkalite.ids import METADATA_TOPIC, NO_ID, new_id
 from kafkalite.protocol.schemas.topics import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
-    CREATED_TOPIC,
+    CREATED_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_LOG_DIRS,
     ELECT_LEADERS,
@@ -118,13 +118,13 @@ class CreatedTopics:
             result = self._result(name, topic)
             if result.get("error_code"):
                 self._errors.append(result)
-            self._results[name] = CREATED_TOPIC.write(self._caller.version, result)
+            self._results[name] = CREATED_TOPICS.write_element(self._caller.version, result)
 
     def written(self, names: Iterable[str]) -> Written:
         """Return the whole answer, in the order of the request."""
         results = [self._results[name] for name in dict.fromkeys(names)]
         errors: Response = {"topics": self._errors}
-        return Written.of_results(CREATE_TOPICS, self._caller.version, results, errors)
+        return Written(CREATED_TOPICS.write(self._caller.version, results), errors)
 
     def _result(self, name: str, came: TopicImage | KafkaError) -> Response:
         if isinstance(came, KafkaError):

@@ -1,6 +1,7 @@
 """Configuration of topics, nodes, groups and clients; quotas; telemetry of clients."""
 
-from kafkalite.protocol.schema import Api, Message
+from kafkalite.protocol.result_array import ResultArray
+from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import (
     Array,
     Bool,
@@ -46,13 +47,7 @@ DESCRIBE_CONFIGS = Api(
     ),
 )
 
-_RESULTS = DESCRIBE_CONFIGS.response.struct.fields["results"]
-assert isinstance(_RESULTS, Array) and isinstance(_RESULTS.element, Struct)
-
-DESCRIBED_RESOURCE = Message(
-    "DescribeConfigs result", _RESULTS.element, versions="1-4", flexible="4+"
-)
-"""One result by itself: an answer about thousands of resources is written in parts."""
+DESCRIBED_RESOURCES = ResultArray(DESCRIBE_CONFIGS, "results")
 
 ALTER_CONFIGS = Api(
     33, "AlterConfigs", versions="0-2", flexible="2+",

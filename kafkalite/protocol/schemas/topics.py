@@ -1,6 +1,7 @@
 """Topics: made, removed, widened; who leads them, and in which directory they lie."""
 
-from kafkalite.protocol.schema import Api, Message
+from kafkalite.protocol.result_array import ResultArray
+from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import Array, Bool, Int8, Int16, Int32, Int64, String, Struct, Uuid
 
 CREATE_TOPICS = Api(
@@ -37,11 +38,7 @@ CREATE_TOPICS = Api(
     ),
 )
 
-_RESULTS = CREATE_TOPICS.response.struct.fields["topics"]
-assert isinstance(_RESULTS, Array) and isinstance(_RESULTS.element, Struct)
-
-CREATED_TOPIC = Message("CreateTopics result", _RESULTS.element, versions="2-7", flexible="5+")
-"""One result by itself: an answer about thousands of topics is written in parts."""
+CREATED_TOPICS = ResultArray(CREATE_TOPICS, "topics")
 
 DELETE_TOPICS = Api(
     20, "DeleteTopics", versions="1-6", flexible="4+",

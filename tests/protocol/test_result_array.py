@@ -1,0 +1,34 @@
+"""A response whose results are written one by one has the bytes of one that is written whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.protocol.result_array import unsigned_varint
+from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS, DESCRIBED_RESOURCES
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS, CREATED_TOPICS
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128])
+@pytest.mark.parametrize("version", [2, 4, 5, 7])
+def test_results_of_create_topics_have_the_bytes_of_one_response(version, count):
+    topics = [{"name": f"t{number}", "error_code": 3} for number in range(count)]
+    written = [CREATED_TOPICS.write_element(version, topic) for topic in topics]
+    response = CREATE_TOPICS.response.write(version, {"topics": topics})
+    assert CREATED_TOPICS.write(version, written) == response
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_results_of_describe_configs_have_the_bytes_of_one_response(version):
+    configs = [{"name": "retention.ms", "value": "7", "synonyms": []}]
+    resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+    written = DESCRIBED_RESOURCES.write_element(version, resource)
+    response = DESCRIBE_CONFIGS.response.write(version, {"results": [resource]})
+    assert DESCRIBED_RESOURCES.write(version, [written]) == response
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 20])
+def test_unsigned_varint_has_seven_bits_a_byte_the_lowest_first(number):
+    written = unsigned_varint(number)
+    assert sum((byte & 127) << 7 * at for at, byte in enumerate(written)) == number
+    assert [byte >> 7 for byte in written] == [1] * (len(written) - 1) + [0]
