@@ -58,6 +58,10 @@ class Opener:
         except StopIteration as end:
             result: T = end.value
             return result
+        except KafkaError:
+            raise
+        except BaseException as error:
+            raise _unknown(error) from None
         later: Later[T] = Later()
         self._hand_over(steps, later)
         return later
@@ -158,6 +162,14 @@ def _outcome(steps: Steps[T]) -> tuple[T | None, KafkaError | None]:
     except KafkaError as error:
         return None, error
     except BaseException as error:
-        # A panic of a codec is no Exception, and would end the thread with nobody answered.
-        log.exception("Batch could not be decompressed. error=%r", str(error))
-        return None, UnknownServerError(str(error))
+        return None, _unknown(error)
+
+
+def _unknown(error: BaseException) -> UnknownServerError:
+    """Return the answer to a batch whose codec failed in a way it should not.
+
+    A panic of a codec is no Exception: it would end the process, or the thread with nobody
+    answered.
+    """
+    log.exception("Batch could not be decompressed. error=%r", str(error))
+    return UnknownServerError(str(error))

@@ -22,6 +22,13 @@ def panicking() -> Iterator[int]:
     raise Panic("index out of bounds")
 
 
+def test_panic_of_a_codec_on_the_loop_fails_one_request() -> None:
+    opener = Opener()
+    with pytest.raises(UnknownServerError, match="index out of bounds"):
+        opener.run(panicking())  # type: ignore[arg-type]
+    opener.close()
+
+
 def test_panic_of_a_codec_fails_one_request_and_not_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
