@@ -102,12 +102,10 @@ class Appending:
             except KafkaError as raised:
                 later.fail(raised)
                 continue
-            if not isinstance(outcome, Later):
-                later.resolve(outcome)
-                continue
             later.follow(outcome)
-            self._queues[partition].extend(waiting)
-            return
+            if (queue := self._queues.get(partition)) is not None:
+                queue.extend(waiting)
+                return
 
     def _check_led(self, partition: Partition) -> None:
         if self._replicas.leader(partition.topic_id, partition.index) is not partition:

@@ -42,12 +42,6 @@ class Later(Generic[T]):
         """Whether the value or the fault has come."""
         return self._value is not _WAITING or self._fault is not None
 
-    @property
-    def value(self) -> T:
-        """The value, once it has come."""
-        assert self._value is not _WAITING, "the value has not come"
-        return self._value
-
     def resolve(self, value: T) -> None:
         """The value has come."""
         assert not self.settled, "a Later is settled once"

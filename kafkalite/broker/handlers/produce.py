@@ -112,7 +112,7 @@ class ProduceAnswers:
                 assert fault is not None
                 self.refused(topic, index, size, fault, entries, place)
             if not self._opening and self._later is not None:
-                self._send_late(self._later)
+                self._later.follow(self._response())
 
         appended.then(came)
 
@@ -170,9 +170,6 @@ class ProduceAnswers:
             delayed = DelayedProduce(response, self._open_entries)
             return self._node.replicas.purgatory.park(delayed, max(0, self._timeout_ms))
         return response
-
-    def _send_late(self, later: Later[Any]) -> None:
-        later.follow(self._response())
 
 
 def append(
