@@ -127,8 +127,8 @@ class Page:
             pass
 
     def write_steps(self, families: Iterable[Family], at_ms: int) -> Iterator[None]:
-        """The same, SAMPLES_PER_STEP samples of a family in each step: with thousands of partitions
-        a family takes tens of milliseconds."""
+        """Write as `write` does, in steps of SAMPLES_PER_STEP samples of a family: with thousands
+        of partitions a family takes tens of milliseconds."""
         texts: list[str] = []
         size = 1_000
         count = 0

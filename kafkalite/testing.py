@@ -174,7 +174,7 @@ class Broker:
             if node_id not in known:
                 raise ValueError(f"The broker has no node {node_id}, but {sorted(known)}.")
             time.sleep(READY_LOOK_S)
-        raise Refusal(f"node {node_id} was not ready again within {READY_S_MAX:.0f} s")
+        raise Refusal(f"Node {node_id} was not ready again within {READY_S_MAX:.0f} s.")
 
     def stop(self) -> None:
         """End it cleanly; the data stays for `restart`."""

@@ -62,7 +62,7 @@ class Appending:
     def _check_room(self, batch: memoryview | bytes) -> None:
         """Refuse a batch that may have to wait where too many wait already."""
         if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
-            raise RequestTimedOut("Too many batches wait to be opened; try later.")
+            raise RequestTimedOut("Too many batches wait to be decompressed; retry later.")
 
     def _place(
         self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False

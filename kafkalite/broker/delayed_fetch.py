@@ -306,7 +306,7 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
     # KIP-595: a reader whose last epoch ended earlier here must truncate to that end first.
     epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
     if end_offset < 0:
-        raise OffsetOutOfRange("The last fetched epoch never was here.")
+        raise OffsetOutOfRange("The partition has no records of the last fetched epoch.")
     if epoch == item.last_fetched_epoch and end_offset >= item.offset:
         return None
     return epoch, end_offset

@@ -137,7 +137,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def resize(self, slots: int) -> None:
-        """Remember at most so many from now on; the least recently used are forgotten."""
+        """Set the maximum number of sessions, and remove the least recently used beyond it."""
         self._slots = slots
         while len(self._sessions) > slots:
             self._remove(next(iter(self._sessions)))

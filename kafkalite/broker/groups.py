@@ -162,7 +162,10 @@ class Groups:
             raise self._unread(partition, fault) from None
 
     def _unread(self, partition: Partition, fault: KafkaError) -> KafkaError:
-        log.error("Groups of %s are not served: %s", partition, fault)
+        log.error(
+            "Groups of %s cannot be loaded and are not served. partition=%s error=%r",
+            partition, partition, str(fault),
+        )  # fmt: skip
         self._hosts.pop(partition.index, None)
         self.unread[partition.index] = CoordinatorNotAvailable(str(fault))
         return self.unread[partition.index].again()
@@ -205,15 +208,16 @@ class GroupHost:
             group_records.write, group_records.read,
         )  # fmt: skip
         self.is_loading = True
-        self._load_some(self._journal.load_steps(self.coordinator))
+        self._loaded_count = 0
+        self._load_some(self._journal.load(self.coordinator))
 
     # -- loading -----------------------------------------------------------------------------
 
     def _load_some(self, left: Iterator[int]) -> None:
         """Load for LOAD_MS, and the rest in later ticks."""
         end_ns = self._reactor.clock.monotonic_ns() + LOAD_MS * 1_000_000
-        count = 0
-        for count in left:  # noqa: B007  (the last one counts)
+        for count in left:
+            self._loaded_count = count
             if self._reactor.clock.monotonic_ns() >= end_ns:
                 self._reactor.call_later(LOAD_PAUSE_MS, lambda: self._load_more(left))
                 return
@@ -221,8 +225,11 @@ class GroupHost:
         self.coordinator.loaded(self._now_ms())
         self._host = MachineHost(self.coordinator, self._journal)
         self._host.on_change(told)
-        if count:
-            log.info("Groups of %s are loaded. records=%d", self._partition, count)
+        if self._loaded_count:
+            log.info(
+                "Groups of %s are loaded. partition=%s records=%d",
+                self._partition, self._partition, self._loaded_count,
+            )  # fmt: skip
         self.reconfigure(limits_of(self._node.settings))
         if self._deleted:
             self.forget_topics(self._deleted)

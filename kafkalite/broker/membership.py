@@ -194,7 +194,7 @@ class Membership:
         if node_id not in self._busy:
             self._busy.add(node_id)
             log.warning(
-                "Node %d misses its heartbeats, but its process runs; it is given time."
+                "Node %d misses its heartbeats, but its process runs; waiting."
                 " node=%d pid=%d tick_timeout_ms=%d",
                 node_id, node_id, process.pid, self._sessions.tick_timeout_ms,
             )  # fmt: skip

@@ -118,7 +118,7 @@ class MetadataLog:
             self._push_later(error)
             return
         if self.log.fault is not None:
-            raise Fatal(f"{self.log.fault}; without the metadata log nothing can be decided")
+            raise Fatal(f"{self.log.fault}; a broker cannot run without its metadata log")
         self.log.settle()
         self.push()
         self.moved()

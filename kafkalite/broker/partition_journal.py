@@ -105,15 +105,8 @@ class PartitionJournal:
 
     # -- loading -----------------------------------------------------------------------------
 
-    def load(self, machine: Machine) -> int:
-        """Replay the last record of each key, all at once; how many there were."""
-        count = 0
-        for count in self.load_steps(machine):  # noqa: B007  (the last one counts)
-            pass
-        return count
-
-    def load_steps(self, machine: Machine) -> Iterator[int]:
-        """The same in steps of about a millisecond, for who goes on in between.
+    def load(self, machine: Machine) -> Iterator[int]:
+        """Replay the last record of each key, in steps of about a millisecond; yield how many.
 
         Nobody appends meanwhile.  A KafkaError says that the log is damaged, and that what it says
         is not known.

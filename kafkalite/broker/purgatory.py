@@ -79,12 +79,12 @@ class Delayed:
             self.later.resolve(response)
 
     def attach(self) -> None:
-        """Have its partitions tell it when they move."""
+        """Register with its partitions, which are looked at when they move."""
         for partition in self.partitions:
             partition.waiting[self] = None
 
     def detach(self) -> None:
-        """Have them tell it no more."""
+        """Remove it from its partitions."""
         for partition in self.partitions:
             partition.waiting.pop(self, None)
 
@@ -211,7 +211,7 @@ class Purgatory:
         return self.hold(request, wait_ms)
 
     def hold(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
-        """The same for a request that its partitions tell already."""
+        """Answer a request that is registered with its partitions, as `park` does."""
         later = delayed.later = Later(partial(self._forget, delayed))
         self.counts[type(delayed)] += 1
         delayed.timer = self._timers.call_later(wait_ms, partial(self._expire, delayed))
@@ -315,7 +315,7 @@ class Purgatory:
 
 def _unreadable(delayed: Delayed, error: OSError) -> None:
     """Fail a request whose log's files cannot be read; others of this tick go on."""
-    log.error("Delayed request cannot read its files. error=%s", error)
+    log.error("Delayed request failed: a log cannot be read. error=%s", error)
     if delayed.later is not None and not delayed.later.settled:
         delayed.later.fail(KafkaStorageError("A log's files cannot be read."))
 

@@ -273,7 +273,7 @@ class ReplicaManager:
             self._retire()
 
     def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
-        """A flush came back."""
+        """Take a flush that came back."""
         self.flush_times.add(self._now_ns() - began_ns)
         partition.flushing = False
         try:
@@ -284,7 +284,10 @@ class ReplicaManager:
         if partition.fault is not None:
             return
         if partition.log.fault is not None:
-            log.error("%s is offline: %s", partition, partition.log.fault)
+            log.error(
+                "Partition %s is offline: its log failed. partition=%s error=%r",
+                partition, partition, partition.log.fault,
+            )  # fmt: skip
             partition.fault = KafkaStorageError(partition.log.fault)
             self.purgatory.wake(partition)
             return
@@ -311,7 +314,10 @@ class ReplicaManager:
             flushes.append(flush)
 
     def _flush_later(self, partition: Partition, fault: KafkaStorageError) -> None:
-        log.warning("%s", fault)
+        log.warning(
+            "Log could not be flushed; retrying. partition=%s retry_ms=%d error=%r",
+            partition, FLUSH_AGAIN_MS, str(fault),
+        )  # fmt: skip
         partition.flushing = True
         self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
 

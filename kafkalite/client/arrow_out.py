@@ -161,7 +161,7 @@ def _column(
 
 
 def _known_times(array: pa.Array[Any]) -> pa.Array[Any]:
-    """The times with null for -1 ms, which stands where a record has none."""
+    """Return the timestamps with null instead of -1 ms, which means that a record has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

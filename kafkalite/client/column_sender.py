@@ -173,7 +173,7 @@ class ColumnSender:
             buffer = bytearray(self._room_size(run.columns))
             stretch = stretch_of(run, buffer, now_ms)
             if stretch is None:
-                raise InvalidRecord("Somebody has written to the columns of send_arrow meanwhile.")
+                raise InvalidRecord("The columns were changed while send_arrow() sent them.")
             del buffer[stretch.size :]
         except BaseException:
             accumulator.memory_left += held

@@ -85,7 +85,7 @@ class Lifetime:
         if not sender.waiting.work_until(done, timeout):
             count = sum(not batch.done for batch in waiting)
             raise TimeoutError(
-                f"After {timeout:g} s {count} batches are not decided"
+                f"After {timeout:g} s {count} batches are neither delivered nor failed"
                 if count else f"After {timeout:g} s delivery callbacks still run"
             )  # fmt: skip
 

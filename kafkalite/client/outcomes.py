@@ -121,7 +121,7 @@ class Outcomes:
 
     @property
     def report_due_s(self) -> float:
-        """When the next failures are to be logged, by the monotonic clock; inf: there are none."""
+        """Monotonic time at which the next failures are logged; infinite if there are none."""
         return self._reported_s + REPORT_EVERY_S if self._unreported else math.inf
 
     def open_gates(self) -> None:

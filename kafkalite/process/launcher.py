@@ -426,8 +426,8 @@ class Launcher:
         for node in self.nodes.values():
             if node.runs:
                 log.error(
-                    "%s reported a failed flush; node %d on the same file system is killed, and"
-                    " recovers its logs. node=%d pid=%d", who, node.node_id, node.node_id, node.pid,
+                    "Node %d is killed and recovers its logs: %s reported a failed flush of their"
+                    " file system. node=%d pid=%d", node.node_id, who, node.node_id, node.pid,
                 )  # fmt: skip
                 node.kill()
 

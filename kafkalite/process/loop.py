@@ -73,7 +73,7 @@ def watch_memory(reactor: Reactor) -> None:
             freed = gc.collect()
             kept = sys.getallocatedblocks()
             log.info(
-                "Garbage collector searched all objects, since memory has doubled."
+                "Garbage collection of all objects has run, because memory has doubled."
                 " blocks_before=%d blocks=%d unreachable=%d",
                 blocks, kept, freed,
             )  # fmt: skip

@@ -103,7 +103,7 @@ class SupervisorWatch:
         if not self._warned:
             self._warned = True
             log.warning(
-                "Supervisor misses its heartbeats, but its process runs; it is given time."
+                "Supervisor misses its heartbeats, but its process runs; waiting."
                 " pid=%d silent_ms=%d tick_timeout_ms=%d",
                 node.pid, silent_ms, self._tick_timeout_ms,
             )  # fmt: skip

@@ -24,8 +24,8 @@ from kafkalite.protocol.schema import Message
 from kafkalite.protocol.types import Struct
 
 RECORD_UNITS_MAX = 1 << 20
-"""What a record may unfold into, as the request's bound in _ext.codec: four times as much, since a
-Heartbeat may name every partition of a node."""
+"""Maximum number of units (_ext.codec) in a record: four times that of a request, since a Heartbeat
+may name every partition of a node."""
 
 START_SIZE = 2
 CHECKSUM_SIZE = 8

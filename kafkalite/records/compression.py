@@ -102,7 +102,7 @@ def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None =
 def pieces(
     codec: Codec, payload: bytes | memoryview, size_max: int | None = None, *, strict: bool = False
 ) -> Iterator[bytes]:
-    """The same, a step at a time; `strict`: only what Kafka's Java clients can read.
+    """Yield the decompressed bytes in steps; `strict` refuses what Java clients cannot read.
 
     Before a step of more than a mebibyte there is an empty piece: the caller may take that step
     on another thread.
@@ -273,7 +273,9 @@ def _zstd_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
 
     parts = zstd_blocks.divide(payload, _STEP_SIZE, _FRAME_COUNT_MAX)
     if not parts:
-        raise CorruptMessage("The compressed records are no zstd frames, or too many.")
+        raise CorruptMessage(
+            f"The compressed records are not zstd frames, or more than {_FRAME_COUNT_MAX} of them."
+        )
     # Between two steps others may use this thread's decoder, or another thread take the next.
     decoders = _zstd.decompressor() if len(parts) == 1 else zstandard.ZstdDecompressor()
     position = 0

@@ -50,7 +50,7 @@ class BackgroundFlush:
                     found.leave_snapshot()
                 flush = found.flush_begin(closed_only=closed_only)
             except KafkaStorageError as error:
-                log.warning("%s; it is flushed later", error)
+                log.warning("Background flush failed; a later one repeats it. error=%r", str(error))
                 if isinstance(error.__cause__, OSError) and error.__cause__.errno not in PASSING:
                     continue  # it is this log's alone
                 self._pending.clear()
@@ -65,5 +65,5 @@ class BackgroundFlush:
         try:
             flush.log.flush_end(flush)
         except KafkaStorageError as error:
-            log.warning("%s; it is flushed later", error)
+            log.warning("Background flush failed; a later one repeats it. error=%r", str(error))
         self._begin(flusher)

@@ -77,7 +77,7 @@ class Flush:
         self.segments_made = log.segments_made
         self.error: OSError | None = None
         self.refused: OSError | None = None
-        """Why a small file could not be written; the flush is then to be repeated."""
+        """The error of a small file that could not be written; the flush is then repeated."""
         self.is_lost = False
         """True if somebody removed the log's directory meanwhile."""
         self.done: Callable[[Flush], None] | None = None

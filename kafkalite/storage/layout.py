@@ -65,7 +65,7 @@ def node_directories(data: Path) -> dict[int, Path]:
 
 
 def sibling_directories(directory: Path) -> list[Path]:
-    """The directories of all nodes of the data directory that one node's directory is of."""
+    """Return the directories of all nodes that share a node's data directory."""
     data = directory.parent.parent if directory.parent.name == NODES else directory
     return list(node_directories(data).values())
 

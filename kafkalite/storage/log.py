@@ -373,7 +373,10 @@ class Log:
         except OSError as error:
             if error.errno not in PASSING | OF_ONE_LOG:
                 failed(error, f"{self.directory} cannot be written")
-            log.warning("%s gets no snapshot: %s", self.directory, error.strerror)
+            log.warning(
+                "Producer snapshot could not be written; the next checkpoint writes one."
+                " path=%s error=%r", self.directory, error.strerror,
+            )  # fmt: skip
 
     def settle(self) -> None:
         """Write index entries that have gathered."""

@@ -39,17 +39,17 @@ class LogFlushes:
         self._disk = disk
         self.durable_offset = durable_offset
         self.durable_position = durable_position
-        """Where in the active segment the durable offset stands."""
+        """Position of the durable offset in the active segment."""
         self.flushed_size = 0
-        """How many bytes of those written in this process are flushed."""
+        """Number of flushed bytes of those that this process has written."""
         self.in_flight = 0
-        """Number of flushes that were begun and have not come back, by whomever."""
+        """Number of flushes that were begun and have not ended."""
         self._epochs_in_flight = False
         self._directory_flushed = 0
         self.one_at_a_time = threading.Lock()
         """Held by the thread that runs a flush."""
         self.error: OSError | None = None
-        """Why a flush failed, for all those that run after it."""
+        """The error of a flush that failed, which all later ones repeat."""
 
     # The log comes as an argument: one that is let go is to free its descriptors at once, which a
     # reference back to it would leave to the collector.

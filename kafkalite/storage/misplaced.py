@@ -65,14 +65,17 @@ class MisplacedLogs:
             self._points.set_pending(directory.name, False)
 
     def look(self) -> None:
-        """Notice what has come, and send on what belongs elsewhere."""
+        """Find logs that have arrived, and hand over those that belong elsewhere."""
         try:
             changed_ns = self._data.stat().st_mtime_ns
             if changed_ns != self._looked_ns:
                 self.paths.update(hand_over.arrived_in(self._data))
         except OSError as error:
             if self._data not in self._complained:
-                log.error("%s cannot be listed: %s", self._data, error.strerror)
+                log.error(
+                    "Node directory cannot be listed; retrying. path=%s error=%r",
+                    self._data, error.strerror,
+                )  # fmt: skip
                 self._complained.add(self._data)
             return
         self._complained.discard(self._data)
@@ -98,7 +101,10 @@ class MisplacedLogs:
                     hand_over.send(self._disk, path, owner, known, to_directory)
                 except (OSError, KafkaStorageError) as fault:
                     if path not in self._complained:
-                        log.error("%s cannot be handed over yet: %s", path, fault)
+                        log.error(
+                            "Log of another node cannot be handed over yet; retrying."
+                            " path=%s error=%r", path, str(fault),
+                        )  # fmt: skip
                         self._complained.add(path)
                     continue
             self._complained.discard(path)

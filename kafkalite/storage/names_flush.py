@@ -57,6 +57,6 @@ class NamesFlush:
                 self.error = error
 
     def done(self, _: NamesFlush) -> None:
-        """It came back whole."""
+        """Take the flush that has ended, and begin another if names were changed meanwhile."""
         self._under_way = False
         self._begin()

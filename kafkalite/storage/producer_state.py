@@ -48,8 +48,8 @@ from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
 FORGOTTEN_SHARE = 10
-"""When there are too many producers a tenth is forgotten, so that choosing them costs each new one
-some microseconds, and one that is known nothing."""
+"""A tenth of the producers is forgotten when there are too many, so that the choice costs each new
+producer some microseconds, and a known one nothing."""
 
 HANDED_ON_MAX = 200
 """Of so many producers, those that wrote last, all batches are handed on: who has something under

@@ -67,7 +67,7 @@ class KnownEnd(NamedTuple):
 
 
 class Flushing(enum.Enum):
-    """When what a recovery kept is flushed."""
+    """The time at which the records that a recovery kept are flushed."""
 
     NOW = enum.auto()
     SHARED = enum.auto()

@@ -36,11 +36,10 @@ RETAINED_AT_ONCE = 64
 RETAIN_STEP_MS = 10
 """Duration of a step of retention, at least one log."""
 
-
 CHECKPOINT_MS_MIN = 1_000
 CHECKPOINT_MS_PER_LOG = 5
-"""Where logs are flushed as they are written, a checkpoint follows after a second, or after longer
-where it takes longer: a thousandth of the time is spent on it."""
+"""Time after which a checkpoint follows a flush by clients: a second, or longer with many logs, so
+that a thousandth of the time is spent on checkpoints."""
 
 
 class Upkeep:

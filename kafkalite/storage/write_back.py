@@ -41,4 +41,7 @@ def sync_names(disk: Disk, directory: Path) -> None:
     except OSError as error:
         if error.errno not in SHORTAGES:
             raise write_back_failed(disk, directory / "*", error) from error
-        log.warning("%s could not be flushed: %s", directory, error.strerror)
+        log.warning(
+            "Directory could not be flushed; the next flush does it. path=%s error=%r",
+            directory, error.strerror,
+        )  # fmt: skip

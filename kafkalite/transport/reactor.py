@@ -65,7 +65,7 @@ class Limits(NamedTuple):
     queued_size_max: int = 4 << 20
     """Bytes of answers waiting in memory for one peer to read them; file slices take none."""
     queued_sum_max: int = 256 << 20
-    """The same of all connections together; see transport/slow_readers.py."""
+    """Bytes of responses waiting in memory, of all connections; see transport/slow_readers.py."""
     held_size_max: int = 512 << 20
     """Bytes of frames that have begun to come, of all connections together."""
     idle_ms_max: int = 600_000

@@ -77,7 +77,7 @@ class SlowTicks:
         self._quiet[cause] = now_ms + LOG_INTERVAL_MS, 0
         tick_ms, cpu_ms, step_ms = (ns // 1_000_000 for ns in (tick_ns, cpu_ns, step_ns))
         log.warning(
-            "Event loop was not free for %d ms, mostly because of %s."
+            "Event loop was not free for %d ms; the longest step was %s."
             " cause=%r tick_ms=%d cpu_ms=%d step_ms=%d suppressed=%d",
             tick_ms, cause, cause, tick_ms, cpu_ms, step_ms, suppressed,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How far streams are behind, and how many of their rows were bad, after every micro-batch.
+"""LagListener: the lag of streams and the number of their bad rows, after every micro-batch.
 
     listener = LagListener()
     spark.streams.addListener(listener)

@@ -70,7 +70,7 @@ class Work:
         return [] if self._decode is None else list(self._decode.columns.names)
 
     def of(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """What becomes of a range's records; the driver learns how many were bad."""
+        """Yield the decoded rows of a range, and report the number of bad rows to the driver."""
         options = self._options
         bad_rows = 0
         try:
@@ -90,7 +90,7 @@ class Work:
                 bad_row_counts.report(wanted, bad_rows)
 
     def turned(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What becomes of a decoded batch; nothing where no row is left."""
+        """Yield the rows of a decoded batch that pass the filter, as map_arrow makes them."""
         for each in filtered(batch, self._filter):
             if len(each):
                 each = each.select(self._names)

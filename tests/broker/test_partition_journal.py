@@ -58,7 +58,8 @@ class Kept:
             lambda record: record, read,
         )  # fmt: skip
         self.machine = Dictionary()
-        self.journal.load(self.machine)
+        for _ in self.journal.load(self.machine):
+            pass
         self.host = MachineHost(self.machine, self.journal)
 
     def set(self, **values):
@@ -124,7 +125,7 @@ def test_journal_that_cannot_be_read_is_a_storage_error(kept, monkeypatch):
 
     monkeypatch.setattr(os, "pread", pread)
     with pytest.raises(KafkaStorageError, match="cannot be read at offset 0"):
-        kept.journal.load(Dictionary())
+        list(kept.journal.load(Dictionary()))
 
 
 def test_in_fsync_mode_an_answer_waits_for_the_disk(tmp_path):

@@ -106,7 +106,7 @@ def test_a_failed_flush_of_one_node_restarts_every_node(stage):
     assert {life[1] for life in stage.lives("ending")} == {before[1]}, "the others were killed"
     assert "a flush failure that was planted" in stage.log
     for node_id in (0, 2):
-        assert f"node {node_id} on the same file system" in stage.log
+        assert f"Node {node_id} is killed and recovers its logs" in stage.log
 
 
 def test_a_node_that_ends_by_itself_is_started_again(stage):

@@ -72,7 +72,7 @@ class Described(NamedTuple):
 
 @serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=At.ANY)
 def describe_configs(node: Node, request: Any, caller: Caller) -> Written | Later[Written]:
-    """What is in force on resources, and where it came from."""
+    """Return the configs in force on resources, and their sources."""
     description = Description(node, request, caller)
     return in_steps(node, description.steps(), description.written)
 

@@ -109,7 +109,7 @@ class OffsetListing:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Answer no more partitions: the client is gone."""
         self._abandoned = True
 
     def go_on(self, later: Later[Response]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=At.CONTROLLER)
 def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> Response:
-    """Accept assignments that are so already, and refuse the rest."""
+    """Accept assignments that change nothing, and refuse the others."""
     caller.must(ALTER, CLUSTER, CLUSTER_NAME)
 
     def answer(name: str, entry: Any) -> Response:
