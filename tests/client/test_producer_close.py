@@ -212,8 +212,9 @@ def test_a_forked_child_that_leaves_a_with_block_does_nothing_to_it(broker, nati
     topic = broker.topic()
     ended = run(
         """
-        import os, sys
+        import os, sys, warnings
         from kafkalite import Producer
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads
         with Producer(sys.argv[1], native=sys.argv[3], linger_ms=60_000) as producer:
             producer.send(sys.argv[2], b"x")
             child = os.fork()

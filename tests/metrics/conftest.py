@@ -68,7 +68,8 @@ class Scraped:
             with urllib.request.urlopen(f"http://{self.where}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
-            return refusal.code, refusal.read().decode()
+            with refusal:
+                return refusal.code, refusal.read().decode()
         except OSError:
             return 0, ""
 

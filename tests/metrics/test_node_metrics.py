@@ -308,8 +308,9 @@ def test_requests_that_wait_are_counted_without_a_walk(metered):
         fetch(broker, *(("a", index, 0) for index in range(60)), min_bytes=1, max_wait_ms=30_000)
         return opcodes_of(lambda: [*keeper._replicas()])
 
+    wait()  # CPython 3.14 counts the first pass over code that it has not specialized differently
     first = wait()
     for _ in range(8):
         last = wait()
-    assert metered.told(name, delayedOperation="Fetch") == 9
+    assert metered.told(name, delayedOperation="Fetch") == 10
     assert last == first

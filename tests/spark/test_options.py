@@ -70,7 +70,7 @@ WRONG = {
     "float": ({"startingOffsets": '{"t": {"0": 1.5}}'}, "partition 0 of 't'"),
     "huge": ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "partition 0 of 't'"),
     "partition name": ({"startingOffsets": '{"t": {"x": 1}}'}, "no partition 'x'"),
-    "deep": ({"startingOffsets": '{"t":' * 5000 + "1" + "}" * 5000}, "startingOffsets is JSON"),
+    "deep": ({"startingOffsets": '{"t":' * 10**6 + "1" + "}" * 10**6}, "startingOffsets is JSON"),
     "time": ({"startingTimestamp": "today"}, "startingTimestamp is milliseconds"),
     "late time": ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp is"),
     "endless time": ({"startingTimestamp": "9" * 5000}, "startingTimestamp is milliseconds"),
