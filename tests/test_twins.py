@@ -166,7 +166,7 @@ def zstd_frames(draw):
     cut=st.integers(0, 60), output_max=st.sampled_from([131072, 131080, 1 << 20]),
     frames_max=st.sampled_from([0, 1, 2, 100]),
 )  # fmt: skip
-def test_zstd_frames_are_divided_as_the_twin_divides_them(payload, cut, output_max, frames_max):
+def test_zstd_divide_agrees_with_its_twin(payload, cut, output_max, frames_max):
     for given_bytes in (payload, payload[: len(payload) - cut]):
         found = zstd_twin.divide(given_bytes, output_max, frames_max)
         assert zstd_blocks.divide(given_bytes, output_max, frames_max) == found

@@ -59,7 +59,7 @@ FILES_PER_LOG = 3
 
 
 class Unanswered(NamedTuple):
-    """An answer that goes once this node has made it so up to an offset of the metadata log."""
+    """A response that is sent once the logs match the metadata log up to an offset."""
 
     end_offset: int
     later: Later[None]
@@ -322,7 +322,7 @@ class Node:
                 self._unanswered.popleft().later.resolve(None)
 
     def _applied_here(self, end_offset: int) -> Later[None]:
-        """Resolves when this node, which is the whole cluster, has made it so up to an offset."""
+        """Return a Later that resolves once the logs of this, the only node, match an offset."""
         later: Later[None] = Later()
         self._unanswered.append(Unanswered(end_offset, later))
         if self._applied_offset >= end_offset:

@@ -58,7 +58,7 @@ LOOK_PAUSE_MS = 3 * STEP_MS
 calls, and the loop serves clients beside them."""
 
 LATE_MS = 10_000
-"""After so long a partition that was not handed over is spoken of."""
+"""Time after which an awaited partition that has not arrived is reported in the log."""
 
 
 class Awaited(NamedTuple):
@@ -98,8 +98,8 @@ class Reconciler:
         return not self._queue
 
     def mark(self, end_offset: int) -> bool:
-        """Note that what the metadata log says up to this offset is in the queue; whether the logs
-        match it already."""
+        """Note that all changes up to this offset of the metadata log are queued; return whether
+        the logs match more of it now."""
         self._marks.append((self._queued_count, end_offset))
         return self._pass_marks()
 
@@ -165,8 +165,10 @@ class Reconciler:
         self._step()
 
     def settings_of(self, overrides: Mapping[str, str]) -> Settings:
-        """The settings of a topic: one object for all topics with the same overrides, until the
-        node's settings change."""
+        """Return the settings of a topic.
+
+        Topics with the same overrides share one object until the node's settings change.
+        """
         if self._alike_of is not self._node.settings or len(self._alike) >= ALIKE_MAX:
             self._alike_of = self._node.settings
             self._alike = {}
@@ -227,7 +229,7 @@ class Reconciler:
             self._node.replicas.reconfigure(partition, settings)
 
     def _make_again(self) -> None:
-        """Try those once more that could not be made, when all others are."""
+        """Retry the logs that could not be made, once all others are."""
         if self._queue:
             self._node.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             return
@@ -253,8 +255,7 @@ class Reconciler:
             self._make(topic, index, settings)
 
     def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:
-        """Take a partition's log over, or make it; what stands in the way may pass, so it is
-        tried again."""
+        """Open or create a partition's log and lead it; if that fails, retry later."""
         node = self._node
         partition = topic.partitions[index]
         if partition.leader != node.node_id:
@@ -388,7 +389,7 @@ class Reconciler:
             return False
 
     def _give_up(self, partition: Partition) -> None:
-        """Lead a partition no more, and hand its directory to the node that does by then."""
+        """Stop leading a partition, and hand its directory to the node that leads it by then."""
         self._node.replicas.retire(
             partition, lambda: self._hand_over(partition.log, partition.topic_id)
         )

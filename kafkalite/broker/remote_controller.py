@@ -76,7 +76,7 @@ class State(NamedTuple):
     """What a node tells with its heartbeat."""
 
     made_offset: int
-    """Up to where in the metadata log it has made everything so, except what it lacks."""
+    """Offset of the metadata log that its logs match, except those that are still missing."""
     led_count: int
     size: int
     unmade: Sequence[tuple[bytes, int]]

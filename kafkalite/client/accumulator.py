@@ -56,11 +56,11 @@ class Topic(OpenTopic):
         self.sender.look_at(batch)
 
     def owe(self, batch: Batch) -> None:
-        """Have a callback run that came after its batch was decided."""
+        """Have the background thread run a callback that was added after the batch was decided."""
         self.sender.outcomes.owe(batch)
 
     def drop_lines(self, count: int) -> list[Line]:
-        """Keep only so many lines; the others, which take no more records."""
+        """Keep only `count` lines; return the others, which take no more records."""
         dropped: list[Line] = self.lines[count:]
         del self.lines[count:]
         for line in dropped:

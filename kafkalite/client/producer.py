@@ -58,7 +58,7 @@ from kafkalite.errors import KafkaError, MessageTooLarge
 
 
 def closed() -> RuntimeError:
-    """Return the error of a call that comes too late."""
+    """Return the error of a call on a closed producer."""
     return RuntimeError("The producer is closed; make a new one to go on sending.")
 
 

@@ -71,7 +71,7 @@ class SideProcess:
         self.side = side
         self.report = report
         self.ready = side is None
-        """The broker need not wait for it: it has started once, in this run or an earlier one."""
+        """True if the broker does not wait for it: it has started once, or is not wanted."""
         self._output: ServiceOutput | None = None
         self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -172,7 +172,7 @@ class SideProcess:
         self._later(output.last_line or f"it ended with exit code {code}")
 
     def _later(self, why: str) -> None:
-        """Start it again after a while; where it has never started, fail the broker's start."""
+        """Restart it later; if it has never started, fail the start of the broker."""
         assert self.side is not None
         self._cancel()
         if not self.ready:

@@ -38,7 +38,7 @@ class Sides:
 
     @property
     def ready(self) -> bool:
-        """Each of them has started once, if it is wanted."""
+        """True if every service that is wanted has started once."""
         return self.exporter.ready and self.gateway.ready
 
     @property

@@ -23,7 +23,7 @@ def test_offline_partition_is_found_by_name_and_by_id(offline):
     assert len(offline) == 1
 
 
-def test_offline_partition_that_is_online_again_leaves_nothing(offline):
+def test_discard_leaves_nothing_of_an_online_partition(offline):
     offline.add("a", OLD, 0, NotLeaderOrFollower())
     offline.discard(OLD, 0)
     offline.discard(OLD, 0)

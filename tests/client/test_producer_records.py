@@ -88,7 +88,7 @@ def test_serializers_are_settings_and_must_be_functions():
         producer_settings(None, {"value.serializer": "org.apache.kafka.StringSerializer"})
 
 
-def test_settings_come_in_a_dictionary_with_dotted_names():
+def test_producer_takes_settings_in_a_dictionary_with_dotted_names():
     words = {"bootstrap.servers": "a:1,b:2", "linger.ms": 7}
     settings = producer_settings(words, {"acks": 1})
     assert settings.addresses == [("a", 1), ("b", 2)]

@@ -127,7 +127,7 @@ def test_every_scenario_has_a_client() -> None:
     assert {scenario.name for _, scenario in cases(CLIENTS)} == set(SCENARIOS)
 
 
-def test_a_record_that_was_read_twice_is_told_with_the_story_of_its_group() -> None:
+def test_record_read_twice_is_reported_with_the_history_of_its_group() -> None:
     class Silent:
         name = staticmethod(lambda: "g")
         committed = staticmethod(lambda group: {("t", 0): (1, "")})

@@ -441,7 +441,7 @@ def test_bounds_on_connections_are_the_loops_at_once(broker):
     assert limits.idle_ms_max == 7
 
 
-def test_bounds_on_memory_are_those_that_are_set():
+def test_describe_configs_returns_the_bounds_on_memory_that_are_set():
     static = Settings.broker(
         {"queued.max.request.bytes": "2000000", "queued.max.response.bytes": "3000000"}
     )

@@ -202,7 +202,7 @@ def test_compressed_records_are_checked(topic, codec):
     assert values_in(topic) == [b"x", b"y"]
 
 
-def test_compressed_records_are_believed_where_the_topic_says_so(broker):
+def test_compressed_records_are_not_validated_if_the_topic_disables_it(broker):
     broker.create("a", compressed_records_validate="false")
     assert produce(broker, packed(b"garbage", Codec.ZSTD, 5)).error_code == 0
 

@@ -69,7 +69,7 @@ def fetch_of(version, topics=0, partitions=0, forgotten=0, forgotten_partitions=
         {"topics": 1, "forgotten": MOST - 1},
     ],
 )
-def test_a_fetch_names_so_many_topics_and_partitions_and_no_more(version, counts):
+def test_decode_fetch_refuses_more_than_fetch_names_max(version, counts):
     at_most = fetch_of(version, **counts)
     read = wire.decode_fetch(version, at_most, 0)
     assert read == twins.decode_fetch(version, at_most, 0)

@@ -42,7 +42,7 @@ def test_sentence_is_found_in_what_spark_wraps_around_it(text, sentence):
     assert sentence_of(AnalysisException(text)).startswith(sentence)
 
 
-def test_only_errors_of_spark_are_asked_for_a_sentence():
+def test_is_sparks_is_true_for_errors_of_spark_only():
     assert is_sparks(AnalysisException("a")) and is_sparks(PySparkValueError("a"))
     assert not is_sparks(ValueError("a"))
 

@@ -145,7 +145,7 @@ def test_an_epochs_file_without_room_is_no_failed_write_back(
     assert log.durable_offset == 1 and found is not None and found.epochs == [1]
 
 
-def test_an_epochs_file_that_the_disk_fails_is_a_failed_write_back(tmp_path: Path) -> None:
+def test_flush_of_leader_epochs_that_fails_is_a_write_back_failure(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"a"), 1)
     flush = log.flush_begin()

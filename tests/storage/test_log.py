@@ -201,7 +201,7 @@ def test_a_record_too_far_ahead_of_the_clock_is_named(tmp_path: Path) -> None:
     assert [index for index, _ in refused.value.record_errors] == [2]
 
 
-def test_corrected_timestamp_of_a_header_is_what_the_log_goes_by(tmp_path: Path) -> None:
+def test_append_corrects_the_max_timestamp_of_the_header(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"a"), 0)
     claiming = bytearray(batch(b"b", timestamp=NOW + 7))
@@ -242,7 +242,7 @@ BEFORE_1970 = -86_400_000
 
 @pytest.mark.parametrize("kept_in", ["producer", "uncompressed", "gzip", "lz4"])
 @pytest.mark.parametrize("codec", Codec)
-def test_records_of_before_1970_are_taken_where_they_are_not_compressed_again(
+def test_append_accepts_timestamps_before_1970_unless_it_recompresses(
     tmp_path: Path, kept_in: str, codec: Codec
 ) -> None:
     log = open_log(tmp_path, {keys.COMPRESSION_TYPE: kept_in, keys.SEGMENT_BYTES: 1 << 20})
@@ -270,7 +270,7 @@ def test_before_max_ms_holds_before_1970_as_well(tmp_path: Path, codec: Codec) -
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_header_of_records_before_1970_says_no_time_as_in_kafka(
+def test_append_sets_no_max_timestamp_for_records_before_1970(
     tmp_path: Path, codec: Codec
 ) -> None:
     log = open_log(tmp_path)

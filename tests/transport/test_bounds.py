@@ -70,16 +70,21 @@ def test_slow_readers_are_served_on_when_others_have_read(world):
     assert here.reactor.counters["bytes_queued"] == 0
 
 
-def test_responses_behind_one_that_is_not_there_yet_count(world):
-    answers = []
+def waiting(answers, content):
+    """Return a `serve` that keeps the answer to "wait" for the test, and answers the rest."""
 
     def serve(connection, frame):
         if frame == b"wait":
             answers.append(connection.expect())
-            return answers[0]
-        return [bytes(MIB)]
+            return answers[-1]
+        return [content]
 
-    here = world(serve, queued_size_max=4 * MIB)
+    return serve
+
+
+def test_responses_that_wait_for_an_earlier_one_count_as_queued(world):
+    answers = []
+    here = world(waiting(answers, bytes(MIB)), queued_size_max=4 * MIB)
     client = here.client().ask(b"wait", *[b"much"] * 50)
     here.quiet()
     assert here.reactor.counters["frames"] == 5
@@ -91,16 +96,9 @@ def test_responses_behind_one_that_is_not_there_yet_count(world):
     assert here.reactor.counters["bytes_queued"] == 0
 
 
-def test_a_connection_that_goes_gives_back_what_it_held(world):
+def test_closed_connection_releases_its_queued_bytes(world):
     answers = []
-
-    def serve(connection, frame):
-        if frame == b"wait":
-            answers.append(connection.expect())
-            return answers[-1]
-        return [bytes(3 * MIB)]
-
-    here = world(serve, send_buffer_size=10_000)
+    here = world(waiting(answers, bytes(3 * MIB)), send_buffer_size=10_000)
     behind, queued = here.client(), here.client(SO_RCVBUF=4_096)
     behind.ask(b"wait", b"much")
     queued.ask(b"much")
