@@ -102,6 +102,9 @@ class DelayedFetch(SteppedRequest):
         self._size = 0
         self._failed = False
         self._moved: set[int] = set()
+        self._available: dict[int, int] = {}
+        """The bytes that a read would give, of each position that has any."""
+        self._available_size = 0
         self.stepped = len(wanted) > SLICE
 
     # -- steps -------------------------------------------------------------------------------
@@ -182,9 +185,6 @@ class DelayedFetch(SteppedRequest):
         self.resolve(context.response())
 
     def _register(self) -> Iterator[int]:
-        self._available: dict[int, int] = {}
-        """The bytes that a read would give, of each position that has any."""
-        self._available_size = 0
         for position, item in enumerate(self._items):
             if position and position % SLICE == 0:
                 if self._is_due():
