@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -49,6 +50,9 @@ ROWS_SIZE = 64 << 10
 LAG_S = 1.0
 """Time for a topic that was just created to be known to every node, before it counts as missing."""
 LAG_REST_S = 0.05
+
+_intakes: weakref.WeakSet[Intake] = weakref.WeakSet()
+
 
 class Wait:
     """A call; whoever made it may have gone meanwhile."""
@@ -101,6 +105,7 @@ class Intake:
         self.waker = Waker()
         self.reading = Reading(self.cluster, self.settings, "fetch", self.waker)
         self.reading.subscribe(subscription)
+        _intakes.add(self)
 
     def _subscription(self, topics: str | Iterable[str] | None) -> Subscription:
         subscription = Subscription(topics)
@@ -258,6 +263,11 @@ class Intake:
                 self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
             self._take_columns_back(position)
 
+    def leave_to_parent(self) -> None:
+        """Forget in a forked child the messages that the parent is about to be given."""
+        self._rows.drop()
+        self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
+
     def _take_columns_back(self, position: Position | None) -> None:
         found = self._columns
         if found is not None and position in (None, found.position):
@@ -328,3 +338,11 @@ def column_reader(
     """A reader of these columns; ImportError with what to do where there is no pyarrow."""
     require_pyarrow("batches() and to_table() return Arrow columns")
     return ColumnReader(columns, timestamp_unit, check_crcs)
+
+
+def _after_fork() -> None:
+    for intake in list(_intakes):
+        intake.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

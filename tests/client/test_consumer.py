@@ -479,6 +479,31 @@ def test_a_child_of_a_fork_may_only_close_it_and_the_parent_reads_on(served, nat
         assert [message.value for message in take(consumer, 5)] == numbered(5, 5)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.poll(1),
+        lambda consumer: consumer.consume(1, 1),
+        lambda consumer: next(iter(consumer)),
+    ],
+    ids=["poll", "consume", "iteration"],
+)
+def test_a_forked_child_gets_no_message_that_the_parent_is_given(served, call):
+    topic = served.topic()
+    produce(served.bootstrap, topic, numbered(5))
+    with Consumer(served.bootstrap, topics=[topic]) as consumer:
+        assert [message.value for message in take(consumer, 2)] == numbered(2)
+        child = os.fork()
+        if child == 0:
+            try:
+                call(consumer)
+            except RuntimeError as fault:
+                os._exit(7 if "fork" in str(fault) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert [message.value for message in take(consumer, 3)] == numbered(3, 2)
+
+
 def test_a_consumer_leaves_no_descriptor_open(served, native):
     topic = served.topic(3)
     for partition in range(3):
