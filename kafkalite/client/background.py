@@ -32,6 +32,7 @@ from kafkalite.client.sender import TICK_S, Sender
 from kafkalite.client.topology import TopicMeta, fault_of
 from kafkalite.config.client import (
     CLIENT_ID,
+    DELIVERY_TIMEOUT_MS,
     MAX_REQUEST_SIZE,
     METADATA_MAX_AGE_MS,
     NATIVE,
@@ -44,6 +45,8 @@ from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 EXPIRE_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 5.0
+CHORE_TIMEOUT_S_MIN = 1.0
+"""Minimum time for a chore; batches may be failed this much later than delivery.timeout.ms."""
 PURPOSE = "produce"
 
 log = logging.getLogger(__name__)
@@ -195,9 +198,12 @@ class Background:
         for line in list(sender.busy):
             sender.pump(line, now_s)
         sender.wake_nodes()
+        self._expire(now_s)
+
+    def _expire(self, now_s: float) -> None:
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
-            sender.expire(now_s)
+            self._sender.expire(now_s)
 
     def _ask_about(self, node: Node) -> None:
         """The node has refused what nobody waits for: does it lead what we send it?"""
@@ -318,22 +324,39 @@ class Background:
         age_s = sender.settings[METADATA_MAX_AGE_MS] / 1000
         return time.monotonic() - self._refreshed_s > age_s
 
+    def _did_chore(self) -> bool:
+        """Fail what has expired meanwhile, and run its callbacks; return True."""
+        self._sender.turn(self._expire, time.monotonic())
+        self._sender.outcomes.tell()
+        return True
+
+    def _chore_timeout_s(self, limit_s: float) -> float:
+        """Return the time for a chore: until the next batch expires, but at most this long."""
+        created_s = self._sender.turn(self._first_created_s)
+        left_s = created_s + self._sender.settings[DELIVERY_TIMEOUT_MS] / 1000 - time.monotonic()
+        return min(limit_s, max(left_s, CHORE_TIMEOUT_S_MIN))
+
+    def _first_created_s(self) -> float:
+        """Return when the oldest batch was made; infinity when there is none."""
+        batches = (line.batches[0] for line in self._sender.busy if line.batches)
+        return min((batch.created_s for batch in batches), default=math.inf)
+
     def _do_chores(self) -> None:
         sender = self._sender
         done = False
         for node in list(sender.nodes.values()):
             if node.tcp is None and self._is_needed(node) and not node.tcp_backoff.rest_left_s:
                 self._connect(node)
-                done = True
+                done = self._did_chore()
             if self._wants_ring(node) and not node.ring_backoff.rest_left_s:
                 self._attach(node)
                 done = True
         if self._wants_identity() and not self._identity_backoff.rest_left_s:
             self._ask_identity()
-            done = True
+            done = self._did_chore()
         if self._wants_refresh() and not self._refresh_backoff.rest_left_s:
             self._refresh()
-            done = True
+            done = self._did_chore()
         if done:
             sender.kick()
             sender.changed()
@@ -346,7 +369,8 @@ class Background:
     def _connect(self, node: Node) -> None:
         sender = self._sender
         try:
-            connection = sender.cluster.connection(node.node_id, PURPOSE, CONNECT_TIMEOUT_S)
+            timeout_s = self._chore_timeout_s(CONNECT_TIMEOUT_S)
+            connection = sender.cluster.connection(node.node_id, PURPOSE, timeout_s)
         except KafkaError as fault:
             node.tcp_backoff.failed(fault)
             # Perhaps it is another node's by now.
@@ -393,7 +417,8 @@ class Background:
             "producer_epoch": -1,
         }
         try:
-            answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=ASK_TIMEOUT_S)
+            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
             if answer.error_code:
                 raise fault_of(answer.error_code, "the producer's id")
         except KafkaError as fault:
@@ -422,7 +447,8 @@ class Background:
         misled, self._misled = self._misled, False
         names = stale | {line.topic.name for line in list(sender.busy)}
         try:
-            described = sender.cluster.described(names, ASK_TIMEOUT_S, create=False)
+            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            described = sender.cluster.described(names, timeout_s, create=False)
         except KafkaError as fault:
             self._refresh_backoff.failed(fault)
             sender.stale |= stale

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import queue
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from kafkalite._ext.hashing import partition_of
+from kafkalite.client import background
 from kafkalite.client.accumulator import BufferExhausted
 from kafkalite.client.batch import RecordMetadata
 from kafkalite.client.producer import Producer
@@ -451,6 +453,27 @@ def test_what_is_not_delivered_in_time_fails(native):
             assert made.send(topic, b"after").result(WAIT_S).offset >= 1
         values = [each.value() for each in read_back(broker, topic)]
         assert values[0] == b"x" and values[-1] == b"after" and len(values) in (2, 3)
+
+
+def test_a_record_fails_in_time_while_the_background_thread_asks_a_stopped_broker(
+    native, monkeypatch
+):
+    monkeypatch.setattr(background, "ASK_TIMEOUT_S", 10 * WAIT_S)
+    monkeypatch.setattr(background, "CONNECT_TIMEOUT_S", 10 * WAIT_S)
+    with Broker() as broker:
+        topic = broker.topic()
+        with producer(
+            broker, native, linger_ms=0, request_timeout_ms=400, delivery_timeout_ms=1_000,
+            socket_connection_setup_timeout_ms=10_000 * WAIT_S,
+        ) as made:  # fmt: skip
+            made.send(topic, b"x").result(WAIT_S)
+            os.killpg(broker.pid, signal.SIGSTOP)
+            try:
+                heard = queue.SimpleQueue()
+                made.send(topic, b"late", on_delivery=lambda error, _: heard.put(error))
+                assert isinstance(heard.get(timeout=WAIT_S), RequestTimedOut)
+            finally:
+                os.killpg(broker.pid, signal.SIGCONT)
 
 
 # From the first to the last.
