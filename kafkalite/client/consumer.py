@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.message_reader import Message
 from kafkalite.client import hints, offsets
+from kafkalite.client.arguments import integer, offset_given, offsets_to_commit, partition_named
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed
 from kafkalite.client.intake import Intake, column_reader
 from kafkalite.client.offsets import OffsetAt
 from kafkalite.client.patience import Deadline, limit_s
-from kafkalite.client.positions import shown
 from kafkalite.client.settings import Bootstrap
 from kafkalite.client.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.topology import TopicPartition
@@ -120,6 +120,7 @@ class Consumer:
         Raises:
             ValueError: `num_messages` or `timeout` is negative.
         """
+        num_messages = integer(num_messages, "num_messages is an integer")
         if num_messages < 0:
             raise ValueError(f"num_messages is at least 0, not {num_messages}")
         deadline = Deadline(limit_s(timeout))
@@ -258,8 +259,9 @@ class Consumer:
         offset, if there is a group and it has one, else as auto.offset.reset says.
         """
         with self.intake.entered() as intake:
+            wanted = [partition_named(each) for each in partitions]
             intake.take_back()
-            intake.reading.assign([TopicPartition(*partition) for partition in partitions])
+            intake.reading.assign(wanted)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -280,8 +282,7 @@ class Consumer:
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Go on at this offset of the partition."""
-        if offset < 0:
-            raise ValueError(f"an offset is at least 0, not {offset}")
+        offset = offset_given(offset, "an offset")
         with self.intake.entered() as intake:
             (position,) = intake.known(None, [partition])
             intake.take_back(position)
@@ -325,9 +326,10 @@ class Consumer:
 
     def watermarks(self, partition: tuple[str, int], timeout: float | None = None) -> Watermarks:
         """The first offset there is and the one behind the last, as they are now."""
+        place = partition_named(partition)
         with self.intake.entered() as intake:
-            intake.check_topics([partition[0]], timeout)
-            return self._watermarks([TopicPartition(*partition)], timeout)[0]
+            intake.check_topics([place.topic], timeout)
+            return self._watermarks([place], timeout)[0]
 
     def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
         """How many offsets lie between the positions and the ends of these partitions, or of all,
@@ -335,7 +337,8 @@ class Consumer:
         with self.intake.entered() as intake:
             intake.settle()
             intake.check_topics(intake.reading.topics, timeout)
-            positions = intake.known(timeout, tuple(dict.fromkeys(partitions)), begun=True)
+            wanted = dict.fromkeys(map(partition_named, partitions))
+            positions = intake.known(timeout, tuple(wanted), begun=True)
             ends = self._watermarks([position.partition for position in positions], timeout)
             return sum(
                 max(0, end.high - (position.offset or 0))
@@ -362,7 +365,9 @@ class Consumer:
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAt | None]:
         """The first record at or after each time, its offset and timestamp; None without one."""
-        sought = {place: timestamp_ms(when) for place, when in times.items()}
+        sought: dict[tuple[str, int], int] = {
+            partition_named(place): timestamp_ms(when) for place, when in times.items()
+        }
         with self.intake.entered() as intake:
             intake.check_topics((topic for topic, _ in sought), timeout)
             found = self._offsets_at(sought, timeout)
@@ -380,23 +385,17 @@ class Consumer:
         The consumer is no member; a group that has members refuses it.
         """
         group = self._group()
-        for partition, kept in (offsets_to_keep or {}).items():
-            offset = kept[0] if isinstance(kept, tuple) else kept
-            if offset < 0:
-                raise ValueError(
-                    f"{shown(TopicPartition(*partition))}: a committed offset is at least 0, not"
-                    f" {offset}"
-                )
+        wanted = None if offsets_to_keep is None else offsets_to_commit(offsets_to_keep)
         with self.intake.entered() as intake:
             intake.settle()
-            if offsets_to_keep is None:
-                offsets_to_keep = {
+            if wanted is None:
+                wanted = {
                     position.partition: position.offset
                     for position in intake.reading.assignment
                     if position.offset is not None
                 }
             try:
-                offsets.commit(intake.cluster, group, offsets_to_keep, intake.limit_s(timeout))
+                offsets.commit(intake.cluster, group, wanted, intake.limit_s(timeout))
             except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as fault:
                 raise type(fault)(
                     f"Group {group!r} has members, who alone may commit its offsets; this consumer"
@@ -409,7 +408,9 @@ class Consumer:
         """The offsets that are kept for these partitions, or for all; None where there is none."""
         group = self._group()
         with self.intake.entered() as intake:
-            chosen = partitions or [each.partition for each in intake.reading.assignment]
+            chosen = [partition_named(each) for each in partitions] or [
+                each.partition for each in intake.reading.assignment
+            ]
             return offsets.committed(intake.cluster, group, chosen, intake.limit_s(timeout))
 
     def _group(self) -> str:

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
+from kafkalite.client.arguments import partition_named
 from kafkalite.client.arrow_in import require_pyarrow
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed, Cluster
 from kafkalite.client.decoding import decode
-from kafkalite.client.patience import FOREVER, Deadline
+from kafkalite.client.patience import FOREVER, Deadline, limit_s
 from kafkalite.client.positions import Position
 from kafkalite.client.reading import Reading
 from kafkalite.client.record_sets import Builder
@@ -285,7 +286,7 @@ class Intake:
         deadline = Deadline(self.limit_s(timeout))
         self.reading.await_offsets((), deadline)
         assignment = self.reading.assignment
-        positions = [assignment[TopicPartition(*each)] for each in partitions] or list(assignment)
+        positions = [assignment[partition_named(each)] for each in partitions] or list(assignment)
         if begun:
             self.reading.await_offsets(positions, deadline)
         return positions
@@ -294,12 +295,12 @@ class Intake:
 
     def limit_s(self, timeout: float | None) -> float:
         """How long a call may take that waits for no records."""
-        return self.settings.call_timeout_s if timeout is None else timeout
+        return self.settings.call_timeout_s if timeout is None else limit_s(timeout)
 
     def patience(self, timeout: float | None) -> Deadline:
         """How long an iteration waits for its next records."""
         if timeout is not None:
-            return Deadline(timeout)
+            return Deadline(limit_s(timeout))
         timeout_ms = self.settings[CONSUMER_TIMEOUT_MS]
         return Deadline(FOREVER if timeout_ms < 0 else timeout_ms / 1000)
 

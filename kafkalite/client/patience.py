@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from numbers import Real
 
 from kafkalite.errors import KafkaError
 
@@ -26,12 +27,19 @@ def limit_s(timeout: float | None) -> float:
     """
     if timeout is None:
         return FOREVER
+    if type(timeout) not in (int, float) and not is_number(timeout):
+        raise TypeError(f"timeout is a number of seconds, or None; not {timeout!r}")
     if not timeout >= 0:
         raise ValueError(
             f"timeout is a number of seconds from 0 on, or None to wait without limit; not"
             f" {timeout!r}"
         )
     return timeout
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number; those of numpy are."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Deadline:

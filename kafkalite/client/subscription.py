@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from kafkalite.client.arguments import topic_names
 from kafkalite.errors import InvalidConfig
 
 PATTERN = "^"
@@ -20,7 +21,7 @@ class Subscription:
 
     def __init__(self, topics: str | Iterable[str] | None = None) -> None:
         """Raises InvalidConfig for a pattern that is no regular expression."""
-        given = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics or ()))
+        given = topic_names(topics)
         self._names = [name for name in given if not name.startswith(PATTERN)]
         self._patterns = [_compiled(name) for name in given if name.startswith(PATTERN)]
         self._matched: set[str] = set()

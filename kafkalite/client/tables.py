@@ -13,9 +13,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafkalite.client import offsets
+from kafkalite.client.arguments import integer, partition_named
 from kafkalite.client.arrow_out import ColumnReader
 from kafkalite.client.cluster import Closed
 from kafkalite.client.decoding import decode
@@ -153,16 +154,19 @@ def bounds_of(
 ) -> dict[TopicPartition, Bound]:
     """The bound of each partition."""
     if isinstance(bounds, Mapping):
-        strange = bounds.keys() - set(partitions)
+        given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
+        strange = given.keys() - set(partitions)
         if strange:
-            raise ValueError(f"{shown(TopicPartition(*strange.pop()))} is not read here")
-        each = {partition: bounds.get(partition) for partition in partitions}
-    else:
-        each = dict.fromkeys(partitions, bounds)
-    for bound in each.values():
-        if not isinstance(bound, int | datetime | None):
-            raise TypeError(f"a bound is an offset, a datetime or None, not {bound!r}")
-    return each
+            raise ValueError(f"{shown(strange.pop())} is not read here")
+        return {partition: given.get(partition) for partition in partitions}
+    return dict.fromkeys(partitions, bound_given(bounds))
+
+
+def bound_given(bound: Any) -> Bound:
+    """Return a bound; TypeError for what is none."""
+    if bound is None or isinstance(bound, datetime):
+        return bound
+    return integer(bound, "a bound is an offset, a datetime or None")
 
 
 def start_of(
@@ -206,7 +210,9 @@ def timestamp_ms(when: datetime | int) -> int:
         if when.tzinfo is None:
             raise ValueError(f"{when!r} has no time zone, and so is no time a record can have")
         since = when - datetime.fromtimestamp(0, UTC)
-        return -(-since // timedelta(milliseconds=1))
-    if not isinstance(when, int) or when < 0:
-        raise ValueError(f"a time is a datetime or milliseconds since 1970, not {when!r}")
-    return when
+        return max(0, -(-since // timedelta(milliseconds=1)))  # negative times stand for bounds
+    expected = "a time is a datetime or an integer of milliseconds since 1970"
+    timestamp = integer(when, expected)
+    if timestamp < 0:
+        raise ValueError(f"{expected}, not {when!r}")
+    return timestamp

@@ -6,7 +6,9 @@ import asyncio
 import pickle
 import re
 import time
+from datetime import UTC, datetime, timedelta
 
+import numpy
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -193,3 +195,70 @@ def test_a_message_has_attributes_and_says_so():
     with pytest.raises(AttributeError, match=r"message\.value, not message\.value\(\)"):
         Message("t", 0, 7).error()
     assert not hasattr(Message("t", 0, 7), "other")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.seek(("t", 0), 1.5), "an offset is an integer, not 1.5"),
+        (lambda c: c.seek(("t", 0), True), "an offset is an integer, not True"),
+        (lambda c: c.seek("t", 0), r"a partition is \(topic, number\).* not 't'"),
+        (lambda c: c.assign([("t", 0.0)]), "number is an integer, not 0.0"),
+        (lambda c: c.assign([("t", "0")]), "number is an integer, not '0'"),
+        (lambda c: c.assign([(5, 0)]), r"a partition is \(topic, number\).* not \(5, 0\)"),
+        (lambda c: c.assign(["t"]), r"a partition is \(topic, number\).* not 't'"),
+        (lambda c: c.pause(5), r"a partition is \(topic, number\).* not 5"),
+        (lambda c: c.watermarks("t"), r"a partition is \(topic, number\).* not 't'"),
+        (lambda c: c.committed(("t", 0.0)), "number is an integer, not 0.0"),
+        (lambda c: c.commit({("t", 0): 1.5}), "t-0: a committed offset is an integer, not 1.5"),
+        (lambda c: c.commit({("t", 0): (1, 5)}), r"integer or \(integer, text\), not \(1, 5\)"),
+        (lambda c: c.commit({("t", 0): (1,)}), r"integer or \(integer, text\), not \(1,\)"),
+        (lambda c: c.commit([("t", 0)]), r"offsets are \{\(topic, number\): offset\}"),
+        (lambda c: c.consume(1.5), "num_messages is an integer, not 1.5"),
+        (lambda c: c.poll("1"), "timeout is a number of seconds, or None; not '1'"),
+        (lambda c: c.to_table(start=True), "a bound is an offset, a datetime or None, not True"),
+        (lambda c: c.seek_to_time(1.5, ("t", 0)), "a datetime or an integer of milliseconds"),
+        (lambda c: c.subscribe(5), "a name or a list of names, not 5"),
+        (lambda c: c.subscribe(b"t"), "a name or a list of names, not b't'"),
+        (lambda c: c.subscribe(["t", None]), "a topic's name is text, not None"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(broker, topics, call, words):
+    with Consumer(broker.bootstrap, group="g") as consumer:
+        consumer.assign([(topics[0], 0)])
+        with pytest.raises(TypeError, match=words):
+            call(consumer)
+        assert consumer.assignment == [(topics[0], 0)]
+
+
+def test_offsets_that_no_request_can_hold_are_refused(broker, topics):
+    place = (topics[0], 0)
+    with Consumer(broker.bootstrap, group="g") as consumer:
+        consumer.assign([place])
+        with pytest.raises(ValueError, match="an offset is at most 9223372036854775807"):
+            consumer.seek(place, 1 << 70)
+        with pytest.raises(ValueError, match="a committed offset is at most"):
+            consumer.commit({place: 1 << 70})
+        with pytest.raises(ValueError, match="seconds from 0 on"):
+            consumer.to_table(timeout=-1)
+        assert consumer.poll(PATIENCE_S).offset == 0
+
+
+def test_integers_of_numpy_are_integers(broker, topics):
+    place = (topics[0], numpy.int64(0))
+    with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
+        consumer.seek(place, numpy.int64(3))
+        assert consumer.poll(numpy.float64(PATIENCE_S)).offset == 3
+        assert consumer.to_table(start=numpy.int64(8)).num_rows == 2
+
+
+@pytest.mark.parametrize("year", [1, 1960])
+def test_times_before_1970_come_before_all_records(broker, topics, year):
+    place, when = (topics[0], 0), datetime(year, 1, 1, tzinfo=UTC)
+    with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
+        assert consumer.to_table(start=when).num_rows == 10
+        assert consumer.to_table(end=when).num_rows == 0
+        assert consumer.offsets_for_times({place: when})[place].offset == 0
+        last_ms_before_1970 = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+        consumer.seek_to_time(last_ms_before_1970)
+        assert consumer.position(place) == 0
