@@ -61,7 +61,7 @@ TOPIC_VERSION = 4
 class Broker:
     """A broker in a process of its own, over a directory of its own.
 
-    `config` holds broker keys (`{"num.partitions": "3"}`), `listen` the address; port 0 takes a
+    `config` holds broker keys (`{"num.partitions": 3}`), `listen` the address; port 0 takes a
     free one.  `workers` is how many processes share the partitions; 0 is one process that does
     everything.  Starting one raises Refusal, with the broker's own sentence, if it cannot start.
     """
@@ -70,12 +70,12 @@ class Broker:
         self,
         *,
         durability: str = "os",
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | int | float] | None = None,
         listen: str = "127.0.0.1:0",
         workers: int = 0,
     ) -> None:
         self.durability = durability
-        self.config = dict(config or {})
+        self.config = texts(config)
         self.listen = listen
         self.workers = workers
         self.directory = Path()
@@ -91,27 +91,25 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Where it is.
+    # Where it is; RuntimeError before `start`.
 
     @property
     def bootstrap(self) -> str:
-        """The address for `bootstrap.servers`; RuntimeError before `start`."""
-        if not self.ready:
-            raise RuntimeError(
-                "The broker has no address before it is started: call start(), or use it as"
-                " `with Broker() as broker:`."
-            )
+        """The address for `bootstrap.servers`."""
+        self._check_started()
         return str(self.ready["bootstrap"])
 
     @property
     def pid(self) -> int:
         """The process that started last."""
-        assert self._process is not None, "the broker was not started"
+        self._check_started()
+        assert self._process is not None
         return self._process.pid
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
         """Its nodes when it was ready: each with id, role, host, port and pid."""
+        self._check_started()
         return list(self.ready["nodes"])
 
     @property
@@ -122,6 +120,8 @@ class Broker:
     @property
     def data(self) -> Path:
         """Its data directory, which a restart keeps."""
+        if not self.directory.name:
+            raise RuntimeError("The broker has no data before start() and after close().")
         return self.directory / "data"
 
     # Its life.
@@ -198,11 +198,14 @@ class Broker:
     # What tests ask of it.
 
     def topic(
-        self, partitions: int = 1, config: Mapping[str, str] | None = None, name: str = ""
+        self,
+        partitions: int = 1,
+        config: Mapping[str, str | int | float] | None = None,
+        name: str = "",
     ) -> str:
         """Create a topic that nobody else uses, and answer its name."""
         name = name or f"topic-{os.getpid()}-{next(self._topics)}"
-        configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
+        configs = [{"name": key, "value": value} for key, value in texts(config).items()]
         topic = {
             "name": name,
             "num_partitions": partitions,
@@ -261,6 +264,13 @@ class Broker:
             time.sleep(READY_LOOK_S)
         self.ready = json.loads(ready_file.read_text())
 
+    def _check_started(self) -> None:
+        if not self.ready:
+            raise RuntimeError(
+                "The broker has no address before it is started: call start(), or use it as"
+                " `with Broker() as broker:`."
+            )
+
     def _check_owner(self) -> None:
         if os.getpid() != self._owner:
             raise RuntimeError(
@@ -283,6 +293,14 @@ class Broker:
         finally:
             process.stdin.close()
             (self.directory / "ready.json").unlink(missing_ok=True)
+
+
+def texts(config: Mapping[str, str | int | float] | None) -> dict[str, str]:
+    """Return configuration values as the texts of a properties file: 3, 0.5, true."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (config or {}).items()
+    }
 
 
 def owner(pid: int | None = None) -> str:

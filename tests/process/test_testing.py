@@ -1,5 +1,6 @@
 """kafkalite.testing: a broker for a test, and nothing left of it, whatever became of the test."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite import Producer, testing
 from kafkalite.errors import Refusal, TopicAlreadyExists
 from kafkalite.process.log_file import LOG_FILE
+from kafkalite.process.ready import STATUS_FILE
 from kafkalite.testing import DIRECTORY_PREFIX, Broker, remove_abandoned
 from tests.process.waiting import is_gone, until
 
@@ -70,9 +73,37 @@ def test_broker_outlives_a_forked_child_that_exits():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_bootstrap_before_start_says_to_start_it():
+@pytest.mark.parametrize("name", ["bootstrap", "pid", "nodes"])
+def test_an_address_before_start_says_to_start_it(name):
     with pytest.raises(RuntimeError, match=r"call start\(\)"):
-        Broker().bootstrap  # noqa: B018
+        getattr(Broker(), name)
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["before start", "after close"])
+def test_no_other_brokers_directory_is_taken_for_its_own(tmp_path, monkeypatch, is_closed):
+    killed = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    status = {"nodes": [{"id": 1, "pid": 4711}]}
+    (tmp_path / "data" / STATUS_FILE).write_text(json.dumps(status))
+    broker = Broker()
+    if is_closed:
+        with broker:
+            pass
+    # Only now: Popen ends the broker with it, too.
+    monkeypatch.setattr(testing.os, "kill", lambda pid, number: killed.append(pid))
+    for use in (lambda: broker.data, lambda: broker.status, lambda: broker.kill(1)):
+        with pytest.raises(RuntimeError, match="no data before start"):
+            use()
+    assert not killed
+
+
+def test_configuration_values_may_be_numbers_and_booleans():
+    config = {"num.partitions": 3, "auto.create.topics.enable": False}
+    with Broker(config=config) as broker:
+        name = broker.topic(-1, config={"retention.ms": 5_000, "preallocate": False})
+        with Producer(broker.bootstrap) as producer:
+            assert producer.partitions_for(name) == 3
 
 
 def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
