@@ -12,7 +12,7 @@ loaded once: who writes to an array meanwhile gets strange cells and never forei
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from field_store cimport Field
@@ -90,6 +90,37 @@ cdef inline bint take_cell(const Column* column, int64_t row, Field* field) noex
     field.at = column.content + begin
     field.size = end - begin
     return True
+
+
+cdef inline int64_t longest_cell(const Column* column, int64_t count) noexcept nogil:
+    """Return the size of the longest of the first cells; -1 when any offset lies.
+
+    For a column without nulls.  A loop without branches, which the compiler makes one of vectors.
+    """
+    cdef const uint8_t* at
+    cdef int64_t place, wide_begin, wide_end, wide_longest = 0, wide_signs
+    cdef int32_t begin, end, longest = 0, signs
+    if load_offset(column.offsets, column.start + count, column.wide) > column.content_size:
+        return -1
+    if column.wide:
+        at = column.offsets + 8 * column.start
+        memcpy(&wide_signs, at, 8)
+        for place in range(count):
+            memcpy(&wide_begin, at + 8 * place, 8)
+            memcpy(&wide_end, at + 8 * place + 8, 8)
+            wide_begin = <int64_t> (<uint64_t> wide_end - <uint64_t> wide_begin)
+            wide_signs |= wide_end | wide_begin
+            wide_longest = max(wide_longest, wide_begin)
+        return -1 if wide_signs < 0 else wide_longest
+    at = column.offsets + 4 * column.start
+    memcpy(&signs, at, 4)
+    for place in range(count):
+        memcpy(&begin, at + 4 * place, 4)
+        memcpy(&end, at + 4 * place + 4, 4)
+        begin = <int32_t> (<uint32_t> end - <uint32_t> begin)
+        signs |= end | begin
+        longest = max(longest, begin)
+    return -1 if signs < 0 else longest
 
 
 cdef inline bint take_list(

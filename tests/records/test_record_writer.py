@@ -286,6 +286,22 @@ def test_measured_sizes_are_those_of_what_is_written(rows, before):
 
 @RUNS
 @given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=100), st.integers(0, 9),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)  # fmt: skip
+def test_measured_sizes_of_values_alone_are_those_of_what_is_written(values, before, kind):
+    rows = [(None, value, (), NOW) for value in values]
+    cells = pa.array([b"before"] * before + values, kind)[before:]
+    columns = ((*cells.buffers(), before, kind == pa.large_binary()), None, None, None)
+    largest, place, all_of_them, newest = record_writer.measure_columns(len(rows), *columns)
+    alone = [len(twin.build([each])) - HEADER_SIZE for each in rows]
+    assert (largest, place, newest) == (max(alone), alone.index(largest), -1)
+    written = len(twin.build(rows)) - HEADER_SIZE
+    assert written <= all_of_them <= written + 20 * len(rows)
+
+
+@RUNS
+@given(
     ROWS, ROWS, st.sampled_from([pa.binary(), pa.large_binary()]), st.integers(1, 900),
     st.integers(0, 5), st.booleans(),
 )  # fmt: skip
