@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 FRAMES_PER_TICK = 64
-SIZE_PER_TICK = 256 << 10
+SIZE_PER_TICK = 384 << 10
 """How much of one ring is taken in one tick; the last frame is taken whole.  Answers go out at a
 tick's end, and a producer has five batches of a partition under way: with more in a tick it waits
 for the answer to the first while the worker is at the fifth, and then the worker for it."""

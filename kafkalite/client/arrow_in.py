@@ -84,11 +84,12 @@ def columns_of(rows: Any) -> list[Columns]:
     found = []
     newest = -1
     table = _table(rows)
+    names = _checked_names(table.schema)
     for batch in table.to_batches(max_chunksize=_ROWS_MAX):
         count = batch.num_rows
         if not count:
             continue
-        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        given = dict(zip(names, batch.columns, strict=True))
         columns = (
             _bytes("value", given["value"]),
             _bytes("key", given.get("key")),
@@ -143,17 +144,14 @@ def _warn_of_unit(newest: int, kind: pa.DataType) -> None:
 
 
 def _table(rows: Any) -> pa.Table:
-    """A pyarrow Table with none but the columns there may be."""
+    """Return the rows as a pyarrow Table."""
     import pyarrow as pa
 
     if isinstance(rows, pa.Table):
-        table = rows
-    elif isinstance(rows, pa.RecordBatch):
-        table = pa.Table.from_batches([rows])
-    else:
-        table = frame_of(rows)
-    _check_names(table.schema)
-    return table
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    return frame_of(rows)
 
 
 def frame_of(rows: Any) -> pa.Table:
@@ -180,8 +178,8 @@ def _remedy(rows: Any) -> str:
 
 
 @lru_cache(maxsize=64)
-def _check_names(schema: pa.Schema) -> None:
-    """Raise TypeError unless these are columns of records."""
+def _checked_names(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns; TypeError unless they are columns of records."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in NAMES:
             raise TypeError(f"column {name} ({kind}) is none of {', '.join(NAMES)}")
@@ -189,6 +187,8 @@ def _check_names(schema: pa.Schema) -> None:
             raise TypeError(f"column {name} ({kind}) is there more than once")
     if "value" not in schema.names:
         raise TypeError(f"there is no column value among {schema.names}")
+    names: list[str] = schema.names
+    return names
 
 
 def _name_of(rows: Any) -> str:

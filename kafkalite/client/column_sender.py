@@ -8,8 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkalite.client.arrow_in import Columns
-from kafkalite.client.arrow_sending import CHUNK_SIZE_MAX, Piece, Run, stretch_of
+from kafkalite.client.arrow_sending import (
+    CHANGED_COLUMNS,
+    CHUNK_SIZE_MAX,
+    Piece,
+    Run,
+    stretch_of,
+)
 from kafkalite.client.batch import NOBODY, Batch
+from kafkalite.client.content import Rows
 from kafkalite.client.line import Line
 from kafkalite.client.native import RingLane
 from kafkalite.client.patience import Deadline
@@ -20,8 +27,9 @@ if TYPE_CHECKING:
     from kafkalite.client.sender import Sender
 
 
-GATHERED_SIZE_MAX = 64 << 10
-"""Runs up to this size are appended to an open batch, which costs one copy more of their bytes."""
+GATHERED_SIZE_MAX = 128 << 10
+"""Runs up to this size are appended to an open batch, which costs one copy more of their bytes, and
+saves the worker a batch."""
 
 KEPT_SIZE = 1 << 10
 """Memory of a batch beside its bytes: a Batch, its Content, and their list entries."""
@@ -58,12 +66,29 @@ class ColumnSender:
         return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
 
     def _send_gathered(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
-        sender = self._sender
-        run = sender.turn(self._gather, run, now_ms, pieces)
-        while run.first < run.end:
-            size = self._open_size(run)
-            sender.waiting.make_room(run.line, run.line.open_batch, size, block_s)
-            run = sender.turn(self._gather, run, now_ms, pieces)
+        """Append rows to open batches, as send() does: the lock is for opening one."""
+        sender, line, first = self._sender, run.line, run.first
+        while True:
+            batch: Batch | None = line.open_batch
+            content = None if batch is None else batch.content
+            if batch is not None and isinstance(content, Rows):
+                place, count = content.builder.append_columns(
+                    first, run.end, run.rows, *run.columns[1:5], now_ms, run.columns.size_max
+                )
+                if count:
+                    pieces.append(Piece(batch, place, count))
+                    first += count
+                elif not place and self._would_fit(run, batch, content):
+                    raise InvalidRecord(CHANGED_COLUMNS)
+            if first == run.end:
+                break
+            sender.waiting.make_room(line, batch, self._open_size(run), block_s)
+        if not sender.accumulator.linger_s:
+            sender.turn(sender.push, line)
+
+    def _would_fit(self, run: Run, batch: Batch, content: Rows) -> bool:
+        """Whether any row of the columns, as they were measured, fits this empty batch."""
+        return not content.builder.closed and batch.memory_size >= run.columns.largest[0]
 
     def _open_size(self, run: Run) -> int:
         """Return the maximum size of a batch that is opened for a run.
@@ -76,25 +101,6 @@ class ColumnSender:
         if lane is not None:
             size = min(size, lane.batch_size_max)
         return max(size, accumulator.batch_size, run.columns.largest[0])
-
-    def _gather(self, run: Run, now_ms: int, pieces: list[Piece]) -> Run:
-        """Append rows to open batches while there is memory; return the rows that are left."""
-        line, sender = run.line, self._sender
-        sender.check_open(line)
-        while run.first < run.end:
-            batch, count = line.open_batch, 0
-            if batch is not None:
-                place, count = batch.content.builder.append_columns(
-                    run.first, run.end, run.rows, *run.columns[1:5], now_ms, run.columns.size_max
-                )
-            if count:
-                pieces.append(Piece(batch, place, count))
-                run = run._replace(first=run.first + count)
-            elif not sender.open_line(line, batch, self._open_size(run)):
-                break
-        if not sender.accumulator.linger_s:
-            sender.push(line)
-        return run
 
     # Many rows: in batches of their own.
 
@@ -173,7 +179,7 @@ class ColumnSender:
             buffer = bytearray(self._room_size(run.columns))
             stretch = stretch_of(run, buffer, now_ms)
             if stretch is None:
-                raise InvalidRecord("The columns were changed while send_arrow() sent them.")
+                raise InvalidRecord(CHANGED_COLUMNS)
             del buffer[stretch.size :]
         except BaseException:
             accumulator.memory_left += held

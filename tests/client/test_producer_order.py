@@ -231,6 +231,21 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     assert harness.accumulator.memory_left == harness.accumulator.memory_size
 
 
+def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
+    offsets = np.array([0, 2, 4, 6], np.int32)
+    content = pa.py_buffer(bytes(1 << 20))
+    value = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(offsets), content])
+    (columns,) = columns_of(pa.table({"value": value}))
+    offsets[3] = 1 << 20
+    pieces = []
+    with pytest.raises(InvalidRecord, match="columns"):
+        harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+    assert sum(piece.row_count for piece in pieces) == 2
+    values = gather(harness, 20)
+    harness.finish()
+    assert harness.log == [bytes(2), bytes(2), *values]
+
+
 def test_memory_is_given_back_to_the_last_byte(harness):
     gather(harness, 500)
     assert harness.accumulator.memory_left < harness.accumulator.memory_size
