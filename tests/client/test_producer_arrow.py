@@ -237,6 +237,7 @@ def test_rows_sent_before_an_error_are_deliveries_of_the_error():
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, "off", buffer_memory=800_000, max_block_ms=20) as made:
+            made.partitions_for(topic, WAIT_S)  # what follows is not to wait for metadata
             made.send_arrow(topic, pa.table({"value": [b"first"]})).result(WAIT_S)
             os.killpg(broker.pid, signal.SIGSTOP)
             try:
@@ -411,6 +412,7 @@ def test_small_tables_wait_for_room_and_are_told_when_there_is_none():
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, "off", buffer_memory=40_000, max_block_ms=20) as made:
+            made.partitions_for(topic, WAIT_S)  # what follows is not to wait for metadata
             made.send_arrow(topic, numbered_table(0, 10)).result(WAIT_S)
             sent, first = [], 10
             os.killpg(broker.pid, signal.SIGSTOP)
