@@ -14,17 +14,21 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem, PyDict_SetItem, PyDict_Size
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyObject_GenericGetAttr
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from big_endian cimport load_i64, load_u16, store_i64
 from wire_bytes cimport (
-    INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink, put_i8, put_i16,
-    put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint, refuse, remaining,
-    room, sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16, take_i32,
-    take_i64, take_length, take_tag_count, take_text, take_uvarint,
+    ELEMENT_UNITS, INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink,
+    put_i8, put_i16, put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint,
+    refuse, remaining, room, sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16,
+    take_i32, take_i64, take_length, take_tag_count, take_text, take_uvarint,
 )
+
+
+cdef extern from "Python.h":
+    PyObject* _PyType_Lookup(type kind, object name)
 
 
 cdef enum Kind:
@@ -60,11 +64,14 @@ cdef class Fields(dict):
     A field with the name of a dict method is read as an item.
     """
 
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    def __getattribute__(self, name):
+        # The usual way would make an AttributeError of the class before each field is looked for.
+        cdef PyObject* value
+        if _PyType_Lookup(Fields, name) == NULL:
+            value = PyDict_GetItem(self, name)
+            if value != NULL:
+                return <object> value
+        return PyObject_GenericGetAttr(self, name)
 
 
 cdef struct Step:
@@ -253,7 +260,7 @@ cdef object read_value(Step* step, Cursor* cursor, object owner, const uint8_t* 
 
 cdef object read_array(Step* step, Cursor* cursor, object owner, const uint8_t* start):
     cdef Py_ssize_t count, size_min
-    cdef int units_each = 1
+    cdef int units_each = ELEMENT_UNITS
     cdef object value
     cdef list values = []
     if step.element == KIND_STRUCT:

@@ -30,12 +30,15 @@ cdef extern from "Python.h":
 cdef enum:
     INVALID_REQUEST = 42
     NULL_LENGTH = -1
-    # What one request may be unfolded into, in units of about 64 bytes of objects (measured): a
-    # number or a string in an array is one, a struct its fields and three.  Without a bound, two
-    # bytes of frame could become three hundred.  It is decoded in one tick, 2^18 units in 10 to
-    # 30 ms; that is room for 32,000 partitions of a commit.
+    # What one request may be unfolded into, in units: a number or a string in an array is four, a
+    # struct its fields and three.  Without a bound, two bytes of frame could become three hundred.
+    # A unit is at most 64 bytes of objects.  The elements count for what an answer to each costs:
+    # 2^18 units are decoded within 10 ms and their answer is encoded in 30 at most, each of it in
+    # one tick; what is between is done in steps (broker/stepping.py).  That is room for 65,536
+    # partitions of an OffsetFetch, and for 37,000 of an OffsetCommit.
     REQUEST_UNITS_MAX = 1 << 18
     STRUCT_UNITS = 3
+    ELEMENT_UNITS = 4
     SINK_START_SIZE = 1024
 
 

@@ -23,9 +23,9 @@ from kafkalite.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
 from kafkalite.protocol.schema import Message
 from kafkalite.protocol.types import Struct
 
-RECORD_UNITS_MAX = 1 << 20
-"""Maximum number of units (_ext.codec) in a record: four times that of a request, since a Heartbeat
-may name every partition of a node."""
+RECORD_UNITS_MAX = 1 << 22
+"""Maximum number of units (_ext.codec) in a record: sixteen times that of a request, since a
+Heartbeat may name every partition of a node."""
 
 START_SIZE = 2
 CHECKSUM_SIZE = 8

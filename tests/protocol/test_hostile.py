@@ -15,6 +15,8 @@ from kafkalite._ext import codec
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schema import BY_KEY, Message
 from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
+from kafkalite.protocol.schemas.groups import DESCRIBE_GROUPS, OFFSET_FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from tests.protocol.values import filled, versions
 from tests.twins.codec import Length, joined, tokens, uvarint
@@ -116,6 +118,28 @@ def test_a_request_is_not_unfolded_beyond_its_bound():
         assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
     finally:
         tracemalloc.stop()
+
+
+def test_an_element_of_an_array_weighs_four_units():
+    count = codec.UNITS_MAX // 4
+    assert len(read(DESCRIBE_GROUPS.request, 0, described(count)).groups) == count
+    assert read(DESCRIBE_GROUPS.request, 0, described(count + 1)) is None
+
+
+def described(count):
+    return DESCRIBE_GROUPS.request.write(0, {"groups": [""] * count})
+
+
+def test_fifty_thousand_partitions_of_a_group_and_ten_thousand_topics_are_read():
+    names = [f"t{number}" for number in range(10_000)]
+    topics = [{"name": name, "partition_indexes": [*range(5)]} for name in names]
+    resources = [{"resource_type": 2, "resource_name": name} for name in names]
+    for api, version, request in (
+        (OFFSET_FETCH, 8, {"groups": [{"group_id": "g", "topics": topics}]}),
+        (METADATA, 12, {"topics": [{"name": name} for name in names]}),
+        (DESCRIBE_CONFIGS, 4, {"resources": resources}),
+    ):
+        assert read(api.request, version, api.request.write(version, request)) is not None
 
 
 def test_a_request_about_thirty_thousand_partitions_is_read():
