@@ -29,6 +29,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     fault_fields,
     fetch,
     groups,
+    offset_commits,
     offsets,
     produce,
     reassignments,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafkalite.broker.later import Later
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.broker.partition_journal import PartitionJournal
+from kafkalite.broker.stepping import Turns
 from kafkalite.config.broker import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
     GROUP_MAX_SESSION_TIMEOUT_MS,
@@ -106,6 +107,8 @@ class Groups:
         self._hosts: dict[int, GroupHost] = {}
         self.unread: dict[int, CoordinatorNotAvailable] = {}
         """The partitions that could not be read, and why; only another start tries again."""
+        self.commit_turns = Turns()
+        """The OffsetCommits of a group that are not decided on yet."""
 
     def __iter__(self) -> Iterator[GroupHost]:
         """The coordinators that are loaded."""

@@ -123,26 +123,30 @@ class Later(Generic[T]):
 
 def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
     """All the values, in their order, once the last has come; the first fault instead of them."""
-    if not laters:
-        return Later.of([])
 
     def abandon() -> None:
         for later in laters:
             later.abandon()
 
     result: Later[list[T]] = Later(abandon)
-    values: dict[int, T] = {}
+    values: list[Any] = [later._value for later in laters]
+    waiting = [number for number, value in enumerate(values) if value is _WAITING]
+    left = len(waiting)
 
     def came(number: int, value: Any, fault: KafkaError | None) -> None:
+        nonlocal left
         if result.settled:
             return
         if fault is not None:
             result.fail(fault)
             return
         values[number] = value
-        if len(values) == len(laters):
-            result.resolve([values[place] for place in range(len(laters))])
+        left -= 1
+        if not left:
+            result.resolve(values)
 
-    for number, later in enumerate(laters):
-        later.then(partial(came, number))
+    for number in waiting:
+        laters[number].then(partial(came, number))
+    if not waiting:
+        result.resolve(values)
     return result

@@ -56,6 +56,10 @@ class CommittedOffsets:
         """How many offsets a group has."""
         return sum(map(len, self._groups.get(group_id, {}).values()))
 
+    def places(self, group_id: str) -> dict[str, list[int]]:
+        """Of which partitions a group has offsets, by topic."""
+        return {topic: [*indexes] for topic, indexes in self._groups.get(group_id, {}).items()}
+
     def fetch(
         self,
         group_id: str,

@@ -38,7 +38,10 @@ CONFIGURED_MAX = 10_000
 """How many resources there may be that are made by setting something: groups, subscriptions."""
 
 ALTERED_SIZE_MAX = 4 << 20
-"""How much text one request may set: one batch of records, one message to every node."""
+"""How much text one decision may set: one batch of records, one message to every node."""
+
+CHANGES_MAX = 1_000
+"""How many keys of one resource a request may name: several times as many as there are."""
 
 NAME_LENGTH_MAX = 249
 
@@ -93,7 +96,7 @@ def alter(
             size = sum(len(name) + len(text or "") for name, text in difference.items())
             size += len(difference) * len(alteration.name)
             if size > room:
-                raise PolicyViolation(f"One request sets at most {ALTERED_SIZE_MAX} bytes in all.")
+                raise PolicyViolation(f"At once at most {ALTERED_SIZE_MAX} bytes are set.")
             is_new = bool(difference) and not image.config_of(*alteration.resource)
             if is_new and alteration.kind != Resource.TOPIC and configured >= CONFIGURED_MAX:
                 raise PolicyViolation(f"At most {CONFIGURED_MAX} resources have configs.")
@@ -141,6 +144,8 @@ def _difference(image: ClusterImage, alteration: Alteration) -> dict[str, str | 
 
 
 def _check_changes(alteration: Alteration) -> None:
+    if len(alteration.changes) > CHANGES_MAX:
+        raise InvalidRequest(f"At most {CHANGES_MAX} keys of a resource are altered at once.")
     counts = Counter(change.key for change in alteration.changes)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:

@@ -102,6 +102,8 @@ TIME_MAX = (1 << 63) - 1
 TEXT_SIZE_MAX = (1 << 15) - 1
 """The longest text that a record says; a request can say longer ones."""
 MEMBER_ID_BEGINNING_MAX = 255
+PROTOCOLS_MAX = 1_000
+"""How many protocols a member may offer; clients offer a few."""
 
 
 class Unwritten(NamedTuple):
@@ -162,6 +164,8 @@ class GroupCoordinator:
                 f"A session timeout is between {shortest} and {longest} ms here,"
                 f" which {request.session_timeout_ms} is not."
             )
+        if len(request.protocols) > PROTOCOLS_MAX:
+            raise InvalidRequest(f"A member offers at most {PROTOCOLS_MAX} protocols.")
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:

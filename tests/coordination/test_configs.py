@@ -271,6 +271,14 @@ def test_what_one_request_sets_is_bounded(controller, monkeypatch):
     assert isinstance(answers[METRICS, "b"], PolicyViolation)
 
 
+def test_keys_that_are_altered_at_once_are_bounded(controller, monkeypatch):
+    monkeypatch.setattr(configs, "CHANGES_MAX", 2)
+    topic_with(controller)
+    keys = [("retention.ms", "5"), ("segment.ms", "5"), ("max.message.bytes", "5000")]
+    assert alter(controller, TOPIC, "a", *keys[:2]) is None
+    assert isinstance(alter(controller, TOPIC, "a", *keys), InvalidRequest)
+
+
 # -- what is gone --------------------------------------------------------------------------------
 
 

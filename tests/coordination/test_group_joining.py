@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from kafkalite.coordination import group_coordinator
 from kafkalite.coordination.classic_group import GATHER_MS, NEW_MEMBER_WAIT_MS, STATIC_GATHER_MS
 from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, forget_topics, subscription
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT, UNKNOWN_MEMBER = 0, 22, 23, 25
 INVALID_GROUP_ID, INVALID_SESSION, REBALANCE_IN_PROGRESS = 24, 26, 27
 MEMBER_ID_REQUIRED, MAX_SIZE_REACHED = 79, 81
+INVALID_REQUEST = 42
 
 
 @pytest.fixture
@@ -31,6 +33,13 @@ def test_a_client_of_old_becomes_a_member_at_once(stage):
     asked = stage.client("c", version=3).ask_to_join()
     assert asked.code == NONE
     assert asked.member_id == "c-1"
+
+
+def test_how_many_protocols_a_member_offers_is_bounded(stage, monkeypatch):
+    monkeypatch.setattr(group_coordinator, "PROTOCOLS_MAX", 2)
+    offered = {"range": b"", "roundrobin": b"", "sticky": b""}
+    assert stage.client("a", protocols=offered).ask_to_join().code == INVALID_REQUEST
+    assert stage.client("b").ask_to_join().code == MEMBER_ID_REQUIRED
 
 
 def test_who_comes_back_with_the_id_leads_the_first_generation_alone(stage):

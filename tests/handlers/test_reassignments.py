@@ -65,7 +65,8 @@ def test_reassignment_to_node_0_is_one_to_any_worker(workers, replicas, accepted
         ),
     )
     node = SimpleNamespace(image=controller.image)
-    answer = alter_partition_reassignments(node, request, Caller(Authorizer(), version=1))
+    work = alter_partition_reassignments(node, request, Caller(Authorizer(), version=1))
+    answer = result_of(work)
     (told,) = answer["responses"][0]["partitions"]
     assert told.get("error_code", 0) == (errors.InvalidReplicaAssignment.code if accepted else 0)
     assert (accepted or "") in (told["error_message"] or "")
@@ -89,3 +90,12 @@ def test_log_directory_of_a_replica_is_the_nodes_own(broker, version):
     assert code(here, "a") == 0
     assert code(here, "b") == errors.ReplicaNotAvailable.code
     assert code("/elsewhere", "a") == errors.LogDirNotFound.code
+
+
+def result_of(work):
+    """Return the response of a handler that is a generator."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            return ended.value

@@ -7,7 +7,12 @@ import pytest
 from kafkalite.broker.security import Authorizer
 from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS
 from kafkalite.protocol.schemas.cluster import METADATA
-from kafkalite.protocol.schemas.groups import DELETE_GROUPS, DESCRIBE_GROUPS, FIND_COORDINATOR
+from kafkalite.protocol.schemas.groups import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    OFFSET_COMMIT,
+)
 from kafkalite.protocol.schemas.offsets import (
     DELETE_RECORDS,
     LATEST,
@@ -144,3 +149,50 @@ def test_the_rest_of_a_request_is_left_when_its_client_is_gone(many, name, monke
         many.reactor.tick(0)
     assert many.clock.monotonic_ms() - before == COUNT * STEP_PAUSE_MS
     assert wire.sent is None
+
+
+@pytest.fixture
+def slow_commits(many, monkeypatch):
+    """Begins a commit of an offset for some topics, of which each takes a millisecond."""
+    monkeypatch.setattr(many.node, "authorizer", SlowAuthorizer(many.clock))
+
+    def begin(names, offset):
+        parts = [{"partition_index": 0, "committed_offset": offset}]
+        return many.send(
+            OFFSET_COMMIT, 9, group_id="g", generation_id_or_member_epoch=-1, member_id="",
+            topics=[{"name": name, "partitions": parts} for name in names],
+        )  # fmt: skip
+
+    return begin
+
+
+def committed(many, name):
+    found = many.node.groups.host_of("g").coordinator.fetch_offsets("g", {name: [0]})
+    return found[name][0].offset
+
+
+def go_on(many, done):
+    for _ in range(COUNT):
+        if done():
+            return
+        many.clock.advance(STEP_PAUSE_MS)
+        many.reactor.tick(0)
+    raise AssertionError("the steps never ended")
+
+
+def test_commits_of_a_group_are_decided_in_the_order_in_which_they_came(many, slow_commits):
+    names = [f"t{number}" for number in range(COUNT // 2)]
+    wires = [slow_commits(names, 1), slow_commits(names[-1:], 2), slow_commits(names[-2:-1], 3)]
+    assert [wire.sent for wire in wires] == [None] * 3
+    go_on(many, lambda: all(wire.sent is not None for wire in wires))
+    assert [committed(many, name) for name in names] == [1] * (len(names) - 2) + [3, 2]
+    assert not many.node.groups.commit_turns
+
+
+def test_a_commit_is_done_to_the_end_when_its_client_is_gone(many, slow_commits):
+    names = [f"t{number}" for number in range(COUNT // 2)]
+    wire = slow_commits(names, 7)
+    assert wire.sent is None
+    wire.gone()
+    go_on(many, lambda: not many.node.groups.commit_turns)
+    assert committed(many, names[-1]) == 7

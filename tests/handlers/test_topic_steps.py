@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker import topic_decisions
+from kafkalite.broker import decisions
 from kafkalite.broker.reconciler import STEP_MS, Awaited
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
@@ -169,7 +169,7 @@ def test_topics_of_one_request_share_the_time_of_a_tick(broker, slow_disk):
 @pytest.fixture
 def decided(broker, slow_disk, monkeypatch):
     """A decision is of 4 topics; the kinds of the records of each that is made."""
-    monkeypatch.setattr(topic_decisions, "WEIGHT_MAX", 4)
+    monkeypatch.setattr(decisions, "WEIGHT_MAX", 4)
     decided = []
     broker.node.here.on_change(lambda records, _: decided.append([*records]))
     return decided

@@ -5,18 +5,24 @@ response as a dict shaped like the schema (a missing field takes the schema's de
 of one, or None when the client wants no answer.  A fault of the whole request is raised; a fault
 of one entry becomes that entry's `error_code` through `each`.
 
+One whose request may name thousands of entries is a generator instead, and is run in steps
+(broker/stepping.py): it yields behind each entry and returns its response at the end.
+
 ApiVersions is printed from SERVED: an API without a handler is not advertised.  The table is whole
 once `kafkalite.broker.dispatch` is imported.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import ANONYMOUS, Operation, ResourceType
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
@@ -32,10 +38,10 @@ if TYPE_CHECKING:
     from kafkalite.broker.security import Authorizer
 
 Response = dict[str, Any]
-Answer = Callable[
-    ["Node", Any, "Caller"],
-    "Response | Written | Later[Response] | Later[Written] | None",
-]
+Answered: TypeAlias = "Response | Written | Later[Response] | Later[Written] | None"
+Answer = Callable[["Node", Any, "Caller"], Answered]
+Stepped = Callable[["Node", Any, "Caller"], "Work[Any]"]
+A = TypeVar("A", Answer, Stepped)
 
 
 class Written(NamedTuple):
@@ -90,19 +96,35 @@ SERVED: dict[int, Handler] = {}
 
 
 def serves(
-    api: Api, versions: str, at: At, codec: Codec | None = None
-) -> Callable[[Answer], Answer]:
-    """Enter a function in SERVED as the answer to `api` in `versions` ("2-7" or "0")."""
+    api: Api, versions: str, at: At, codec: Codec | None = None, *, to_the_end: bool = False
+) -> Callable[[A], A]:
+    """Enter a function in SERVED as the answer to `api` in `versions` ("2-7" or "0").
 
-    def enter(answer: Answer) -> Answer:
+    `to_the_end` is that of `in_steps`: whether what a generator does is not left half done.
+    """
+
+    def enter(answer: A) -> A:
         assert api.key not in SERVED, f"{api.name} is answered twice"
         low, _, high = versions.partition("-")
-        handler = Handler(api, int(low), int(high or low), at, answer, codec)
+        handler = Handler(api, int(low), int(high or low), at, _whole(answer, to_the_end), codec)
         assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
         SERVED[api.key] = handler
         return answer
 
     return enter
+
+
+def _whole(answer: Any, to_the_end: bool) -> Answer:
+    """The answer as the dispatcher calls it: a generator is run in steps."""
+    if not inspect.isgeneratorfunction(answer):
+        whole: Answer = answer
+        return whole
+
+    @wraps(answer)
+    def run(node: Node, request: Any, caller: Caller) -> Any:
+        return in_steps(node, answer(node, request, caller), to_the_end=to_the_end)
+
+    return run
 
 
 _REFUSALS: dict[ResourceType, type[KafkaError]] = {

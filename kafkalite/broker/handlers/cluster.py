@@ -31,7 +31,7 @@ from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields
 from kafkalite.broker.handlers.topics import auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
-from kafkalite.broker.stepping import in_steps
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import PartitionImage, TopicImage
@@ -111,23 +111,23 @@ def _api_keys(node: Node) -> list[dict[str, int]]:
 
 
 @serves(METADATA, versions="0-13", at=At.ANY)
-def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
     """The nodes, and the topics asked for; null, or in version 0 nothing, asks for all topics."""
     wanted = request.topics
     if wanted is None or (caller.version == 0 and not wanted):
-        return _told(node, request, caller, _all_topics(node, request, caller))
+        return (yield from _told(node, request, caller, _all_topics(node, request, caller)))
     try:
-        names, ids = _wanted(wanted, caller.version)
+        names, ids = yield from _wanted(wanted, caller.version)
     except InvalidRequest as fault:
         return _metadata_refused(wanted, fault)
     faults: dict[str, KafkaError] = {}
-    missing = _to_create(node, request, caller, names, faults)
+    missing = yield from _to_create(node, request, caller, names, faults)
 
-    def told() -> Response | Later[Response]:
+    def told() -> Work[Response]:
         return _told(node, request, caller, _chosen(node, request, caller, names, ids, faults))
 
     if not missing:
-        return told()
+        return (yield from told())
     answer: Later[Response] = Later()
 
     def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
@@ -135,7 +135,7 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
         for name, outcome in came.items():
             if isinstance(outcome, KafkaError):
                 faults[name] = outcome
-        answer.follow(told())
+        answer.follow(in_steps(node, told()))
 
     auto_create(node, missing, caller).then(created)
     return answer
@@ -143,21 +143,23 @@ def metadata(node: Node, request: Any, caller: Caller) -> Response | Later[Respo
 
 def _told(
     node: Node, request: Any, caller: Caller, topics: Iterator[Response]
-) -> Response | Later[Response]:
-    """The response with these topics, which are looked up in steps."""
+) -> Work[Response]:
+    """The response with these topics."""
     told: list[Response] = []
-    return in_steps(
-        node, map(told.append, topics), lambda: _metadata(node, request, caller, told)
-    )
+    for topic in topics:
+        told.append(topic)
+        yield
+    return _metadata(node, request, caller, told)
 
 
-def _wanted(wanted: Sequence[Any], version: int) -> tuple[list[str], list[bytes]]:
+def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[bytes]]]:
     """The topics asked for by name and by id, each once."""
     for topic in wanted:
         if version < 12 and (topic.name is None or topic.topic_id != NO_ID):
             raise InvalidRequest("Topics are asked for by id from version 12 on.")
         if topic.name is None and topic.topic_id == NO_ID:
             raise InvalidRequest("A topic is asked for by its name or by its id.")
+        yield
     ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != NO_ID)
     names = dict.fromkeys(topic.name for topic in wanted if topic.topic_id == NO_ID)
     return [*names], [*ids]
@@ -165,12 +167,13 @@ def _wanted(wanted: Sequence[Any], version: int) -> tuple[list[str], list[bytes]
 
 def _to_create(
     node: Node, request: Any, caller: Caller, names: Iterable[str], faults: dict[str, KafkaError]
-) -> list[str]:
+) -> Work[list[str]]:
     """The topics to create for this request; who may not is told so in `faults`."""
     if not (request.allow_auto_topic_creation and node.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return []
     missing = []
     for name in names:
+        yield
         if name in node.image.topics or name in topic_names.INTERNAL_TOPICS:
             continue
         if not caller.may(DESCRIBE, TOPIC, name):
@@ -337,7 +340,7 @@ def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
 
 
 @serves(DESCRIBE_TOPIC_PARTITIONS, versions="0", at=At.ANY)
-def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Response:
+def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Topics in the order of their names, as many partitions as fit, and where to go on."""
     try:
         names, first_partition = _page_begin(node, request)
@@ -346,7 +349,12 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Respo
         return {
             "topics": [{"error_code": fault.code, "name": topic.name} for topic in request.topics]
         }
-    seen = [name for name in names if caller.may(DESCRIBE, TOPIC, name)]
+    yield
+    seen = []
+    for name in names:
+        if caller.may(DESCRIBE, TOPIC, name):
+            seen.append(name)
+        yield
     left = node.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT]
     left = max(1, min(left, request.response_partition_limit))
     answers: list[Response] = []
@@ -362,6 +370,7 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Respo
         if more_at is not None:
             cursor = {"topic_name": name, "partition_index": more_at}
             break
+        yield
     if request.topics:
         refused = sorted(set(names) - set(seen))
         code = TopicAuthorizationFailed.code
@@ -411,24 +420,21 @@ def _topic_page(
 
 
 @serves(DESCRIBE_QUORUM, versions="0-2", at=At.CONTROLLER)
-def describe_quorum(node: Node, request: Any, caller: Caller) -> Response:
+def describe_quorum(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Who keeps the metadata log: node 0 alone."""
     caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
     asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
     if asked != [(METADATA_TOPIC, 0)]:
         unknown = fault_fields(UnknownTopicOrPartition())
-        return {
-            "topics": [
-                {
-                    "topic_name": topic.topic_name,
-                    "partitions": [
-                        {"partition_index": partition.partition_index, **unknown}
-                        for partition in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ]
-        }
+        topics: list[Response] = []
+        for topic in request.topics:
+            partitions: list[Response] = []
+            topics.append({"topic_name": topic.topic_name, "partitions": partitions})
+            for wanted in topic.partitions:
+                partitions.append({"partition_index": wanted.partition_index, **unknown})
+                yield
+            yield
+        return {"topics": topics}
     log, now_ms = node.here.log, node.clock.wall_ms()
     voter = {
         "replica_id": node.node_id,

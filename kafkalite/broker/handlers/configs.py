@@ -18,9 +18,10 @@ Left out: plug-ins' own keys; a key that is not known here is refused, of broker
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kafkalite.broker.decisions import Decisions
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import levels
@@ -33,7 +34,7 @@ from kafkalite.broker.security import (
     TOPIC,
     Operation,
 )
-from kafkalite.broker.stepping import in_steps
+from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import ADVERTISED_LISTENERS, LISTENERS, LOG_DIRS, NODE_ID
 from kafkalite.config.key import Key
 from kafkalite.config.resources import SCOPES, Resource
@@ -71,21 +72,21 @@ class Described(NamedTuple):
 
 
 @serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=At.ANY)
-def describe_configs(node: Node, request: Any, caller: Caller) -> Written | Later[Written]:
+def describe_configs(node: Node, request: Any, caller: Caller) -> Work[Written]:
     """Return the configs in force on resources, and their sources."""
     description = Description(node, request, caller)
-    return in_steps(node, description.steps(), description.written)
+    # A resource that is named more often is answered once: clients know answers by resource.
+    wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
+    for resource in wanted.values():
+        description.add(resource)
+        yield
+    return description.written()
 
 
 class Description:
-    """The response to one DescribeConfigs, written in steps: a topic costs 40 µs, and there may be
-    thousands."""
+    """The response to one DescribeConfigs, written resource by resource: a topic costs 40 µs."""
 
     def __init__(self, node: Node, request: Any, caller: Caller) -> None:
-        # A resource that is named more often is answered once: clients know answers by resource.
-        self._wanted = {
-            (each.resource_type, each.resource_name): each for each in request.resources
-        }
         self._node = node
         self._caller = caller
         self._synonyms = request.include_synonyms
@@ -94,15 +95,13 @@ class Description:
         self._results: list[bytes] = []
         self._errors: list[Response] = []
 
-    def steps(self) -> Iterator[None]:
-        """Write one result in each step."""
-        for wanted in self._wanted.values():
-            result = self._result(wanted)
-            if "error_code" in result:
-                self._errors.append(result)
-            written = schemas.DESCRIBED_RESOURCES.write_element(self._caller.version, result)
-            self._results.append(written)
-            yield
+    def add(self, resource: Any) -> None:
+        """Write the next result."""
+        result = self._result(resource)
+        if "error_code" in result:
+            self._errors.append(result)
+        written = schemas.DESCRIBED_RESOURCES.write_element(self._caller.version, result)
+        self._results.append(written)
 
     def written(self) -> Written:
         """Return the whole response."""
@@ -233,18 +232,19 @@ _DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = 
 # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------
 
 
-@serves(schemas.ALTER_CONFIGS, versions="0-2", at=At.CONTROLLER)
-def alter_configs(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(schemas.ALTER_CONFIGS, versions="0-2", at=At.CONTROLLER, to_the_end=True)
+def alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
     """Replace all that is set on resources; with `validate_only`, only say whether it may be."""
     wanted = []
     for asked in request.resources:
         changes = [Change(config.name, config.value) for config in asked.configs]
         wanted.append(Alteration(asked.resource_type, asked.resource_name, changes, replaces=True))
-    return _altered(node, caller, wanted, request.validate_only)
+        yield
+    return (yield from _altered(node, caller, wanted, request.validate_only))
 
 
-@serves(schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=At.CONTROLLER)
-def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=At.CONTROLLER, to_the_end=True)
+def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
     """Change single keys of resources; with `validate_only`, only say whether they may be."""
     wanted = []
     for asked in request.resources:
@@ -252,44 +252,51 @@ def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Later
             Change(config.name, config.value, config.config_operation) for config in asked.configs
         ]
         wanted.append(Alteration(asked.resource_type, asked.resource_name, changes))
-    return _altered(node, caller, wanted, request.validate_only)
+        yield
+    return (yield from _altered(node, caller, wanted, request.validate_only))
 
 
 def _altered(
     node: Node, caller: Caller, wanted: list[Alteration], validate_only: bool
-) -> Later[Response]:
+) -> Work[Later[Response]]:
     """Have the controller alter what this caller may, and answer in the order of the request."""
-    faults: dict[tuple[int, str], KafkaError] = {}
-    for resource, count in Counter(alteration.resource for alteration in wanted).items():
-        if count > 1:
-            faults[resource] = InvalidRequest("A resource is named once in a request.")
+    counts: Counter[tuple[int, str]] = Counter()
+    for alteration in wanted:
+        counts[alteration.resource] += 1
+        yield
+    results: dict[tuple[int, str], Response] = {}
+    may = []
     for alteration in wanted:
         try:
+            if counts[alteration.resource] > 1:
+                raise InvalidRequest("A resource is named once in a request.")
             _must(caller, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
             if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
                 raise InvalidRequest("The levels of loggers are altered one by one, incrementally.")
+            may.append(alteration)
         except KafkaError as fault:
-            faults.setdefault(alteration.resource, fault)
-    may = [alteration for alteration in wanted if alteration.resource not in faults]
-    answers: Later[Response] = Later()
+            results[alteration.resource] = _result(alteration.resource, fault)
+        yield
 
-    def came(
-        decided: dict[tuple[int, str], KafkaError | None] | None, fault: KafkaError | None
-    ) -> None:
-        if decided is None:
-            # Of the whole decision: the disk is full.
-            decided = dict.fromkeys((alteration.resource for alteration in may), fault)
-        came = {**decided, **faults}
-        answers.resolve({"responses": [_answer(each, came[each.resource]) for each in wanted]})
+    def decided(came: Mapping[tuple[int, str], KafkaError | None]) -> None:
+        results.update((resource, _result(resource, fault)) for resource, fault in came.items())
 
-    node.here.carry_out(
-        lambda controller: controller.alter_configs(may, validate_only=validate_only)
-    ).then(came)
-    return answers
+    return (
+        Decisions(
+            node,
+            may,
+            lambda controller, some: controller.alter_configs(some, validate_only=validate_only),
+            name_of=lambda alteration: alteration.resource,
+            weigh=lambda alteration: 1 + len(alteration.changes),
+            on_decided=decided,
+        )
+        .begin()
+        .map(lambda _: {"responses": [results[each.resource] for each in wanted]})
+    )
 
 
-def _answer(alteration: Alteration, fault: KafkaError | None) -> Response:
-    who = {"resource_type": alteration.kind, "resource_name": alteration.name}
+def _result(resource: tuple[int, str], fault: KafkaError | None) -> Response:
+    who = {"resource_type": resource[0], "resource_name": resource[1]}
     return {**who, "error_message": None} if fault is None else {**who, **fault_fields(fault)}
 
 

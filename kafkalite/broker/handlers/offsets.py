@@ -15,7 +15,7 @@ Kafka answers the first record's offset with the time -1, even after that record
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, 
 from kafkalite.broker.later import Later
 from kafkalite.broker.partition import READ_COMMITTED, Partition
 from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
-from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, in_steps
+from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRequest,
@@ -204,9 +204,7 @@ def _first_epoch(log: Log) -> int:
 
 
 @serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
-def offset_for_leader_epoch(
-    node: Node, request: Any, caller: Caller
-) -> Response | Later[Response]:
+def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Where the records of an epoch end; a reader who is past that must go back there."""
 
     def answer(name: str, entry: Any) -> Response:
@@ -216,14 +214,14 @@ def offset_for_leader_epoch(
         leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
         return {"leader_epoch": leader_epoch, "end_offset": end_offset}
 
-    return _by_partition(node, request.topics, answer, topic="topic", index="partition")
+    return (yield from _by_partition(request.topics, answer, topic="topic", index="partition"))
 
 
 # -- DeleteRecords -------------------------------------------------------------------------------
 
 
 @serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
-def delete_records(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+def delete_records(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Let logs begin at later offsets; what is before is gone for readers at once."""
 
     def answer(name: str, entry: Any) -> Response:
@@ -240,18 +238,17 @@ def delete_records(node: Node, request: Any, caller: Caller) -> Response | Later
         node.replicas.touched(partition)
         return {"low_watermark": low_watermark}
 
-    return _by_partition(node, request.topics, answer, refused={"low_watermark": -1})
+    return (yield from _by_partition(request.topics, answer, refused={"low_watermark": -1}))
 
 
 def _by_partition(
-    node: Node,
     topics: Iterable[Any],
     answer: Callable[[str, Any], Response],
     *,
     topic: str = "name",
     index: str = "partition_index",
     refused: Mapping[str, int] = {},
-) -> Response | Later[Response]:
+) -> Work[Response]:
     """Answer topic by topic and partition by partition, in steps.
 
     `topic` and `index` are what the schema calls the topic's name and the partition's number;
@@ -259,15 +256,13 @@ def _by_partition(
     """
     answers: list[Response] = []
 
-    def work() -> Iterator[None]:
-        for asked in topics:
-            name = getattr(asked, topic)
-            partitions: list[Response] = []
-            answers.append({topic: name, "partitions": partitions})
-            for entry in asked.partitions:
-                (told,) = each([entry], index, partial(answer, name), messages=False)
-                partitions.append({**refused, **told})
-                yield
+    for asked in topics:
+        name = getattr(asked, topic)
+        partitions: list[Response] = []
+        answers.append({topic: name, "partitions": partitions})
+        for entry in asked.partitions:
+            (told,) = each([entry], index, partial(answer, name), messages=False)
+            partitions.append({**refused, **told})
             yield
-
-    return in_steps(node, work(), lambda: {"topics": answers})
+        yield
+    return {"topics": answers}

@@ -14,12 +14,12 @@ Left out: moves that clients ask for, until there are replicas to move between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, each, serves
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.broker.stepping import Work
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import (
     InvalidReplicaAssignment,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=At.CONTROLLER)
-def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> Response:
+def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Accept assignments that change nothing, and refuse the others."""
     caller.must(ALTER, CLUSTER, CLUSTER_NAME)
 
@@ -61,20 +61,20 @@ def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> R
             )
         return {"error_message": None}
 
+    responses: list[Response] = []
+    for topic in request.topics:
+        partitions: list[Response] = []
+        responses.append({"name": topic.name, "partitions": partitions})
+        for entry in topic.partitions:
+            partitions += each([entry], "partition_index", partial(answer, topic.name))
+            yield
+        yield
     return {
         "allow_replication_factor_change": getattr(
             request, "allow_replication_factor_change", True
         ),
         "error_message": None,
-        "responses": [
-            {
-                "name": topic.name,
-                "partitions": each(
-                    topic.partitions, named="partition_index", answer=partial(answer, topic.name)
-                ),
-            }
-            for topic in request.topics
-        ],
+        "responses": responses,
     }
 
 
@@ -86,7 +86,7 @@ def list_partition_reassignments(node: Node, request: Any, caller: Caller) -> Re
 
 
 @serves(ALTER_REPLICA_LOG_DIRS, versions="1-2", at=At.ANY)
-def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
+def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Accept this node's log directory for the replicas that are in it."""
     here = str(node.logs.data)
     results: dict[str, list[Response]] = {}
@@ -101,15 +101,13 @@ def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Response
 
     for directory in request.dirs:
         for topic in directory.topics:
-            indexes: Iterable[int] = topic.partitions
-            results.setdefault(topic.name, []).extend(
-                each(
-                    indexes,
-                    named="partition_index",
-                    answer=partial(answer, directory.path, topic.name),
-                    messages=False,
-                )
-            )
+            answers = results.setdefault(topic.name, [])
+            told = partial(answer, directory.path, topic.name)
+            for index in topic.partitions:
+                answers += each([index], "partition_index", told, messages=False)
+                yield
+            yield
+        yield
     return {
         "results": [
             {"topic_name": name, "partitions": answers} for name, answers in results.items()

@@ -19,9 +19,10 @@ Left out: future replicas, which only move between several log directories; cord
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.decisions import Decisions
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.local_controller import LocalController
@@ -36,8 +37,7 @@ from kafkalite.broker.security import (
     DESCRIBE_CONFIGS,
     TOPIC,
 )
-from kafkalite.broker.stepping import in_steps
-from kafkalite.broker.topic_decisions import TopicDecisions
+from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
@@ -86,17 +86,24 @@ AUTO_CREATE_MS_MAX = 1_000
 # -- CreateTopics --------------------------------------------------------------------------------
 
 
-@serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER)
-def create_topics(node: Node, request: Any, caller: Caller) -> Later[Written]:
+@serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER, to_the_end=True)
+def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Written]]:
     """Create topics; with `validate_only`, only say whether they could be."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
         if not (caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name)):
             faults.setdefault(name, TopicAuthorizationFailed())
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in faults]
+            yield
+    wanted = []
+    for topic in request.topics:
+        if topic.name not in faults:
+            wanted.append(_new_topic(topic))
+            yield
     results = CreatedTopics(node, caller)
-    results.add(faults)
+    for name, fault in faults.items():
+        results.add({name: fault})
+        yield
     return create_topics_as_asked(
         node, wanted, validate_only=request.validate_only, on_created=results.add
     ).map(lambda _: results.written(names))
@@ -192,7 +199,7 @@ def create_topics_as_asked(
         created_count += sum(len(topic.partitions) for topic in topics)
         return decided
 
-    return TopicDecisions(
+    return Decisions(
         node,
         wanted,
         decide,
@@ -247,29 +254,34 @@ def _new_topic(topic: Any) -> NewTopic:
 # -- DeleteTopics --------------------------------------------------------------------------------
 
 
-@serves(DELETE_TOPICS, versions="1-6", at=At.CONTROLLER)
-def delete_topics(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+@serves(DELETE_TOPICS, versions="1-6", at=At.CONTROLLER, to_the_end=True)
+def delete_topics(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
     """Delete topics by their names or, from version 6 on, by their ids."""
     wanted = _wanted(request, caller.version)
+    responses: list[Response] = []
     if not node.settings[DELETE_TOPIC_ENABLE]:
         # Clients before version 3 know no better code.
         fault = TopicDeletionDisabled() if caller.version >= 3 else InvalidRequest()
-        return {"responses": [_deleted(name, topic_id, fault) for name, topic_id in wanted]}
-    found, refused = _to_delete(node, caller, wanted)
+        for name, topic_id in wanted:
+            responses.append(_deleted(name, topic_id, fault))
+            yield
+        return {"responses": responses}
+    found = yield from _to_delete(node, caller, wanted, responses)
+    ids = {name: topic_id for topic_id, name in found.items()}
 
-    def respond(came: dict[str, None | KafkaError]) -> Response:
-        deleted = [_deleted(name, topic_id, came[name]) for topic_id, name in found.items()]
-        return {"responses": refused + deleted}
+    def decided(came: Mapping[str, None | KafkaError]) -> None:
+        responses.extend(_deleted(name, ids[name], fault) for name, fault in came.items())
 
     return (
-        TopicDecisions(
+        Decisions(
             node,
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
             name_of=lambda item: item[1],
+            on_decided=decided,
         )
         .begin()
-        .map(respond)
+        .map(lambda _: {"responses": responses})
     )
 
 
@@ -280,10 +292,12 @@ def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
 
 
 def _to_delete(
-    node: Node, caller: Caller, wanted: Sequence[tuple[str | None, bytes]]
-) -> tuple[dict[bytes, str], list[Response]]:
-    """The topics to delete, name by id, and the answers for the others."""
-    refused: list[Response] = []
+    node: Node,
+    caller: Caller,
+    wanted: Sequence[tuple[str | None, bytes]],
+    refused: list[Response],
+) -> Work[dict[bytes, str]]:
+    """The topics to delete, name by id; the answers for the others go into `refused`."""
     topics: list[TopicImage] = []
     twice = _twice(wanted)
     for name, topic_id in dict.fromkeys(wanted):
@@ -293,11 +307,13 @@ def _to_delete(
             topics.append(_meant(node, caller, name, topic_id))
         except KafkaError as fault:
             refused.append(_deleted(name, topic_id, fault))
+        yield
     names = {topic.topic_id: topic.name for topic in topics}
     for topic_id, again in _twice(topic.topic_id for topic in topics).items():
         # Once by its name and once by its id.
         refused.append(_deleted(names.pop(topic_id), topic_id, again))
-    return names, refused
+        yield
+    return names
 
 
 def _meant(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
@@ -325,21 +341,28 @@ def _deleted(name: str | None, topic_id: bytes, fault: KafkaError | None) -> Res
 # -- CreatePartitions ----------------------------------------------------------------------------
 
 
-@serves(CREATE_PARTITIONS, versions="0-3", at=At.CONTROLLER)
-def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(CREATE_PARTITIONS, versions="0-3", at=At.CONTROLLER, to_the_end=True)
+def create_partitions(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
     """Give topics more partitions; with `validate_only`, only say whether they could have them."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
         if not caller.may(ALTER, TOPIC, name):
             faults.setdefault(name, TopicAuthorizationFailed())
-    wanted = [_growth(topic) for topic in request.topics if topic.name not in faults]
+            yield
+    wanted = []
+    for topic in request.topics:
+        if topic.name not in faults:
+            wanted.append(_growth(topic))
+            yield
+    results: dict[str, Response] = {}
+    for name, fault in faults.items():
+        results[name] = {"name": name, **fault_fields(fault)}
+        yield
 
-    def respond(grown: dict[str, None | KafkaError]) -> Response:
-        came = {**grown, **faults}
-        return {
-            "results": [{"name": name, **_outcome(came[name])} for name in dict.fromkeys(names)]
-        }
+    def decided(grown: Mapping[str, None | KafkaError]) -> None:
+        for name, fault in grown.items():
+            results[name] = {"name": name, **_outcome(fault)}
 
     added_count = 0
 
@@ -363,9 +386,11 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Later[Respons
         return decided
 
     return (
-        TopicDecisions(node, wanted, decide, name_of=lambda growth: growth.name)
+        Decisions(
+            node, wanted, decide, name_of=lambda growth: growth.name, on_decided=decided
+        )
         .begin()
-        .map(respond)
+        .map(lambda _: {"results": [results[name] for name in dict.fromkeys(names)]})
     )
 
 
@@ -393,7 +418,7 @@ def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
 
 
 @serves(DESCRIBE_LOG_DIRS, versions="1-5", at=At.ANY)
-def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
+def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """This node's directory, and the size of each log asked for that lies in it; null asks for
     all, and what is not here is passed over."""
     if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
@@ -408,6 +433,7 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
             topics.setdefault(name, []).append(
                 {"partition_index": index, "partition_size": log.size, "offset_lag": 0}
             )
+        yield
     total, usable = node.logs.disk_size()
     directory = {
         "log_dir": str(node.logs.data),
@@ -422,7 +448,7 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Response:
 
 
 @serves(ELECT_LEADERS, versions="0-2", at=At.CONTROLLER)
-def elect_leaders(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """Whether these partitions have the leader they should have; null asks for all, and then only
     those that have not are named."""
     asked = request.topic_partitions
@@ -442,25 +468,24 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Response | Later[
         }
     results: list[Response] = []
 
-    def work() -> Iterator[None]:
-        for name, topic in list(node.image.topics.items()) if asked is None else ():
-            needed: dict[int, Response] = {}
-            for index in list(topic.partitions):
-                fault = _election(node, name, index, request.election_type)
-                if not isinstance(fault, ElectionNotNeeded):
-                    needed[index] = fault_fields(fault)
-                yield
-            results.append(_elected(name, needed))
-        for wanted in asked or ():
-            faults: dict[int, Response] = {}
-            for index in wanted.partitions:
-                fault = _election(node, wanted.topic, index, request.election_type)
-                faults[index] = fault_fields(fault)
-                yield
-            results.append(_elected(wanted.topic, faults))
+    for name, topic in list(node.image.topics.items()) if asked is None else ():
+        needed: dict[int, Response] = {}
+        for index in list(topic.partitions):
+            unneeded = _election(node, name, index, request.election_type)
+            if not isinstance(unneeded, ElectionNotNeeded):
+                needed[index] = fault_fields(unneeded)
             yield
-
-    return in_steps(node, work(), lambda: {"replica_election_results": results})
+        results.append(_elected(name, needed))
+    for wanted in asked or ():
+        faults: dict[int, Response] = {}
+        for index in wanted.partitions:
+            faults[index] = fault_fields(
+                _election(node, wanted.topic, index, request.election_type)
+            )
+            yield
+        results.append(_elected(wanted.topic, faults))
+        yield
+    return {"replica_election_results": results}
 
 
 def _election(node: Node, name: str, index: int, election_type: int) -> KafkaError:

@@ -20,7 +20,6 @@ KafkaJSGroupCoordinatorNotFound (`Failed to find group coordinator`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from kafkalite.broker.security import (
     TOPIC,
     WRITE,
 )
-from kafkalite.broker.stepping import in_steps
+from kafkalite.broker.stepping import Work
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     InvalidRequest,
@@ -84,7 +83,7 @@ def _may_write(node: Node, caller: Caller) -> bool:
 
 
 @serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
-def describe_producers(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+def describe_producers(node: Node, request: Any, caller: Caller) -> Work[Response]:
     """The producers a leader still remembers, partition by partition."""
     named = Counter(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
@@ -98,16 +97,14 @@ def describe_producers(node: Node, request: Any, caller: Caller) -> Response | L
 
     topics: list[Response] = []
 
-    def work() -> Iterator[None]:
-        for topic in request.topics:
-            partitions: list[Response] = []
-            topics.append({"name": topic.name, "partitions": partitions})
-            for index in topic.partition_indexes:
-                partitions += each([index], "partition_index", partial(partition, topic.name))
-                yield
+    for topic in request.topics:
+        partitions: list[Response] = []
+        topics.append({"name": topic.name, "partitions": partitions})
+        for index in topic.partition_indexes:
+            partitions += each([index], "partition_index", partial(partition, topic.name))
             yield
-
-    return in_steps(node, work(), lambda: {"topics": topics})
+        yield
+    return {"topics": topics}
 
 
 def _described(producer: Producer) -> Response:

@@ -1,11 +1,11 @@
-"""TopicDecisions: what a request wants of many topics, decided a few topics at a time.
+"""Decisions: what a request wants of many topics or configs, decided a few of them at a time.
 
     request ─▶ some of its topics ─▶ one decision, one batch ─▶ their answers ─┄ a later tick ┄─▶ …
 
-Each topic is granted or refused for itself, so a request need not be one decision.  A decision
-costs the controller and every worker some 40 µs a topic: WEIGHT_MAX topics a decision keep their
-ticks short.  What one decision does to one topic is whole everywhere: a topic has all of its
-partitions, or is not there.
+Each topic or resource is granted or refused for itself, so a request need not be one decision.  A
+decision costs the controller and every worker some 40 µs a topic: WEIGHT_MAX topics a decision keep
+their ticks short.  What one decision does to one of them is whole everywhere: a topic has all of
+its partitions, or is not there.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from kafkalite.errors import KafkaError
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
+K = TypeVar("K")
 W = TypeVar("W")
 A = TypeVar("A")
 
 WEIGHT_MAX = 250
-"""Maximum number of records that the topics of one decision bring, unless it is one topic."""
+"""Maximum number of records that one decision brings, unless it is about one topic."""
 
 STEP_PAUSE_MS = 1
 """Pause between two decisions, in which the loop serves clients."""
 
 
-class TopicDecisions(Generic[W, A]):
+class Decisions(Generic[W, K, A]):
     """The decisions on one request; see the module."""
 
     def __init__(
         self,
         node: Node,
         wanted: Sequence[W],
-        decide: Callable[[Controller, Sequence[W]], Result[dict[str, A | KafkaError]]],
+        decide: Callable[[Controller, Sequence[W]], Result[dict[K, A | KafkaError]]],
         *,
-        name_of: Callable[[W], str],
+        name_of: Callable[[W], K],
         weigh: Callable[[W], int] = lambda _: 1,
-        on_decided: Callable[[Mapping[str, A | KafkaError]], object] = lambda _: None,
+        on_decided: Callable[[Mapping[K, A | KafkaError]], object] = lambda _: None,
     ) -> None:
-        self.answers: dict[str, A | KafkaError] = {}
-        """The answers of the decisions so far, by the name of the topic."""
+        self.answers: dict[K, A | KafkaError] = {}
+        """The answers of the decisions so far, by the name of the topic or resource."""
         self._node = node
         self._wanted = wanted
         self._decide = decide
@@ -54,9 +55,9 @@ class TopicDecisions(Generic[W, A]):
         self._weigh = weigh
         self._on_decided = on_decided
         self._next = 0
-        self._all_decided: Later[dict[str, A | KafkaError]] = Later()
+        self._all_decided: Later[dict[K, A | KafkaError]] = Later()
 
-    def begin(self) -> Later[dict[str, A | KafkaError]]:
+    def begin(self) -> Later[dict[K, A | KafkaError]]:
         """Decide; the answers come when all nodes have made the last decision so."""
         self._decide_next()
         return self._all_decided
@@ -65,7 +66,7 @@ class TopicDecisions(Generic[W, A]):
         some = self._some()
         self._next += len(some)
 
-        def came(decided: dict[str, A | KafkaError] | None, fault: KafkaError | None) -> None:
+        def came(decided: dict[K, A | KafkaError] | None, fault: KafkaError | None) -> None:
             if decided is None:
                 # A fault of the whole decision (a full disk) is that of every topic in it.
                 assert fault is not None
@@ -80,7 +81,7 @@ class TopicDecisions(Generic[W, A]):
         sums = accumulate(map(self._weigh, left))
         return left[: max(1, sum(1 for _ in takewhile(lambda weight: weight <= WEIGHT_MAX, sums)))]
 
-    def _came(self, decided: Mapping[str, A | KafkaError]) -> None:
+    def _came(self, decided: Mapping[K, A | KafkaError]) -> None:
         self._on_decided(decided)
         self.answers.update(decided)
         if self._next < len(self._wanted):

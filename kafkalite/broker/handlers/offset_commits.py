@@ -1,0 +1,399 @@
+"""How far groups have read: committed offsets.
+
+OffsetCommit      v2–v10   v10 by topic id
+OffsetFetch       v1–v10   v8 for many groups at once, v10 by topic id
+OffsetDelete      v0
+
+A handler sees to what the coordinator cannot know: which topics there are, and who may read them.
+A large request is decided on, or looked up, ENTRIES_AT_ONCE partitions at a time.
+
+Left out: transactions.  With no open transactions every offset is stable, so `require_stable` asks
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.groups import GroupHost
+from kafkalite.broker.handlers import At, Caller, Response, check_named, serves
+from kafkalite.broker.handlers.groups import ask_group, refusal
+from kafkalite.broker.later import Later, all_of
+from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
+from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
+from kafkalite.coordination.group_coordinator import Commit, Committed, Decision, GroupCoordinator
+from kafkalite.coordination.image import TopicImage
+from kafkalite.errors import (
+    KafkaError,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+
+NO_OFFSET = -1
+
+Place = tuple[str, int]
+
+
+class Entries:
+    """The partitions of a request, answered one by one: here where it can be told at once, and
+    the others by the coordinator."""
+
+    def __init__(self) -> None:
+        self.topics: list[Response] = []
+        self.open: list[tuple[Response, Place]] = []
+
+    def topic(self, **named: Any) -> list[Response]:
+        """Begin the next topic's answer; its partitions go into the list."""
+        partitions: list[Response] = []
+        self.topics.append({**named, "partitions": partitions})
+        return partitions
+
+    def settling(self) -> Callable[[Response], None]:
+        """What settles those left open since the last time, with the coordinator's answer."""
+        opened, self.open = self.open, []
+
+        def settle(answer: Response) -> None:
+            fault = answer.get("fault")
+            for entry, place in opened:
+                entry["error_code"] = answer["codes"][place] if fault is None else fault.code
+
+        return settle
+
+
+@serves(OFFSET_COMMIT, versions="2-10", at=At.COORDINATOR, to_the_end=True)
+def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
+    """Note how far a group has read: each partition for itself, some at a time."""
+    entries = Entries()
+    commits: list[Commit] = []
+    decided: list[Later[None]] = []
+
+    def decide() -> None:
+        """Have the coordinator decide on the commits that are gathered."""
+        nonlocal commits
+        asked = ask_group(
+            node, caller, request.group_id, partial(_commit, request, commits, caller.version),
+            lambda fault: {"codes": {}, "fault": fault},
+        )  # fmt: skip
+        decided.append(asked.map(entries.settling()))
+        commits = []
+
+    turns, turn = node.groups.commit_turns, object()
+    try:
+        yield from turns.wait(request.group_id, turn)
+        for topic in request.topics:
+            answers = entries.topic(**_named(topic))
+            there, fault = _readable(node, caller, topic)
+            for part in topic.partitions:
+                index = part.partition_index
+                code = _code(there, fault, index)
+                answers.append({"partition_index": index, "error_code": code})
+                if there is not None and not code:
+                    entries.open.append((answers[-1], (there.name, index)))
+                    commits.append(
+                        Commit(
+                            there.name,
+                            index,
+                            part.committed_offset,
+                            part.committed_leader_epoch,
+                            part.committed_metadata or "",
+                            there.topic_id,
+                        )  # fmt: skip
+                    )
+                    if len(commits) == ENTRIES_AT_ONCE:
+                        decide()
+                yield
+            yield
+        if commits or not request.topics:
+            decide()
+    finally:
+        turns.done(request.group_id, turn)
+    if not decided:
+        caller.must(READ, GROUP, request.group_id)
+        return {"topics": entries.topics}
+    return all_of(decided).map(lambda _: {"topics": entries.topics})
+
+
+def _commit(
+    request: Any,
+    commits: Sequence[Commit],
+    version: int,
+    groups: GroupCoordinator,
+    token: Any,
+    now_ms: int,
+    wall_ms: int,
+) -> Decision:
+    return groups.commit_offsets(request, commits, token, now_ms, wall_ms, version)
+
+
+def _code(there: TopicImage | None, fault: KafkaError | None, index: int) -> int:
+    """What is wrong with a partition of a topic, before the coordinator is asked."""
+    if fault is not None:
+        return fault.code
+    assert there is not None, "a topic that is there, or the fault"
+    return 0 if index in there.partitions else UnknownTopicOrPartition.code
+
+
+def _named(topic: Any) -> Response:
+    """A topic as its request names it: by the one or by the other."""
+    return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", NO_ID)}
+
+
+def _readable(
+    node: Node, caller: Caller, topic: Any
+) -> tuple[TopicImage | None, KafkaError | None]:
+    """The topic that is meant, by its name or its id, or why this caller may not read it."""
+    topic_id = getattr(topic, "topic_id", NO_ID)
+    if topic_id != NO_ID:
+        there = node.image.topics_by_id.get(topic_id)
+        if there is None:
+            return None, UnknownTopicId()
+    else:
+        there = node.image.topics.get(topic.name)
+    if not caller.may(READ, TOPIC, there.name if there is not None else topic.name):
+        return None, TopicAuthorizationFailed()
+    return (there, None) if there is not None else (None, UnknownTopicOrPartition())
+
+
+@serves(OFFSET_FETCH, versions="1-10", at=At.COORDINATOR)
+def offset_fetch(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+    """How far groups have read; -1 where nobody has said so."""
+    if caller.version < 8:
+        found = yield from _fetched(node, caller, request, 1)
+        return found.map(lambda found: _single(found, request, caller))
+    counts = Counter(group.group_id for group in request.groups)
+    groups: list[Later[Response]] = []
+    for group in request.groups:
+        groups.append((yield from _fetched(node, caller, group, counts[group.group_id])))
+        yield
+    return all_of(groups).map(lambda found: {"groups": found})
+
+
+def _single(found: Response, request: Any, caller: Caller) -> Response:
+    code = found["error_code"]
+    if code and caller.version < 2:
+        # There is no other place for it.
+        refused = [
+            {"name": topic.name, "partitions": _nowhere(topic.partition_indexes, code)}
+            for topic in request.topics
+        ]
+        return {"topics": refused}
+    for topic in found["topics"]:
+        del topic["topic_id"]
+    return {"topics": found["topics"], "error_code": code}
+
+
+def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Work[Later[Response]]:
+    """One group's offsets: of the topics asked for, or of all that the caller may know of."""
+    group_id = group.group_id
+
+    def refuse(fault: KafkaError) -> Response:
+        return {"group_id": group_id, "topics": [], "error_code": fault.code}
+
+    try:
+        caller.must(DESCRIBE, GROUP, group_id)
+        check_named(named)
+        host = node.groups.host_of(group_id)
+        looks = OffsetLooks(node, host, group_id, every=group.topics is None)
+        if group.topics is None:
+            yield from _look_at_all(node, caller, looks)
+        else:
+            yield from _look_at(node, caller, group.topics, looks)
+    except KafkaError as fault:
+        return Later.of(refuse(fault))
+    return looks.found().map(
+        lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0}
+    ).recover(refuse)
+
+
+class OffsetLooks:
+    """The offsets of one group, looked up some at a time; with `every`, only those there are."""
+
+    def __init__(self, node: Node, host: GroupHost, group_id: str, *, every: bool) -> None:
+        self._node = node
+        self._host = host
+        self._group_id = group_id
+        self._every = every
+        self._topics: list[Response] = []
+        self._gathered: list[tuple[str, Sequence[int], list[Response]]] = []
+        self._gathered_count = 0
+        self._looks: list[Later[None]] = []
+
+    def places(self) -> dict[str, list[int]]:
+        """Of which partitions of which topics the group has offsets."""
+        return self._host.coordinator.offsets.places(self._group_id)
+
+    def topic(self, named: Response) -> list[Response]:
+        """Begin the next topic's answer; its partitions go into the list."""
+        partitions: list[Response] = []
+        self._topics.append({**named, "partitions": partitions})
+        return partitions
+
+    def add(self, name: str, indexes: Sequence[int], answers: list[Response]) -> Work[None]:
+        """Look for some partitions of a topic, and put what there is into `answers`."""
+        for begin in range(0, len(indexes), ENTRIES_AT_ONCE):
+            some = indexes[begin : begin + ENTRIES_AT_ONCE]
+            self._gathered.append((name, some, answers))
+            self._gathered_count += len(some)
+            if self._gathered_count >= ENTRIES_AT_ONCE:
+                self._look()
+                yield
+
+    def found(self) -> Later[list[Response]]:
+        """All topics, once what they rest on is committed."""
+        if self._gathered or not self._looks:
+            self._look()
+        topics = self._topics
+        return all_of(self._looks).map(
+            lambda _: [topic for topic in topics if topic["partitions"]] if self._every else topics
+        )
+
+    def _look(self) -> None:
+        gathered, self._gathered, self._gathered_count = self._gathered, [], 0
+        names: dict[str, list[int]] = {}
+        for name, indexes, _ in gathered:
+            names.setdefault(name, []).extend(indexes)
+        id_of = partial(_id_of, self._node)
+
+        def answer(found: Mapping[str, Mapping[int, Committed]]) -> None:
+            for name, indexes, answers in gathered:
+                there = found.get(name, {})
+                for index in indexes:
+                    if not self._every or index in there:
+                        answers.append(_one_committed(index, there.get(index)))
+
+        looked = self._host.look(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
+        self._looks.append(looked.map(answer))
+
+
+def _look_at_all(node: Node, caller: Caller, looks: OffsetLooks) -> Work[None]:
+    for name, indexes in looks.places().items():
+        there = node.image.topics.get(name)
+        if caller.may(DESCRIBE, TOPIC, name) and (there is not None or caller.version < 10):
+            topic_id = NO_ID if there is None else there.topic_id
+            yield from looks.add(name, indexes, looks.topic({"name": name, "topic_id": topic_id}))
+        yield
+
+
+def _look_at(node: Node, caller: Caller, topics: Sequence[Any], looks: OffsetLooks) -> Work[None]:
+    wanted = []
+    counts: Counter[Place] = Counter()
+    for topic in topics:
+        there = _describable(node, caller, topic)
+        wanted.append((there, topic))
+        if not isinstance(there, KafkaError):
+            counts.update(zip(repeat(there), topic.partition_indexes))
+        yield
+    check_named(max(counts.values(), default=0))
+    for there, topic in wanted:
+        answers = looks.topic(_named(topic))
+        if isinstance(there, KafkaError):
+            answers += _nowhere(topic.partition_indexes, there.code)
+        else:
+            yield from looks.add(there, topic.partition_indexes, answers)
+        yield
+
+
+def _id_of(node: Node, name: str) -> bytes:
+    there = node.image.topics.get(name)
+    return NO_ID if there is None else there.topic_id
+
+
+def _describable(node: Node, caller: Caller, topic: Any) -> str | KafkaError:
+    topic_id = getattr(topic, "topic_id", NO_ID)
+    if topic_id != NO_ID:
+        there = node.image.topics_by_id.get(topic_id)
+        if there is None:
+            return UnknownTopicId()
+        name = there.name
+    else:
+        name = topic.name
+    return name if caller.may(DESCRIBE, TOPIC, name) else TopicAuthorizationFailed()
+
+
+def _one_committed(index: int, committed: Committed | None) -> Response:
+    if committed is None:
+        return _nowhere([index], 0)[0]
+    return {
+        "partition_index": index,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+    }
+
+
+def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
+    return [
+        {
+            "partition_index": index,
+            "committed_offset": NO_OFFSET,
+            "committed_leader_epoch": -1,
+            "metadata": "",
+            "error_code": code,
+        }
+        for index in indexes
+    ]
+
+
+@serves(OFFSET_DELETE, versions="0", at=At.COORDINATOR, to_the_end=True)
+def offset_delete(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+    """Forget how far a group has read some partitions, some at a time."""
+    entries = Entries()
+    places: list[Place] = []
+    decided: list[Later[Response | None]] = []
+
+    def decide() -> None:
+        """Have the coordinator decide on the places that are gathered."""
+        nonlocal places
+        settle = entries.settling()
+
+        def respond(answer: Response) -> Response | None:
+            if "error_code" in answer:
+                return answer
+            settle(answer)
+            return None
+
+        delete = partial(_delete_offsets, request.group_id, places)
+        asked = ask_group(node, caller, request.group_id, delete, refusal, DELETE)
+        decided.append(asked.map(respond))
+        places = []
+
+    for topic in request.topics:
+        answers = entries.topic(name=topic.name)
+        there, fault = _readable(node, caller, topic)
+        for part in topic.partitions:
+            index = part.partition_index
+            code = _code(there, fault, index)
+            answers.append({"partition_index": index, "error_code": code})
+            if there is not None and not code:
+                entries.open.append((answers[-1], (there.name, index)))
+                places.append((there.name, index))
+                if len(places) == ENTRIES_AT_ONCE:
+                    decide()
+            yield
+        yield
+    if places or not decided:
+        decide()
+    return all_of(decided).map(
+        lambda refusals: next(filter(None, refusals), {"topics": entries.topics})
+    )
+
+
+def _delete_offsets(
+    group_id: str,
+    places: Sequence[Place],
+    groups: GroupCoordinator,
+    token: Any,
+    now_ms: int,
+    _: int,
+) -> Decision:
+    return groups.delete_offsets(group_id, places, token, now_ms)
