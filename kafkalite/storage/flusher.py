@@ -18,9 +18,10 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage import layout
 from kafkalite.storage.disk import DISK, PASSING, Disk, put_file, sync_directory
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.write_back import write_back_failed
@@ -52,32 +53,46 @@ class Flushable(Protocol):
         """Flush, on whatever thread."""
 
 
+class EpochsFile(NamedTuple):
+    """A log's leader epochs, to be written where its directory is by then: the log may be deleted
+    meanwhile, and another one have its name."""
+
+    directory: OpenFile | None
+    """None if somebody removed it."""
+    content: bytes
+
+    def write(self, disk: Disk) -> None:
+        if self.directory is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        directory = f"/proc/self/fd/{self.directory.fileno()}"
+        put_file(disk, Path(directory, layout.LEADER_EPOCHS), self.content)
+
+
 class Flush:
     """What one log needs flushed so that it is durable up to `end_offset`."""
 
-    __slots__ = ("directories", "done", "end_offset", "error", "files", "is_lost", "log",
-                 "position", "refused", "segments_made", "small_files",
-                 "written_size")  # fmt: skip
+    __slots__ = ("directories", "done", "end_offset", "epochs", "error", "files", "is_lost",
+                 "log", "position", "refused", "segments_made", "written_size")  # fmt: skip
 
     def __init__(
         self,
         log: Log,
         end_offset: int,
         files: list[OpenFile],
-        small_files: list[tuple[Path, bytes]],
+        epochs: EpochsFile | None,
         directories: list[Path],
     ) -> None:
         self.log = log
         self.end_offset = end_offset
         self.files = files
-        self.small_files = small_files
+        self.epochs = epochs
         self.directories = directories
         self.position = log.active.size
         self.written_size = log.written_size
         self.segments_made = log.segments_made
         self.error: OSError | None = None
         self.refused: OSError | None = None
-        """The error of a small file that could not be written; the flush is then repeated."""
+        """The error of an epochs file that could not be written; the flush is then repeated."""
         self.is_lost = False
         """True if somebody removed the log's directory meanwhile."""
         self.done: Callable[[Flush], None] | None = None
@@ -101,10 +116,12 @@ class Flush:
                 try:
                     self._run(disk, files_flushed)
                 except OSError as error:
-                    if error.errno != errno.ENOENT or self.log.directory.exists():
-                        flushes.error = error
-                    else:
+                    if error.errno == errno.ENOENT and (
+                        self.log.released or not self.log.directory.exists()
+                    ):
                         self.is_lost = not self.log.released
+                    else:
+                        flushes.error = error
             self.error = flushes.error
 
     def _run(self, disk: Disk, files_flushed: bool) -> None:
@@ -114,8 +131,8 @@ class Flush:
         if self.log.released:
             return
         try:
-            for path, content in self.small_files:
-                put_file(disk, path, content)
+            if self.epochs is not None:
+                self.epochs.write(disk)
         except OSError as error:
             # Of a file that was to be replaced no old content is lost, and no record with it.
             if error.errno not in PASSING:

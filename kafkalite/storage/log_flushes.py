@@ -15,12 +15,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
-from kafkalite.storage.flusher import Flush
+from kafkalite.storage.flusher import EpochsFile, Flush
 
 if TYPE_CHECKING:
     from kafkalite.records.file_slice import OpenFile
@@ -72,9 +71,9 @@ class LogFlushes:
             metadata = log.directory / layout.PARTITION_METADATA
             if self._directory_flushed == 0 and metadata.exists():
                 files.append(self._disk.open_to_flush(metadata))
-        small_files = self._epochs_to_save(log)
+        epochs = self._epochs_to_save(log)
         self.in_flight += 1
-        return Flush(log, end_offset, files, small_files, directories)
+        return Flush(log, end_offset, files, epochs, directories)
 
     def _closed_files(self, log: Log) -> list[OpenFile]:
         """The files of closed segments that may not be on the disk."""
@@ -89,15 +88,19 @@ class LogFlushes:
                 files.append(self._disk.open_to_flush(snapshot))
         return files
 
-    def _epochs_to_save(self, log: Log) -> list[tuple[Path, bytes]]:
+    def _epochs_to_save(self, log: Log) -> EpochsFile | None:
         epochs = log.leader_epochs
         if not epochs.unsaved or self._epochs_in_flight:
             # One flush at a time writes this file: a second one would share the name of its
-            # replacement, and the older content might come last.  The next flush takes it.
-            return []
+            # replacement, and the older content might come last.  The next flush takes it, and a
+            # recovery looks whether the file tells of the epoch it begins in.
+            return None
+        directory = None
+        if log.directory.exists():
+            directory = self._disk.open_to_flush(log.directory)
         epochs.unsaved = False
         self._epochs_in_flight = True
-        return [(log.directory / layout.LEADER_EPOCHS, epochs.encoded())]
+        return EpochsFile(directory, epochs.encoded())
 
     def reach(self, log: Log) -> None:
         """Everything that belongs to the log was flushed, with its whole file system."""
@@ -113,7 +116,7 @@ class LogFlushes:
         """
         assert flush.error is None, "a failed flush ends the process"
         self.in_flight -= 1
-        if flush.small_files:
+        if flush.epochs is not None:
             self._epochs_in_flight = False
         if flush.refused is not None:
             flush.log.leader_epochs.unsaved = True

@@ -144,6 +144,7 @@ class RecordingDisk(Disk):
     def open(self, path: Any, flags: int) -> OpenFile:
         fresh = flags & os.O_CREAT and not os.path.exists(path)
         file = super().open(path, flags)
+        path = named(path)
         self._paths[file.fileno()] = str(path)
         if fresh:
             self.journal.append(("create", str(path)))
@@ -176,8 +177,9 @@ class RecordingDisk(Disk):
         self.journal.append(("sync all", self._paths[descriptor]))
 
     def rename(self, source: Any, target: Any) -> None:
+        names = named(source), named(target)
         os.rename(source, target)
-        self.journal.append(("rename", str(source), str(target)))
+        self.journal.append(("rename", *names))
 
     def unlink(self, path: Any) -> None:
         os.unlink(path)
@@ -194,6 +196,14 @@ class RecordingDisk(Disk):
     def note(self, what: str, value: Any) -> None:
         """Remember what was promised up to here."""
         self.journal.append(("note", what, value))
+
+
+def named(path: Any) -> str:
+    """A path without the descriptor it may go through."""
+    found = Path(path)
+    if found.is_relative_to("/proc/self/fd"):
+        found = Path(os.readlink(Path(*found.parts[:5])), *found.parts[5:])
+    return str(found)
 
 
 class Inode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from kafkalite.storage.log import Log
 from kafkalite.storage.write_back import sync_names, write_back_failed
 from tests.process.waiting import until
 from tests.storage.disks import FaultyDisk, QuickDisk, ReportingDisk
-from tests.storage.making import batch, open_log
+from tests.storage.making import TOPIC_ID, batch, manager, open_log, settings
 
 OVERLAYFS, NFS, FUSE = 0x794C7630, 0x6969, 0x65735546
 
@@ -105,7 +106,7 @@ def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> No
     log.append(batch(b"b"), 2)
     second = log.flush_begin()
     assert first is not None and second is not None
-    assert first.small_files and not second.small_files
+    assert first.epochs and not second.epochs
     for flush in (second, first):  # the older one comes last
         flush.run(QuickDisk())
         log.flush_end(flush)
@@ -134,7 +135,7 @@ def test_an_epochs_file_without_room_is_no_failed_write_back(
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"a"), 1)
     flush = log.flush_begin()
-    assert flush is not None and flush.small_files
+    assert flush is not None and flush.epochs
     flush_all([flush], RefusingDisk(error_code))
     assert flush.error is None and not list(tmp_path.rglob(FAILURE_MARK))
     with pytest.raises(KafkaStorageError, match="cannot be flushed"):
@@ -409,3 +410,35 @@ def test_of_two_flushes_of_one_log_no_one_misses_the_error(tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert all(flush.error is not None and flush.error.errno == errno.EIO for flush in flushes)
+
+
+@pytest.mark.parametrize("deleted_before", ["the epochs are written", "their file is opened"])
+def test_epochs_of_a_deleted_log_never_reach_the_next_one_of_its_name(
+    tmp_path: Path, deleted_before: str
+) -> None:
+    logs = manager(tmp_path)
+    old = logs.create("t", TOPIC_ID, 0, settings())
+    old.append(batch(b"a"), 5)
+    flush = old.flush_begin()
+    assert flush is not None and flush.epochs is not None
+
+    class Deleting(QuickDisk):
+        """The log is deleted and made again just when its epochs are written."""
+
+        made: Log | None = None
+
+        def open(self, path: str | Path, flags: int) -> OpenFile:
+            if str(path).endswith(f"{layout.LEADER_EPOCHS}.tmp") and self.made is None:
+                logs.delete(old)
+                if deleted_before == "their file is opened":  # and is gone by then
+                    (aside,) = tmp_path.glob("t-0.*-delete")
+                    shutil.rmtree(aside)
+                self.made = logs.create("t", bytes(reversed(TOPIC_ID)), 0, settings())
+            return super().open(path, flags)
+
+    disk = Deleting()
+    flush.run(disk)
+    assert disk.made is not None
+    assert (flush.error, flush.is_lost) == (None, False)
+    assert (disk.made.directory / layout.LEADER_EPOCHS).read_bytes() == b""
+    logs.close()
