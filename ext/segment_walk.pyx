@@ -12,12 +12,12 @@ where leader epochs begin, and the batches of producers, of which only the last 
 from libc.errno cimport errno
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from posix.types cimport off_t
-from posix.unistd cimport pread
+from libc.string cimport memcmp, memset
 
 from batch_check cimport check_batch
 from batch_layout cimport *
 from big_endian cimport load_i16, load_i32, load_i64, store_i32, store_i64
+from file_bytes cimport data_end_of, pread_whole
 
 cdef extern from "<unistd.h>" nogil:
     int c_syncfs "syncfs" (int fd)
@@ -32,6 +32,8 @@ cdef enum:
     # One read holds a walk from an index entry to the next when batches are small.
     WINDOW_SIZE = 8 * 1024
     CHUNK_SIZE = 1 << 20
+    # How much is looked at of space that was set aside.
+    PAGE_SIZE = 4096
     # A scan answers after this many bytes, so that its lists stay small.
     SCAN_SIZE = 32 << 20
     # What a search for a whole batch checks in vain, a tenth of a second of CRC.
@@ -77,23 +79,6 @@ cdef struct Header:
     int64_t base_offset
     int64_t last_offset
     int64_t max_timestamp
-
-
-cdef Py_ssize_t pread_whole(
-    int fd, uint8_t* into, Py_ssize_t size, int64_t position
-) noexcept nogil:
-    """The bytes read, fewer only at the file's end; -1 when reading failed."""
-    cdef Py_ssize_t done = 0, got
-    while done < size:
-        got = pread(fd, into + done, size - done, <off_t> (position + done))
-        if got < 0:
-            if errno == 4:          # EINTR
-                continue
-            return -1
-        if got == 0:
-            break
-        done += got
-    return done
 
 
 cdef int read_header(Window* window, int64_t position, Header* header) noexcept nogil:
@@ -250,7 +235,9 @@ cdef uint8_t* extended(Bytes* bytes, Py_ssize_t size) noexcept nogil:
 cdef struct Scan:
     int fd
     int64_t end
+    int64_t data_end            # from here on the file is a hole, or space that was set aside
     int64_t position
+    int64_t wanted              # bytes that the next read must give if there are so many
     int64_t segment_base
     int64_t next_offset
     int64_t interval
@@ -336,19 +323,32 @@ cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     return code
 
 
+cdef Py_ssize_t pread_data(Scan* scan, Py_ssize_t size) noexcept nogil:
+    """Read at the scan's position as pread_whole does, without reading a hole at the end."""
+    cdef int64_t data = max(<int64_t> 0, scan.data_end - scan.position)
+    cdef Py_ssize_t got
+    if data >= size:
+        return pread_whole(scan.fd, scan.chunk.at, size, scan.position)
+    got = pread_whole(scan.fd, scan.chunk.at, <Py_ssize_t> data, scan.position)
+    if got < data:
+        return got
+    memset(scan.chunk.at + data, 0, <size_t> (size - data))
+    return size
+
+
 cdef int scan_rest_is_zeros(Scan* scan) noexcept nogil:
     """ZEROS when nothing but zeros stands from here to the end, else TORN."""
     cdef int64_t position = scan.position
-    cdef Py_ssize_t got, i
-    while position < scan.end:
+    cdef Py_ssize_t got
+    while position < scan.data_end:
         got = pread_whole(
-            scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, scan.end - position), position
+            scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, scan.data_end - position),
+            position,
         )
         if got <= 0:
             return TORN_
-        for i in range(got):
-            if scan.chunk.at[i]:
-                return TORN_
+        if scan.chunk.at[0] or memcmp(scan.chunk.at, scan.chunk.at + 1, <size_t> (got - 1)):
+            return TORN_
         position += got
     return ZEROS_
 
@@ -360,9 +360,10 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
     cdef const uint8_t* batch
     cdef int code
     cdef int64_t left = scan.end - scan.position
-    filled = pread_whole(
-        scan.fd, scan.chunk.at, min(<int64_t> scan.chunk.room, left), scan.position
-    )
+    cdef int64_t asked = min(<int64_t> scan.chunk.room, left)
+    if scan.position + asked > scan.data_end:
+        asked = min(asked, max(scan.wanted, scan.data_end - scan.position + PAGE_SIZE))
+    filled = pread_data(scan, <Py_ssize_t> asked)
     if filled < 0:
         return STORAGE_ERROR_
     while used < filled:
@@ -378,8 +379,9 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
         if size > filled - used:
             if used:
                 return NONE             # the next read begins with this batch
-            if filled < min(<int64_t> scan.chunk.room, left):
+            if filled < asked:
                 return TORN_            # the file is shorter than it was
+            scan.wanted = size
             scan.chunk.size = 0
             if extended(&scan.chunk, size) == NULL:
                 scan.no_memory = True
@@ -462,7 +464,8 @@ def scan(
     cdef int code = NONE
     cdef int64_t until = min(end, position + SCAN_SIZE)
     scan = Scan(
-        fd=fd, end=end, position=position, segment_base=segment_base, next_offset=next_offset,
+        fd=fd, end=end, data_end=end, position=position, wanted=PAGE_SIZE,
+        segment_base=segment_base, next_offset=next_offset,
         interval=interval, since_entry=since_entry, max_timestamp=max_timestamp,
         offset_of_max=offset_of_max, timestamp_entered=timestamp_entered,
         leader_epoch=leader_epoch, count=0, gapless=gapless, no_memory=False,
@@ -478,6 +481,7 @@ def scan(
                 raise MemoryError
             array_of(&scan, bytes_).size = 0
         with nogil:
+            scan.data_end = data_end_of(fd, position, end)
             while code == NONE and scan.position < until and not scan.no_memory:
                 code = scan_chunk(&scan)
             drop_forgotten(&scan)
@@ -514,13 +518,14 @@ def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int
     would take the square of their size.
     """
     cdef Bytes chunk = Bytes(NULL, 0, 0)
-    cdef int64_t found = -1, checked = 0
+    cdef int64_t found = -1, checked = 0, data_end
     cdef Py_ssize_t filled, i
     cdef int64_t size, base_offset
     if extended(&chunk, CHUNK_SIZE) == NULL:
         raise MemoryError
     with nogil:
-        while found < 0 and end - position >= HEADER_SIZE:
+        data_end = data_end_of(fd, position, end)
+        while found < 0 and end - position >= HEADER_SIZE and position < data_end:
             filled = pread_whole(fd, chunk.at, min(<int64_t> chunk.room, end - position), position)
             if filled < HEADER_SIZE:
                 break

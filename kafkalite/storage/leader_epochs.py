@@ -81,6 +81,12 @@ class LeaderEpochCache:
         slot = bisect_right(self.epochs, epoch)
         return self.epochs[slot - 1] if slot else epoch, self.starts[slot]
 
+    def epoch_at(self, offset: int) -> int | None:
+        """Return the epoch under which the record at `offset` was appended; None if it is from
+        before all that are known."""
+        slot = bisect_right(self.starts, offset)
+        return self.epochs[slot - 1] if slot else None
+
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that began at `end_offset` or later."""
         while self.starts and self.starts[-1] >= end_offset:

@@ -57,14 +57,16 @@ from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
-from kafkalite.storage.recovery import Flushing, KnownEnd, Recovery
+from kafkalite.storage.recovery import NOTES_FROM, Flushing, KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
-SNAPSHOT_EVERY = 64 << 20
-"""So many bytes a recovery reads in a few hundredths of a second."""
+SNAPSHOT_EVERY = NOTES_FROM
+SNAPSHOT_EVERY_PRODUCER = 4 << 10
+"""So many bytes are written, and so many more for each producer, before a snapshot is left between
+two segments: to read them again would take longer than to write it."""
 
 
 class Appended(NamedTuple):
@@ -125,6 +127,7 @@ class Log:
             segment.share(open_segments)
         self.active.share(open_segments, self.flushes)
         self._noted_size = 0
+        self._noted_offset = 0
         self._clock = clock
         self._disk = found.disk
         self._space = space
@@ -359,17 +362,22 @@ class Log:
         return made
 
     def leave_snapshot(self) -> None:
-        """Once much was written since the last, note what producers did, so that after a crash
-        the log need not be read again from its segment's beginning."""
-        if self.fault is not None or self.written_size - self._noted_size < SNAPSHOT_EVERY:
+        """Once much was written since the last, note what producers did and where batches stand,
+        so that after a crash the log need not be read again from further back."""
+        due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
+        if self.fault is not None or self.written_size - self._noted_size < due:
             return
+        if self._noted_offset > self.durable_offset:
+            return  # No recovery point reaches the last one yet, so the one before is needed.
         self._noted_size = self.written_size
+        self.active.settle(size_min=0)
         between = [offset for offset in self.producers.snapshots() if offset not in self._bases]
         try:
-            # One of the last two stands before any recovery point to come.
+            # The last one serves until a recovery point reaches the new one.
             for offset in between[:-1]:
                 self._disk.unlink(self.producers.snapshot_path(offset))
             self.producers.take_snapshot(self.end_offset)
+            self._noted_offset = self.end_offset
         except OSError as error:
             if error.errno not in PASSING | OF_ONE_LOG:
                 failed(error, f"{self.directory} cannot be written")

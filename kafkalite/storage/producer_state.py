@@ -244,6 +244,20 @@ class ProducerStateManager:
             if batches[-1][:4] == producer.batches[-1][:4]:
                 producer.batches = batches
 
+    def lacks_batches(self, since_offset: int) -> bool:
+        """Return whether a producer that wrote at `since_offset` or later is known to have written
+        more than is remembered of it, and is remembered by fewer batches than it may be.
+
+        Left out: numbers that have begun again at 0, exactly between two batches.
+        """
+        return any(
+            producer.batches[-1].last_offset >= since_offset
+            and len(producer.batches) < BATCHES_REMEMBERED
+            and producer.batches[0].base_sequence > 0
+            for producer in self
+            if producer.batches
+        )
+
     # -- snapshots ---------------------------------------------------------------------------
 
     def snapshots(self) -> list[int]:

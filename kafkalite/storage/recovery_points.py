@@ -176,9 +176,12 @@ class RecoveryPoints:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def begin_write(self, news: dict[str, Point]) -> CheckpointWrite | None:
-        """What must be written so that the checkpoint says this, too; None if it does."""
-        self._points |= news
+    def note(self, name: str, point: Point) -> None:
+        """This is known of an open log from the next checkpoint on."""
+        self._points[name] = point
+
+    def begin_write(self) -> CheckpointWrite | None:
+        """What must be written so that the checkpoint says all that is known; None if it does."""
         words, self._words = self._words, set()
         of_this_boot = self.is_of_this_boot
         if self._written == (of_this_boot, self._points):

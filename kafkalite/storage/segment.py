@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite._ext import segment_walk
+from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, WHOLE, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 AHEAD = 4 << 20
 AHEAD_FIRST = 64 << 10
 """How far ahead of the writer space is set aside at the most, and in a segment just begun."""
+
+INDEX_PAGE = 4096
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 """What an index can say of an offset."""
@@ -245,9 +248,10 @@ class LogSegment:
                 failed(error, f"{self.path} cannot be written")
         self.allocated = self.size + wanted
 
-    def settle(self) -> None:
-        """Write index entries that have gathered; what cannot be written now waits."""
-        if len(self.offset_index.tail) + len(self.time_index.tail) > 4096:
+    def settle(self, size_min: int = INDEX_PAGE) -> None:
+        """Write index entries if more than so many bytes have gathered; what cannot be written now
+        waits."""
+        if len(self.offset_index.tail) + len(self.time_index.tail) > size_min:
             try:
                 self.write_indexes()
             except KafkaStorageError:
@@ -415,6 +419,14 @@ class LogSegment:
         if before is None or before.last_offset != offset - 1:
             return None
         return before.position + before.size
+
+    def leader_epoch_of(self, offset: int) -> int | None:
+        """Return the leader epoch under which a record was appended; None if it is not there."""
+        found = self.find(offset)
+        if found is None:
+            return None
+        leader_epoch: int = header(self.read(found._replace(size=HEADER_SIZE)))[2]
+        return leader_epoch
 
     def end_offset(self) -> int:
         """The offset after the last batch, of a segment that is closed."""

@@ -1,7 +1,8 @@
 """Upkeep: what is done to a node's logs from time to time, a little at each tick.
 
 retention    some logs at a tick, so that thousands do not hold the loop
-checkpoint   how far each log is durable and where it begins, written beside the loop
+checkpoint   how far each log is durable and where it begins: noted of some logs at a tick, and
+             written beside the loop
 flushes      of logs that are left to the kernel, so that their recovery point moves on
 files of what was removed, when their delay is over, beside the loop
 """
@@ -26,15 +27,15 @@ from kafkalite.storage.disk import Disk, failed
 from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
-from kafkalite.storage.recovery_points import CheckpointWrite, Point, RecoveryPoints
+from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints
 
 log = logging.getLogger("kafkalite.storage")
 
 RETAINED_AT_ONCE = 64
 """Of so many logs a tick asks what retention no longer keeps; a segment that goes is renamed."""
 
-RETAIN_STEP_MS = 10
-"""Duration of a step of retention, at least one log."""
+STEP_MS = 10
+"""Duration of a step of retention, or of a checkpoint's notes: at least one log."""
 
 CHECKPOINT_MS_MIN = 1_000
 CHECKPOINT_MS_PER_LOG = 5
@@ -65,7 +66,9 @@ class Upkeep:
         self._to_retain: deque[Log] = deque()
         self.trimmed: list[Log] = []
         """Logs whose start offset retention moved, until their node has taken note."""
+        self._to_note: deque[Log] | None = None
         self._writing = False
+        """True from a checkpoint's first note until it is written."""
         self._looked_ms = now_ms
         self._durable_sum = 0
         self._background = BackgroundFlush()
@@ -97,12 +100,14 @@ class Upkeep:
         if now_ms >= self._checkpoint_due_ms or self._has_moved(now_ms):
             interval_ms = self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
             self._checkpoint_due_ms = now_ms + interval_ms
-            self._checkpoint(flusher)
+            self._begin_checkpoint(flusher)
+        if self._to_note is not None and flusher is not None:
+            self._note_some(self._to_note, flusher)
         self._retain_some()
         due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
         if any(not found.is_left_to_kernel for found in self._logs.values()):
             due.append(self._looked_ms + self._look_ms())
-        if self._to_retain:
+        if self._to_retain or self._to_note is not None:
             due.append(now_ms)
         doomed_ms = self.doomed.remove_due(flusher)
         if doomed_ms is not None:
@@ -122,7 +127,7 @@ class Upkeep:
         return self._durable_sum != before
 
     def _retain_some(self) -> None:
-        end_ns = self._clock.monotonic_ns() + RETAIN_STEP_MS * 1_000_000
+        end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
         for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
             found = self._to_retain.popleft()
             if found.topic == METADATA_TOPIC:
@@ -145,24 +150,42 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Write down how far each log is durable and where it starts, here and now."""
-        write = self._points.begin_write(self._news())
+        for found in self._logs.values():
+            self._note(found)
+        write = self._points.begin_write()
         if write is not None:
             write.run(self._disk)
             if write.error is not None:
                 failed(write.error, f"{write.where} cannot be written")
             self._points.written(write)
 
-    def _checkpoint(self, flusher: Flusher | None) -> None:
-        """The same, beside the loop."""
+    def _begin_checkpoint(self, flusher: Flusher | None) -> None:
+        """The same, a step at a tick, and written beside the loop."""
         if flusher is None:
             self.checkpoint()
             return
         self._background.add(self._logs.values(), flusher, closed_only=True)
         if self._writing:
             return  # a slow disk still has the one before
-        write = self._points.begin_write(self._news())
-        if write is not None:
-            self._writing = True
+        self._writing = True
+        self._to_note = deque(self._logs.values())
+
+    def _note_some(self, to_note: deque[Log], flusher: Flusher) -> None:
+        """Note what is known of some logs; after the last of them, begin to write."""
+        end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
+        while to_note:
+            found = to_note.popleft()
+            if self._logs.get((found.topic, found.partition)) is found:
+                self._note(found)
+            if self._clock.monotonic_ns() >= end_ns:
+                break
+        if to_note:
+            return
+        self._to_note = None
+        write = self._points.begin_write()
+        if write is None:
+            self._writing = False
+        else:
             write.done = self._written
             flusher.submit([write])
 
@@ -170,14 +193,10 @@ class Upkeep:
         self._writing = False
         self._points.written(write)
 
-    def _news(self) -> dict[str, Point]:
-        news: dict[str, Point] = {}
-        for found in self._logs.values():
-            if found.quarantined:
-                continue  # what was known of it stays known
-            if not found.is_left_to_kernel:  # those get theirs with their flush
-                found.leave_snapshot()
-            news[found.directory.name] = [
-                found.durable_offset, found.log_start_offset, written_id(found.topic_id),
-            ]  # fmt: skip
-        return news
+    def _note(self, found: Log) -> None:
+        if found.quarantined:
+            return  # what was known of it stays known
+        if not found.is_left_to_kernel:  # those get theirs with their flush
+            found.leave_snapshot()
+        point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
+        self._points.note(found.directory.name, point)

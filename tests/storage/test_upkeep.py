@@ -172,6 +172,7 @@ def test_recovery_of_an_os_log_begins_where_the_background_flush_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY_PRODUCER", 0)
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())
