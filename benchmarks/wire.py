@@ -49,10 +49,15 @@ class Wire:
         return api.response.read(version, answer, header_size(api, version))
 
     def take(self, size: int) -> bytes:
-        taken = self.socket.recv(size, socket.MSG_WAITALL)
-        if len(taken) < size:
-            raise ConnectionError("the node closed the connection")
-        return taken
+        # MSG_WAITALL does not hold where the socket has a timeout.
+        taken = bytearray(size)
+        left = memoryview(taken)
+        while left:
+            got = self.socket.recv_into(left)
+            if not got:
+                raise ConnectionError("the node closed the connection")
+            left = left[got:]
+        return bytes(taken)
 
 
 def metadata(address: str, *topics: str) -> Fields:
