@@ -221,6 +221,11 @@ cdef class Gatherer:
             timestamp = milliseconds_of(timestamp)
         if headers is not None and type(headers) is not list:
             headers = header_pairs(headers)     # a list, since they may be read twice
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(
+                "on_delivery is a function of an error and the metadata, not"
+                f" {type(on_delivery).__name__}"
+            )
         return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def gather(self, topic, value, key, headers, timestamp, partition, on_delivery):

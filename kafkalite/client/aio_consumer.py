@@ -58,9 +58,18 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """End it, and whoever waits in it; closing twice is nothing."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._consumer.close)
-        await loop.run_in_executor(None, self._thread.shutdown)
+        # Not the loop's default executor, which the program may have filled.
+        closing = ThreadPoolExecutor(1, "kafkalite-consumer-close")
+        try:
+            await asyncio.get_running_loop().run_in_executor(closing, self._close)
+        except BaseException:  # cancelled: the thread closes it
+            closing.shutdown(wait=False)
+            raise
+        closing.shutdown()
+
+    def _close(self) -> None:
+        self._consumer.close()
+        self._thread.shutdown()
 
     async def __aenter__(self) -> Self:
         return self

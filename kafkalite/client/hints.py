@@ -30,6 +30,7 @@ PRODUCER = {
 }
 CONSUMER = {
     "beginning_offsets": "use watermarks(partition).low",
+    "consume": "use getmany(timeout, max_records)",
     "end_offsets": "use watermarks(partition).high",
     "get_watermark_offsets": "use watermarks(partition)",
     "getmany": "use consume(n, timeout) or batches(); AsyncConsumer has getmany()",

@@ -141,10 +141,19 @@ def parsed(
             raise InvalidConfig(f"{twice.pop()} is said twice.")
         said |= bootstrap
     elif bootstrap is not None:
+        if not isinstance(bootstrap, str | list | tuple):
+            raise InvalidConfig(
+                f"{BOOTSTRAP_SERVERS.name} is HOST:PORT or a list of them, not {bootstrap!r}."
+            )
         if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in said):
-            raise InvalidConfig(f"{BOOTSTRAP_SERVERS.name} is said twice.")
+            raise InvalidConfig(
+                f"{BOOTSTRAP_SERVERS.name} is said twice: the first argument, {bootstrap!r}, is"
+                " the brokers as well.  A consumer's topics are given as topics=..."
+            )
         said[BOOTSTRAP_SERVERS.name] = bootstrap
     for name, value in said.items():
+        if not isinstance(name, str):
+            raise InvalidConfig(f"A configuration key is text, not {name!r}.")
         key = scope.named(name.replace("_", "."))
         if key in values:
             raise InvalidConfig(f"{key.name} is said twice.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import numpy
@@ -141,6 +143,27 @@ def test_getmany_gives_messages_by_partition(broker, topics):
             assert await consumer.getmany(0.05) == {}
 
     asyncio.run(main())
+
+
+def test_an_async_consumer_closes_while_the_default_executor_is_full(broker, topics):
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        over = threading.Event()
+        loop.run_in_executor(None, over.wait)
+        try:
+            consumer = AsyncConsumer(broker.bootstrap, topics=topics[0])
+            assert (await consumer.poll(PATIENCE_S)).offset == 0
+            await asyncio.wait_for(consumer.close(), PATIENCE_S)
+        finally:
+            over.set()
+
+    asyncio.run(main())
+
+
+def test_an_async_consumer_names_getmany_where_others_have_consume():
+    with pytest.raises(AttributeError, match=r"AsyncConsumer has no consume\(\): use getmany"):
+        AsyncConsumer.consume  # noqa: B018
 
 
 @pytest.mark.parametrize("call", ["to_table", "lag", "watermarks", "offsets_for_times"])

@@ -71,6 +71,12 @@ def test_headers_are_pairs_or_a_mapping(gatherer, headers):
     assert gatherer.taken[0][2] == [("a", b"1"), ("b", None)]
 
 
+def test_send_refuses_a_callback_that_cannot_be_called_and_takes_nothing(gatherer):
+    with pytest.raises(TypeError, match="on_delivery is a function .* not int"):
+        gatherer.send("t", b"v", on_delivery=3)
+    assert not gatherer.taken
+
+
 def test_serializers_turn_values_and_keys_into_bytes_once(gatherer):
     gatherer.value_serializer = lambda value: f"<{value}>"
     gatherer.key_serializer = lambda key: b"k%d" % key

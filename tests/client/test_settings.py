@@ -150,3 +150,19 @@ def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
 def test_what_is_no_address_is_refused(words):
     with pytest.raises(InvalidConfig, match=r"is no HOST:PORT"):
         address(words)
+
+
+@pytest.mark.parametrize("bootstrap", [5, b"127.0.0.1:9092", 1.5])
+def test_brokers_of_another_type_are_refused(bootstrap):
+    with pytest.raises(InvalidConfig, match=r"HOST:PORT or a list of them, not"):
+        producer_settings(bootstrap, {})
+
+
+def test_keys_that_are_no_text_are_refused():
+    with pytest.raises(InvalidConfig, match="A configuration key is text, not 1"):
+        producer_settings({1: 2}, {})
+
+
+def test_a_topic_as_the_first_argument_is_told_where_topics_go():
+    with pytest.raises(InvalidConfig, match=r"'orders', is the brokers as well.*topics=\.\.\."):
+        consumer_settings("orders", {"bootstrap_servers": "127.0.0.1:9092"})
