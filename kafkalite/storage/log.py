@@ -57,6 +57,7 @@ from kafkalite.storage.flusher import Flush
 from kafkalite.storage.intake import Intake
 from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.recovery import NOTES_FROM, Flushing, KnownEnd, Recovery
 from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 from kafkalite.storage.write_back import write_back_failed
@@ -159,14 +160,17 @@ class Log:
         disk: Disk = DISK,
         flushes_always: bool = False,
         shares_flush: bool = False,
+        opening_lock: OpeningLock | None = None,
         new: bool = False,
     ) -> Log:
         """Open the log in a directory, and recover it unless it is new, or a clean end is known
         and true.
 
-        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).
+        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).  An
+        `opening_lock` is held by the caller, and released during long scans.
         """
-        found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], clock.wall_ms())
+        now_ms = clock.wall_ms()
+        found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], now_ms, opening_lock)
         found.list_segments(log_start_offset)
         if not new and (clean is None or not found.believe(clean)):
             flushing = Flushing.SHARED if shares_flush else Flushing.NOW

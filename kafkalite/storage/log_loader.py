@@ -21,6 +21,7 @@ from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.shared_flush import flush_recovered
@@ -60,6 +61,7 @@ class LogLoader:
         new_id: bytes | None = None,
         owner: Owner | None = None,
         shares_flush: bool = False,
+        opening_lock: OpeningLock | None = None,
     ) -> Log:
         """Open one log; with `new_id` it was just made, for the topic of that id."""
         topic_id = new_id or (owner.topic_id if owner else read_topic_id(directory))
@@ -83,6 +85,7 @@ class LogLoader:
             disk=self._disk,
             flushes_always=flushes_always,
             shares_flush=shares_flush,
+            opening_lock=opening_lock,
             new=new_id is not None,
         )
         self._points.keep(directory.name, topic_id, known, opened.damaged_to)
@@ -107,23 +110,26 @@ class LogLoader:
         for entry in directories.items():
             todo.put(entry)
         raised: list[Exception] = []
+        lock = OpeningLock()
 
         def work() -> None:
-            while not raised:
-                try:
-                    path, owner = todo.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    logs[owner.key] = self.open(
-                        path,
-                        owner.key,
-                        settings[owner.topic],
-                        owner=owner,
-                        shares_flush=shares_flush,
-                    )
-                except Exception as error:  # raised again below, by the caller's thread
-                    raised.append(error)
+            with lock:
+                while not raised:
+                    try:
+                        path, owner = todo.get_nowait()
+                    except queue.Empty:
+                        return
+                    try:
+                        logs[owner.key] = self.open(
+                            path,
+                            owner.key,
+                            settings[owner.topic],
+                            owner=owner,
+                            shares_flush=shares_flush,
+                            opening_lock=lock,
+                        )
+                    except Exception as error:  # raised again below, by the caller's thread
+                        raised.append(error)
 
         count = 1 if self._points.ended_cleanly else threads
         helpers = [

@@ -33,6 +33,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
 from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.producer_state import Handed, ProducerStateManager
 from kafkalite.storage.segment import LogSegment, Scanned
 
@@ -90,7 +92,14 @@ class Beginning(NamedTuple):
 class Recovery:
     """A log's parts, as found in its directory and made whole again."""
 
-    def __init__(self, directory: Path, disk: Disk, index_interval: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        index_interval: int,
+        now_ms: int,
+        opening_lock: OpeningLock | None = None,
+    ) -> None:
         self.directory = directory
         self.disk = disk
         self.index_interval = index_interval
@@ -115,6 +124,7 @@ class Recovery:
         self._was_cut = False
         self._scanned_size = 0
         self._names: set[str] = set()
+        self._opening_lock = opening_lock
 
     # -- the directory -----------------------------------------------------------------------
 
@@ -395,9 +405,10 @@ class Recovery:
             if number > begin.number and segment.base_offset != self.end_offset:
                 self._lost(segment, number, recovery_point)
                 return
-            ended = segment.scan(
-                position, self.end_offset, self.leader_epochs.latest, self._replay, gapless=True
-            )
+            with self._scanning(segment.size - position):
+                ended = segment.scan(
+                    position, self.end_offset, self.leader_epochs.latest, self._replay, gapless=True
+                )
             self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
@@ -411,6 +422,9 @@ class Recovery:
                 else:
                     self._cut(segment, ended, number + 1)
                 return
+
+    def _scanning(self, size: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._opening_lock is None else self._opening_lock.scanning(size)
 
     def _is_followed(self, segment: LogSegment, ended: Scanned, number: int) -> bool:
         """Return whether whole batches stand behind the place where a scan ended.

@@ -1,0 +1,49 @@
+"""Tests of OpeningLock: one thread opens logs, and others only while it scans much."""
+
+import threading
+
+from kafkalite.storage.opening_lock import SCANNED_FROM, OpeningLock
+
+
+def is_free_to_others(lock):
+    """Return whether another thread gets the lock at once."""
+    got = []
+
+    def take():
+        if lock._lock.acquire(blocking=False):
+            lock._lock.release()
+            got.append(True)
+
+    other = threading.Thread(target=take)
+    other.start()
+    other.join()
+    return bool(got)
+
+
+def test_lock_is_kept_while_little_is_scanned():
+    lock = OpeningLock()
+    with lock:
+        with lock.scanning(SCANNED_FROM - 1):
+            assert not is_free_to_others(lock)
+        assert not is_free_to_others(lock)
+    assert is_free_to_others(lock)
+
+
+def test_lock_is_given_up_while_much_is_scanned_and_taken_again():
+    lock = OpeningLock()
+    with lock:
+        with lock.scanning(SCANNED_FROM):
+            assert is_free_to_others(lock)
+        assert not is_free_to_others(lock)
+    assert is_free_to_others(lock)
+
+
+def test_lock_is_taken_again_after_a_scan_that_fails():
+    lock = OpeningLock()
+    with lock:
+        try:
+            with lock.scanning(SCANNED_FROM):
+                raise OSError
+        except OSError:
+            assert not is_free_to_others(lock)
+    assert is_free_to_others(lock)
