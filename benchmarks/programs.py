@@ -184,8 +184,8 @@ def produce_batch(bootstrap: str, topic: str, records: int, go: Wait = at_once) 
 def write(path: str, records: int) -> dict[str, float]:
     """The same bytes into a file, by plain `write` of as much as a batch holds."""
     from kafkalite._ext.record_writer import encode_columns, seal
-    from kafkalite.client.arrow_in import columns_of
-    from kafkalite.client.arrow_sending import CHUNK_SIZE_MAX as batch_size
+    from kafkalite.client.producer.arrow_columns import columns_of
+    from kafkalite.client.producer.column_batches import CHUNK_SIZE_MAX as batch_size
 
     log = bytearray()
     for columns in columns_of(table_of(records)):

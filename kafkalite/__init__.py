@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafkalite._ext.message_reader import Message
-    from kafkalite.client.aio_consumer import AsyncConsumer
-    from kafkalite.client.aio_producer import AsyncProducer
-    from kafkalite.client.consumer import Consumer
-    from kafkalite.client.producer import Producer
-    from kafkalite.client.topology import TopicPartition
+    from kafkalite.client.consumer.async_consumer import AsyncConsumer
+    from kafkalite.client.consumer.consumer import Consumer
+    from kafkalite.client.net.topology import TopicPartition
+    from kafkalite.client.producer.async_producer import AsyncProducer
+    from kafkalite.client.producer.producer import Producer
     from kafkalite.testing import Broker
 
 __all__ = [
@@ -37,13 +37,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "AsyncConsumer": "kafkalite.client.aio_consumer",
-    "AsyncProducer": "kafkalite.client.aio_producer",
+    "AsyncConsumer": "kafkalite.client.consumer.async_consumer",
+    "AsyncProducer": "kafkalite.client.producer.async_producer",
     "Broker": "kafkalite.testing",
-    "Consumer": "kafkalite.client.consumer",
+    "Consumer": "kafkalite.client.consumer.consumer",
     "Message": "kafkalite._ext.message_reader",
-    "Producer": "kafkalite.client.producer",
-    "TopicPartition": "kafkalite.client.topology",
+    "Producer": "kafkalite.client.producer.producer",
+    "TopicPartition": "kafkalite.client.net.topology",
 }
 
 

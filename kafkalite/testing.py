@@ -17,8 +17,8 @@ run beside each other.
 
 A Broker is a process of its own over a temporary directory.  Process and directory are gone when
 the `with` block ends, when the interpreter exits, and also when the test process is killed: the
-broker holds one end of a pipe, and ends when the other is closed (process/leash.py).  Only if both
-are killed at once does the directory stay, until the next Broker of the same user finds it.
+broker holds one end of a pipe, and ends when the other is closed (process/parent_watch.py).  Only
+if both are killed at once does the directory stay, until the next Broker of the same user finds it.
 
 `durability` is "os" here: tests are not about power cuts, and need not wait for the disk.
 """
@@ -139,7 +139,7 @@ class Broker:
             "durability": self.durability,
             "overrides": self.config,
         }
-        command = [sys.executable, "-m", "kafkalite.process.leash", str(self.directory)]
+        command = [sys.executable, "-m", "kafkalite.process.parent_watch", str(self.directory)]
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, json.dumps(options)],

@@ -48,7 +48,7 @@ NOT_IN_A_BROKER = {
 }
 EXTRAS_OF = {
     "kafkalite.client": ("arrow",),
-    "kafkalite.client.avro_rows": ("spark",),
+    "kafkalite.client.producer.avro_rows": ("spark",),
     "kafkalite.cli.demo": ("demo",),
     CONNECTOR: ("spark",),
 }
@@ -493,12 +493,12 @@ BREACHES = [
         (what_is_imported_is_declared, {"pyproject.toml": PYPROJECT, **files}, complaint)
         for files, complaint in [
             (
-                {"kafkalite/client/rows.py": "from typing_extensions import Buffer"},
-                "kafkalite.client.rows imports typing_extensions at run time",
+                {"kafkalite/client/consumer/rows.py": "from typing_extensions import Buffer"},
+                "kafkalite.client.consumer.rows imports typing_extensions at run time",
             ),
             (
-                {"kafkalite/client/tables.py": "import pyarrow"},
-                "kafkalite.client.tables imports pyarrow",
+                {"kafkalite/client/consumer/tables.py": "import pyarrow"},
+                "kafkalite.client.consumer.tables imports pyarrow",
             ),
             (
                 {"kafkalite/cli/topic.py": "def table():\n    import pyarrow"},

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from socket import socket
 
-from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.metadata_reader import MetadataReader
+from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_settings import in_force, placement_limits
-from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.config.broker import BROKER_RACK
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
@@ -20,8 +20,8 @@ from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.node_directories import evacuate, make_never_made
 from kafkalite.storage.partition_metadata import Owner
-from kafkalite.storage.parts import evacuate, make_never_made
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.counts import RequestCounts
+from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
     SERVED,
     At,
@@ -38,7 +38,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     transactions,
 )
 from kafkalite.broker.later import Later
-from kafkalite.broker.remote_controller import RemoteController
+from kafkalite.broker.request_metrics import RequestCounts
 from kafkalite.errors import InvalidRequest, KafkaError, raise_for
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS

@@ -19,22 +19,22 @@ from pathlib import Path
 from socket import socket
 from typing import NamedTuple
 
-from kafkalite.broker.appending import Appending
 from kafkalite.broker.client_telemetry import ClientTelemetry
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.remote_controller import RemoteController, State
+from kafkalite.broker.coordinator.group_coordinators import Groups
+from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.dispatch import Dispatcher
-from kafkalite.broker.epoch_renewals import EpochRenewals
-from kafkalite.broker.fetch_sessions import FetchSessions
-from kafkalite.broker.groups import Groups
 from kafkalite.broker.handlers import Caller
 from kafkalite.broker.later import Later
-from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.local_door import LocalDoor, open_door
+from kafkalite.broker.local.local_listener import LocalDoor, open_door
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
-from kafkalite.broker.opener import Opener
-from kafkalite.broker.producer_ids import ProducerIdBlocks
-from kafkalite.broker.reconciler import Reconciler
-from kafkalite.broker.remote_controller import RemoteController, State
-from kafkalite.broker.replica_manager import ReplicaManager, Topic
+from kafkalite.broker.replica.appending import Appending
+from kafkalite.broker.replica.batch_opener import Opener
+from kafkalite.broker.replica.epoch_renewals import EpochRenewals
+from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.reconciler import Reconciler
+from kafkalite.broker.replica.replica_manager import ReplicaManager, Topic
 from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.client_telemetry import Pusher
-from kafkalite.broker.counts import Traffic
-from kafkalite.broker.delayed_fetch import DelayedFetch
-from kafkalite.broker.direct_reads import DelayedRead
-from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.purgatory import DelayedProduce
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.local.direct_reads import DelayedRead
+from kafkalite.broker.replica.delayed_fetch import DelayedFetch
+from kafkalite.broker.replica.purgatory import DelayedProduce
+from kafkalite.broker.request_metrics import Traffic
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (
     BUCKET_COUNT,
@@ -46,7 +46,7 @@ from kafkalite.metrics import (
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
-    from kafkalite.broker.partition import Partition
+    from kafkalite.broker.replica.partition import Partition
 
 log = logging.getLogger("kafkalite.broker")
 

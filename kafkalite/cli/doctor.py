@@ -416,8 +416,8 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
 
 def silent(host: str, port: int) -> str:
     """Why a node does not answer; empty when it does."""
-    from kafkalite.process.asking import ANSWER_START, API_VERSIONS_REQUEST
     from kafkalite.process.listening import reachable
+    from kafkalite.process.readiness_probe import ANSWER_START, API_VERSIONS_REQUEST
 
     try:
         with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, sentences
 from kafkalite.cli.command import nearest, warn
 from kafkalite.cli.wire import Wire
-from kafkalite.client.topology import Address
+from kafkalite.client.net.topology import Address
 from kafkalite.errors import KafkaError, Refusal, raise_for
 from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.configs import (

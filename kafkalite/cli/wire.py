@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster
-from kafkalite.client.connection import Connection
-from kafkalite.client.patience import Deadline
-from kafkalite.client.settings import ClientSettings, parsed
-from kafkalite.client.topology import Address
+from kafkalite.client.net.connection import Connection
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.net.settings import ClientSettings, parsed
+from kafkalite.client.net.topology import Address
 from kafkalite.config.client import CLIENT
 from kafkalite.errors import KafkaError, NetworkException, Refusal, UnsupportedVersion
 from kafkalite.protocol.schema import Api, Fields

@@ -2,5 +2,5 @@
 
 A machine is asked and answers with a response and records; only replaying a record changes it.
 So it is recovered by reading its log, tested with plain calls, and hosted by any node
-(broker/machine_host.py writes the records and lets the responses go).
+(broker/coordinator/coordinator_host.py writes the records and lets the responses go).
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkalite.client.producer import Producer
+from kafkalite.client.producer.producer import Producer
 from kafkalite.config.broker import (
     GATEWAY_ACKS,
     GATEWAY_BUFFER_MEMORY,

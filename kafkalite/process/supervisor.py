@@ -2,8 +2,9 @@
 
     metadata log → controller → nodes settled → roster to the launcher → the bus, the listener
 
-The controller's records say which nodes there are; the launcher is told the whole list whenever it
-changes, and tells of the processes it has.  Workers are met on the bus (broker/membership.py).
+The controller's records say which nodes there are.  The launcher gets the whole list whenever it
+changes, and reports the processes it has.  Workers connect to the bus
+(broker/controller/membership.py).
 
 Only at the broker's own start does the number of workers that was asked for count.  A supervisor
 that starts again among living workers takes the nodes from its log.
@@ -17,12 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafkalite.broker.assembly import local_controller, make_missing, node_with, settle
-from kafkalite.broker.local_controller import LocalController
-from kafkalite.broker.membership import BACKOFF, Membership, Process
-from kafkalite.broker.mover import Mover
+from kafkalite.broker.controller.admin_commands import NodeOrders
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.membership import BACKOFF, Membership, Process
+from kafkalite.broker.controller.reassigner import Mover
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import keep_page
-from kafkalite.broker.node_orders import NodeOrders
 from kafkalite.broker.node_settings import placement_limits, reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
@@ -34,15 +35,15 @@ from kafkalite.config.broker import (
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.sessions import NodeSessions
 from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
-from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
 from kafkalite.process.options import default_workers
 from kafkalite.process.process_state import is_running
+from kafkalite.process.spawn_spec import Birth
 from kafkalite.process.supervisor_watch import send_unless_unread
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.parts import evacuate
+from kafkalite.storage.node_directories import evacuate
 from kafkalite.transport.bus import BusServer, Peer
 from kafkalite.transport.reactor import Reactor
 from kafkalite.transport.run_directory import BUS

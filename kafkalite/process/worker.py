@@ -5,7 +5,7 @@
 The supervisor is not waited for, but when the whole broker starts: until it has decided which nodes
 there are, the image has none, or those of the last run.  Else a worker serves what the image gives
 it, and goes on while the supervisor is away; deltas, heartbeats and what only the controller can
-answer go over the bus (broker/remote_controller.py).
+answer go over the bus (broker/controller/remote_controller.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import logging
 import signal
 
 from kafkalite.broker.assembly import worker_node
+from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
-from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.clock import SystemClock
-from kafkalite.process.birth import Birth
 from kafkalite.process.loop import hear_signals, rest_collector
+from kafkalite.process.spawn_spec import Birth
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor

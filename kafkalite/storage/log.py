@@ -10,9 +10,9 @@ flushed is found again after a crash, or the log is not served; what was not is 
 batch that does not check.  A reader is given file slices, never bytes, and never past the bound
 it asked under.
 
-One worker owns a Log; nothing here is locked.  Who may append, and up to where others may read,
-is Partition's to say (broker/partition.py).  What a batch must look like is record_batch's, what
-a topic asks of it intake's.
+One worker owns a Log; nothing here is locked.  Partition decides about permission to append and
+the upper bound of reads (broker/replica/partition.py), `record_batch` about the layout of a batch,
+and batch_validator.py about the rules of its topic.
 
 A log with a `fault` is not served: what it holds below its recovery point is damaged, or a write
 to it failed in a way that a full disk does not explain.
@@ -51,10 +51,10 @@ from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention
+from kafkalite.storage.batch_validator import Intake
+from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.disk import DISK, OF_ONE_LOG, PASSING, Disk, DiskFailed, FreeSpace, failed
-from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.flusher import Flush
-from kafkalite.storage.intake import Intake
 from kafkalite.storage.log_flushes import LogFlushes
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.opening_lock import OpeningLock

@@ -15,14 +15,14 @@ from pathlib import Path
 from kafkalite.clock import Clock
 from kafkalite.config.settings import Settings
 from kafkalite.storage import layout
+from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.disk import Disk, FreeSpace
-from kafkalite.storage.doomed import Doomed
 from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.hand_over import Known
 from kafkalite.storage.log import Log
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
+from kafkalite.storage.partition_transfer import Known
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.shared_flush import flush_recovered
 

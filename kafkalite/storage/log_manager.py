@@ -30,7 +30,9 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY, FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
-from kafkalite.storage import hand_over, layout, parts
+from kafkalite.storage import layout
+from kafkalite.storage import node_directories as parts
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
@@ -44,16 +46,16 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.flusher import Flusher, flush_all
-from kafkalite.storage.hand_over import Known
+from kafkalite.storage.housekeeping import Upkeep
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_directory import open_node_directory
 from kafkalite.storage.log_loader import LogKey, LogLoader
 from kafkalite.storage.misplaced import MisplacedLogs
 from kafkalite.storage.names_flush import NamesFlush
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
+from kafkalite.storage.partition_transfer import Known
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
-from kafkalite.storage.upkeep import Upkeep
 from kafkalite.storage.write_back import sync_names, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")

@@ -12,7 +12,8 @@ import logging
 from pathlib import Path
 
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import hand_over, parts
+from kafkalite.storage import node_directories as parts
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.partition_metadata import Owner
 from kafkalite.storage.recovery_points import RecoveryPoints

@@ -31,9 +31,10 @@ from typing import Any
 
 from kafkalite.ids import NO_ID, read_id, written_id
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, put_file, sync_directory
-from kafkalite.storage.hand_over import Known
+from kafkalite.storage.partition_transfer import Known
 from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")

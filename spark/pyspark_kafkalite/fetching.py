@@ -45,19 +45,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalite.client import offsets
-from kafkalite.client.arrow_out import ColumnReader
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.decoding import decode
-from kafkalite.client.fetching import BY_NAME_MAX
-from kafkalite.client.patience import Deadline
-from kafkalite.client.positions import NOWHERE, Position, shown
-from kafkalite.client.reading import Reading
-from kafkalite.client.settings import consumer_settings
-from kafkalite.client.stretch import ShortRead, Stretch
-from kafkalite.client.tables import cut
-from kafkalite.client.topology import NOBODY, TopicPartition, fault_of
-from kafkalite.client.waker import Waker
+from kafkalite.client.consumer import offsets
+from kafkalite.client.consumer.arrow_batches import ColumnReader
+from kafkalite.client.consumer.assignment_reader import Reading
+from kafkalite.client.consumer.decoding import decode
+from kafkalite.client.consumer.positions import NOWHERE, Position, shown
+from kafkalite.client.consumer.record_range import ShortRead, Stretch
+from kafkalite.client.consumer.tables import cut
+from kafkalite.client.consumer.tcp_fetcher import BY_NAME_MAX
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.net.settings import consumer_settings
+from kafkalite.client.net.topology import NOBODY, TopicPartition, fault_of
+from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import CHECK_CRCS
 from kafkalite.errors import (
     KafkaError,

@@ -22,8 +22,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kafkalite.client.settings import consumer_settings, producer_settings
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.net.settings import consumer_settings, producer_settings
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import InvalidConfig
 from pyspark_kafkalite.decoding import OPTIONS as DECODING
 from pyspark_kafkalite.offsets import (

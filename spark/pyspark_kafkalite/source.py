@@ -48,7 +48,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.net.topology import TopicPartition
 from pyspark_kafkalite import planning
 from pyspark_kafkalite.decoding import OPTIONS as DECODING
 from pyspark_kafkalite.offsets import OffsetRange

@@ -39,7 +39,7 @@ from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkalite.client.topology import TopicPartition
+    from kafkalite.client.net.topology import TopicPartition
 
 LOOK_S = 0.1
 """How long an answer waits for something new before it says that there is nothing."""

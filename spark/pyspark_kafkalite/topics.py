@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kafkalite.client import offsets as client_offsets
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.settings import consumer_settings
-from kafkalite.client.topology import TopicMeta, TopicPartition
+from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import consumer_settings
+from kafkalite.client.net.topology import TopicMeta, TopicPartition
 from kafkalite.config.client import ISOLATION_LEVEL
 from kafkalite.errors import KafkaError, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from kafkalite.broker import assembly, metadata_log
-from kafkalite.broker.membership import BACKOFF, READY, STARTING
+from kafkalite.broker import assembly
+from kafkalite.broker.controller import metadata_log
+from kafkalite.broker.controller.membership import BACKOFF, READY, STARTING
+from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node import Node
-from kafkalite.broker.remote_controller import RemoteController
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Fatal
 from kafkalite.process import supervisor as supervising
-from kafkalite.process.birth import Birth
+from kafkalite.process.spawn_spec import Birth
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus
@@ -34,7 +35,7 @@ from kafkalite.protocol.schemas.bus import Record
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.storage.node_directories import check_parts, evacuate
 from kafkalite.transport.bus import Peer, identity_of, peer_of
 from kafkalite.transport.reactor import Reactor
 from tests.handlers.conftest import Wire

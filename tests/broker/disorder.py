@@ -28,7 +28,8 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage import layout, parts
+from kafkalite.storage import layout
+from kafkalite.storage import node_directories as parts
 from kafkalite.storage.partition_metadata import Owner
 from tests.broker.cluster import Asking, Cluster
 

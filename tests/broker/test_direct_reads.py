@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.broker import direct_reads
+from kafkalite.broker.local import direct_reads
 from kafkalite.broker.security import Operation
 from kafkalite.errors import (
     ClusterAuthorizationFailed,

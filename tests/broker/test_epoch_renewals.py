@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.epoch_renewals import EpochRenewals
-from kafkalite.storage import hand_over
+from kafkalite.broker.replica.epoch_renewals import EpochRenewals
+from kafkalite.storage import partition_transfer as hand_over
 
 NOT_LEADER = errors.NotLeaderOrFollower.code
 
@@ -141,7 +141,7 @@ def test_a_topic_whose_partition_waits_can_be_deleted(waiting):
 
 
 def test_all_partitions_of_a_large_topic_get_their_epochs(begun, reboot, monkeypatch):
-    monkeypatch.setattr("kafkalite.broker.epoch_renewals.ASKED_AT_ONCE", 3)
+    monkeypatch.setattr("kafkalite.broker.replica.epoch_renewals.ASKED_AT_ONCE", 3)
     cluster = begun(2)
     cluster.create("a", 20)
     reboot()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-from kafkalite.storage import hand_over
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DISK
-from kafkalite.storage.hand_over import Known
 from kafkalite.storage.layout import directory_name, node_directory
 from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_transfer import Known
 from tests.handlers.conftest import InProcess
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kafkalite.broker import fetch_sessions
-from kafkalite.broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions
+from kafkalite.broker.replica import fetch_sessions
+from kafkalite.broker.replica.fetch_sessions import EVICTION_MS_MIN, FetchSessions
 from kafkalite.clock import ManualClock
 from kafkalite.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from kafkalite.broker import direct_reads, local_door, node_metrics, ring_host
+from kafkalite.broker import node_metrics
+from kafkalite.broker.local import direct_reads, ring_host
+from kafkalite.broker.local import local_listener as local_door
 from kafkalite.broker.security import principal_of
 from kafkalite.errors import (
     BrokerNotAvailable,

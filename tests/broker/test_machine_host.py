@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite import errors
-from kafkalite.broker import metadata_log
-from kafkalite.broker.local_controller import LocalController
+from kafkalite.broker.controller import metadata_log
+from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic

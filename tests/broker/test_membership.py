@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.membership import LOOK_MS, Process
+from kafkalite.broker.controller.membership import LOOK_MS, Process
 from kafkalite.config.broker import BROKER_TICK_TIMEOUT_MS
-from kafkalite.process.orders import PACKET_MAX
+from kafkalite.process.control_channel import PACKET_MAX
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.metadata_log import packed
-from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.broker.controller.metadata_log import packed
+from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.errors import Fatal
 from kafkalite.protocol.schemas import internal
 from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed

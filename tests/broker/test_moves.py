@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.mover import MOVING_MAX
-from kafkalite.broker.reconciler import LATE_MS
+from kafkalite.broker.controller.reassigner import MOVING_MAX
+from kafkalite.broker.replica.reconciler import LATE_MS
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from tests.broker.conftest import produced

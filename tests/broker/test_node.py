@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.partition import Partition
-from kafkalite.broker.reconciler import MAKE_AGAIN_MS
-from kafkalite.broker.replica_manager import flush_rule
+from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.reconciler import MAKE_AGAIN_MS
+from kafkalite.broker.replica.replica_manager import flush_rule
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
@@ -226,7 +226,7 @@ def test_more_partitions_than_descriptors_end_nothing(tmp_path, few_descriptors,
         written.append(index)
         node.node.replicas.touched(led(node, "many", index))
         node.reactor.tick(0)
-    assert 10 < len(written) < 60
+    assert 5 < len(written) < 60  # a first flush holds four files and its directory
     for index in written:
         node.until(lambda index=index: led(node, "many", index).high_watermark == 1)
     node.restart()

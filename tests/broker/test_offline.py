@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.broker.reconciler import MAKE_AGAIN_MS
+from kafkalite.broker.replica.reconciler import MAKE_AGAIN_MS
 from kafkalite.errors import KafkaStorageError, LeaderNotAvailable
 from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
 from tests.handlers.conftest import InProcess

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafkalite.broker.offline_partitions import OfflinePartitions
+from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
 
 OLD, NEW = b"1" * 16, b"2" * 16

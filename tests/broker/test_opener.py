@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafkalite.broker import opener as opening
 from kafkalite.broker.later import Later
-from kafkalite.broker.opener import Opener
+from kafkalite.broker.replica import batch_opener as opening
+from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.errors import KafkaError, UnknownServerError
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.partition import Partition
-from kafkalite.broker.replica_manager import ReplicaManager
+from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
 from kafkalite.broker.later import Later
-from kafkalite.broker.purgatory import (
+from kafkalite.broker.replica.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
+from kafkalite.broker.replica.purgatory import (
     AT_ONCE_UNITS,
     SLICE,
     SLICE_UNITS,

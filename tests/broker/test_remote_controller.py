@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.later import Later
-from kafkalite.broker.metadata_log import packed, write_snapshot
-from kafkalite.broker.metadata_reader import MetadataReader
-from kafkalite.broker.remote_controller import (
+from kafkalite.broker.controller.metadata_log import packed, write_snapshot
+from kafkalite.broker.controller.metadata_reader import MetadataReader
+from kafkalite.broker.controller.remote_controller import (
     ANSWER_MS_MAX,
     FORWARDED_SIZE_MAX,
     RemoteController,
     State,
 )
+from kafkalite.broker.later import Later
 from kafkalite.clock import ManualClock
 from kafkalite.coordination.controller import Controller
 from kafkalite.errors import Fatal, Refusal

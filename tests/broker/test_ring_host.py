@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker import ring_host
-from kafkalite.broker.ring_host import FRAMES_PER_TICK, NET_MS, NET_MS_MAX
+from kafkalite.broker.local import ring_host
+from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, NET_MS, NET_MS_MAX
 from kafkalite.broker.security import Operation
 from kafkalite.errors import (
     CorruptMessage,

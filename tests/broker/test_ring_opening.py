@@ -11,8 +11,8 @@ import crc32c
 import pytest
 
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite.broker import opener
 from kafkalite.broker.later import Later
+from kafkalite.broker.replica import batch_opener as opener
 from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.compression import Codec

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.metadata_reader import MetadataReader
+from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
-from kafkalite.storage import hand_over
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DISK
-from kafkalite.storage.hand_over import Known
 from kafkalite.storage.layout import directory_name, node_directory
 from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_transfer import Known
 from tests.broker.cluster import Cluster
 from tests.storage.making import batch
 

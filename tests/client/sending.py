@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite._ext.ring import HEADER_SIZE
-from kafkalite.client.accumulator import Accumulator, Topic
-from kafkalite.client.batch import NOBODY, Batch, Identity
-from kafkalite.client.line import Line
-from kafkalite.client.native import Answer, RingLane
-from kafkalite.client.node import Node
-from kafkalite.client.sender import Sender
-from kafkalite.client.settings import producer_settings
-from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.settings import producer_settings
+from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.producer.accumulator import Accumulator, Topic
+from kafkalite.client.producer.batch import NOBODY, Batch, Identity
+from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.ring_transport import Answer, RingLane
+from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import RecordBatch
 from kafkalite.storage.disk import Disk

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from kafkalite.client.aio_consumer import AsyncConsumer
-from kafkalite.client.cluster import Closed
+from kafkalite.client.consumer.async_consumer import AsyncConsumer
+from kafkalite.client.net.cluster import Closed
 from kafkalite.errors import InvalidConfig
 from tests.client.consuming import PATIENCE_S, descriptors, no_more_than, numbered, produce
 

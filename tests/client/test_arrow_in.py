@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext.record_writer import encode_columns, seal
-from kafkalite.client.arrow_in import columns_of
+from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.records.batch import RecordBatch
 
 RUNS = settings(max_examples=100, deadline=None)

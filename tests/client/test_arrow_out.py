@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from kafkalite.client import arrow_out
-from kafkalite.client.arrow_in import columns_of
-from kafkalite.client.arrow_out import COLUMNS, ColumnReader
+from kafkalite.client.consumer import arrow_batches as arrow_out
+from kafkalite.client.consumer.arrow_batches import COLUMNS, ColumnReader
+from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.errors import InvalidConfig, MessageTooLarge
 from kafkalite.records.batch import Record, TimestampType, build
 from kafkalite.records.compression import Codec

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from kafkalite.client.cluster import Closed, Cluster
-from kafkalite.client.settings import consumer_settings, producer_settings
-from kafkalite.client.topology import NOBODY, PartitionMeta
+from kafkalite.client.net.cluster import Closed, Cluster
+from kafkalite.client.net.settings import consumer_settings, producer_settings
+from kafkalite.client.net.topology import NOBODY, PartitionMeta
 from kafkalite.errors import (
     GroupAuthorizationFailed,
     InvalidRequest,

@@ -14,10 +14,10 @@ import time
 import pytest
 
 import kafkalite
-from kafkalite.client.connection import Connection, Identity
-from kafkalite.client.inbox import ROOM_SIZE, Inbox
-from kafkalite.client.settings import producer_settings
-from kafkalite.client.topology import address
+from kafkalite.client.net.connection import Connection, Identity
+from kafkalite.client.net.frame_reader import ROOM_SIZE, Inbox
+from kafkalite.client.net.settings import producer_settings
+from kafkalite.client.net.topology import address
 from kafkalite.errors import (
     InvalidRequest,
     NetworkException,

@@ -14,10 +14,10 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from kafkalite.client import record_sets
-from kafkalite.client.cluster import Closed
-from kafkalite.client.consumer import Consumer
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer import record_sets
+from kafkalite.client.consumer.consumer import Consumer
+from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import (
     InvalidConfig,
     InvalidGroupId,
@@ -522,7 +522,7 @@ def test_rows_cost_no_pyarrow_and_columns_say_what_is_missing(served):
 import sys
 from itertools import islice
 sys.modules["pyarrow"] = None
-from kafkalite.client.consumer import Consumer
+from kafkalite.client.consumer.consumer import Consumer
 with Consumer({served.bootstrap!r}, topics=[{topic!r}], consumer_timeout_ms=5000) as consumer:
     print(len(list(islice(consumer, 3))), "asyncio" in sys.modules, "numpy" in sys.modules)
     for columns in (consumer.batches, consumer.to_table):

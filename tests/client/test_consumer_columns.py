@@ -9,8 +9,8 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from kafkalite.client.consumer import Consumer
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.consumer import Consumer
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import InvalidConfig, OffsetOutOfRange, RequestTimedOut
 from tests.client.consuming import PATIENCE_S, numbered, produce, take
 

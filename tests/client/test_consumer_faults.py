@@ -11,9 +11,9 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from kafkalite.client import stretch
-from kafkalite.client.consumer import Consumer
-from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.client.consumer import record_range as stretch
+from kafkalite.client.consumer.consumer import Consumer
+from kafkalite.client.net.topology import PartitionMeta, TopicMeta
 from kafkalite.errors import (
     CorruptMessage,
     NetworkException,
@@ -298,6 +298,6 @@ def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(se
         reading._learn(topic, TopicMeta(topic, former, {0: leader}))
         assert position.topic_id == now
         assert topic in reading._unknown, "it is asked about again"
-        monkeypatch.setattr("kafkalite.client.reading.LAG_S_MAX", 0)
+        monkeypatch.setattr("kafkalite.client.consumer.assignment_reader.LAG_S_MAX", 0)
         reading._learn(topic, TopicMeta(topic, former, {0: leader}))
         assert position.topic_id == former, "by now no node can lag: it was the other one that did"

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafkalite import AsyncConsumer, Consumer, Producer
 from kafkalite._ext.message_reader import Message
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.settings import consumer_settings
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import consumer_settings
 from kafkalite.errors import InvalidConfig, UnknownTopicOrPartition
 from kafkalite.testing import Broker
 from tests.client.consuming import PATIENCE_S, delete, numbered, produce

@@ -9,10 +9,10 @@ import pytest
 from kafkalite._ext.message_reader import RowBuilder
 from kafkalite._ext.record_batch import crc32c
 from kafkalite._ext.record_reader import KEY, VALUE, ColumnBuilder
-from kafkalite.client.decoding import decode
-from kafkalite.client.positions import Position
-from kafkalite.client.stretch import Answer
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.decoding import decode
+from kafkalite.client.consumer.positions import Position
+from kafkalite.client.consumer.record_range import Answer
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import CorruptMessage
 from kafkalite.protocol.schemas.offsets import EARLIEST
 from kafkalite.records.batch import Record, build

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.client.consumer import Consumer
-from kafkalite.client.direct import OUTSTANDING_MAX, DirectLane
-from kafkalite.client.local_socket import LocalSocket, open_local
-from kafkalite.client.positions import Position
-from kafkalite.client.settings import consumer_settings
-from kafkalite.client.stretch import Window
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.consumer import Consumer
+from kafkalite.client.consumer.direct_reader import OUTSTANDING_MAX, DirectLane
+from kafkalite.client.consumer.positions import Position
+from kafkalite.client.consumer.record_range import Window
+from kafkalite.client.net.local_socket import LocalSocket, open_local
+from kafkalite.client.net.settings import consumer_settings
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     KafkaStorageError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.client.consumer import Consumer
+from kafkalite.client.consumer.consumer import Consumer
 from kafkalite.errors import (
     CorruptMessage,
     InvalidTopicException,

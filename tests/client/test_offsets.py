@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Theirs
 
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.offsets import commit, committed, list_offsets
-from kafkalite.client.settings import producer_settings
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.offsets import commit, committed, list_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import producer_settings
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import (
     CoordinatorLoadInProgress,
     InvalidRequest,

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from kafkalite import Consumer, Producer
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.offsets import list_offsets
-from kafkalite.client.settings import producer_settings
+from kafkalite.client.consumer.offsets import list_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import producer_settings
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.offsets import LATEST
 from tests.client.old_broker import KAFKA_2_1, KAFKA_2_8, KAFKA_3_9, old_broker

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafka.partitioner import default as kafka_python
 
 from kafkalite._ext import hashing
-from kafkalite.client.partitioner import RoundRobin, partitioner_of
-from kafkalite.client.settings import producer_settings
+from kafkalite.client.net.settings import producer_settings
+from kafkalite.client.producer.partitioner import RoundRobin, partitioner_of
 from tests.twins import hashing as twin
 
 RUNS = settings(max_examples=300, deadline=None)

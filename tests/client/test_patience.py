@@ -1,6 +1,6 @@
 """How long is waited, and how often something is tried again."""
 
-from kafkalite.client.patience import Backoff, Deadline, rest_s
+from kafkalite.client.net.deadline import Backoff, Deadline, rest_s
 from kafkalite.errors import NetworkException
 
 

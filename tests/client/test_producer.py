@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 import pytest
 
 from kafkalite._ext.hashing import partition_of
-from kafkalite.client import background
-from kafkalite.client.accumulator import BufferExhausted
-from kafkalite.client.batch import RecordMetadata
-from kafkalite.client.producer import Producer
+from kafkalite.client.producer import background
+from kafkalite.client.producer.accumulator import BufferExhausted
+from kafkalite.client.producer.batch import RecordMetadata
+from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import (
     InvalidTopicException,
     MessageTooLarge,

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from kafkalite._ext.hashing import partition_of
-from kafkalite.client.accumulator import BufferExhausted
-from kafkalite.client.arrow_in import columns_of
-from kafkalite.client.arrow_sending import Run
-from kafkalite.client.column_sender import ColumnSender
-from kafkalite.client.producer import Producer
+from kafkalite.client.producer.accumulator import BufferExhausted
+from kafkalite.client.producer.arrow_columns import columns_of
+from kafkalite.client.producer.column_batches import Run
+from kafkalite.client.producer.column_sender import ColumnSender
+from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import MessageTooLarge
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back

@@ -10,9 +10,9 @@ import time
 import pyarrow as pa
 import pytest
 
-from kafkalite.client.accumulator import BufferExhausted
-from kafkalite.client.aio_producer import AsyncProducer
-from kafkalite.client.batch import RecordMetadata
+from kafkalite.client.producer.accumulator import BufferExhausted
+from kafkalite.client.producer.async_producer import AsyncProducer
+from kafkalite.client.producer.batch import RecordMetadata
 from kafkalite.errors import MessageTooLarge, UnknownTopicOrPartition
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from kafkalite import AsyncProducer, Producer
-from kafkalite.client.aio_producer import THREADS
-from kafkalite.client.outcomes import UNSEEN_BATCHES_MAX
+from kafkalite.client.producer.async_producer import THREADS
+from kafkalite.client.producer.delivery_callbacks import UNSEEN_BATCHES_MAX
 from kafkalite.errors import InvalidRecord, MessageTooLarge, PolicyViolation
 from kafkalite.testing import Broker
 from tests.client.consuming import until
@@ -131,7 +131,7 @@ def test_a_program_ends_although_a_callback_blocks(broker, native):
         """
         import sys, threading
         from kafkalite import Producer
-        from kafkalite.client import lifetime
+        from kafkalite.client.producer import lifetime
         lifetime.EXIT_TIMEOUT_S = 0.1
         begun = threading.Event()
         def on_delivery(error, place):

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 
-from kafkalite.client.producer import Producer
+from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import RequestTimedOut
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back

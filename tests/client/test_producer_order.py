@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.client import column_sender
-from kafkalite.client.arrow_in import columns_of
-from kafkalite.client.arrow_sending import Run
-from kafkalite.client.batch import NO_SEQUENCE
-from kafkalite.client.line import SEQUENCES, after, later
-from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.producer import column_sender
+from kafkalite.client.producer.arrow_columns import columns_of
+from kafkalite.client.producer.batch import NO_SEQUENCE
+from kafkalite.client.producer.column_batches import Run
+from kafkalite.client.producer.partition_queue import SEQUENCES, after, later
 from kafkalite.errors import (
     InvalidRecord,
     MessageTooLarge,

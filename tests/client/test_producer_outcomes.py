@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kafkalite import Producer
-from kafkalite.client.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMeta, TopicMeta
 from kafkalite.errors import InvalidRecord, KafkaError, MessageTooLarge, UnknownTopicOrPartition
 from kafkalite.testing import Broker
 from tests.client.sending import NODE, Harness

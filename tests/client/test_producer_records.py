@@ -9,7 +9,7 @@ import pytest
 
 from kafkalite import AsyncProducer, Producer
 from kafkalite._ext.gathering import Gatherer, OpenLine, OpenTopic
-from kafkalite.client.settings import consumer_settings, producer_settings
+from kafkalite.client.net.settings import consumer_settings, producer_settings
 from kafkalite.config.client import GROUP_ID, LINGER_MS, VALUE_SERIALIZER
 from kafkalite.errors import InvalidConfig
 

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite import AsyncProducer, Producer
-from kafkalite.client.arrow_in import columns_of
-from kafkalite.client.row_encoding import records_of
+from kafkalite.client.producer.arrow_columns import columns_of
+from kafkalite.client.producer.row_encoding import records_of
 from kafkalite.errors import MessageTooLarge
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
@@ -130,7 +130,7 @@ AVRO_ROWS = pa.table({
 
 
 def test_avro_rows_are_read_back_by_the_derived_schema():
-    from kafkalite.client.avro_rows import derived_schema
+    from kafkalite.client.producer.avro_rows import derived_schema
 
     schema = fastavro.parse_schema(derived_schema(AVRO_ROWS.schema))
     found = [
@@ -167,7 +167,7 @@ NANOSECONDS = pa.timestamp("ns")
     ],
 )  # fmt: skip
 def test_avro_maps_and_nested_moments_are_read_back(column, wanted, monkeypatch):
-    from kafkalite.client.avro_rows import derived_schema
+    from kafkalite.client.producer.avro_rows import derived_schema
 
     monkeypatch.setenv("TZ", "America/New_York")  # which must not matter
     time_module.tzset()

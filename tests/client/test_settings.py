@@ -2,8 +2,8 @@
 
 import pytest
 
-from kafkalite.client.settings import consumer_settings, producer_settings, required_acks
-from kafkalite.client.topology import address
+from kafkalite.client.net.settings import consumer_settings, producer_settings, required_acks
+from kafkalite.client.net.topology import address
 from kafkalite.config import client
 from kafkalite.errors import InvalidConfig
 

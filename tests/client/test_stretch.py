@@ -7,10 +7,17 @@ import os
 import pytest
 
 from kafkalite._ext.message_reader import RowBuilder
-from kafkalite.client.decoding import decode
-from kafkalite.client.positions import Position
-from kafkalite.client.stretch import Answer, Grant, SegmentFile, ShortRead, Window, whole_batches
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.decoding import decode
+from kafkalite.client.consumer.positions import Position
+from kafkalite.client.consumer.record_range import (
+    Answer,
+    Grant,
+    SegmentFile,
+    ShortRead,
+    Window,
+    whole_batches,
+)
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import CorruptMessage, InvalidRecord
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec

@@ -8,7 +8,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite._ext.wire import FETCH_NAMES_MAX
-from kafkalite.broker.delayed_fetch import DelayedFetch
+from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.security import READ
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker import groups as module
-from kafkalite.broker import partition_journal
+from kafkalite.broker.coordinator import group_coordinators as module
+from kafkalite.broker.coordinator import partition_journal
 from kafkalite.protocol.schemas.groups import LIST_GROUPS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from tests.handlers.grouping import commit, fetch

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.groups import AGAIN_MS
+from kafkalite.broker.coordinator.group_coordinators import AGAIN_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from kafkalite.broker import decisions
+from kafkalite.broker.controller import decisions
 from kafkalite.broker.handlers import groups, offset_commits
 from kafkalite.clock import ManualClock
 from kafkalite.coordination import configs, group_coordinator

@@ -8,7 +8,7 @@ import xxhash
 
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
-from kafkalite.broker import appending
+from kafkalite.broker.replica import appending
 from kafkalite.broker.security import WRITE
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE

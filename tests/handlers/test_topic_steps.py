@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker import decisions
-from kafkalite.broker.reconciler import STEP_MS, Awaited
+from kafkalite.broker.controller import decisions
+from kafkalite.broker.replica.reconciler import STEP_MS, Awaited
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
 from kafkalite.coordination.controller import Growth

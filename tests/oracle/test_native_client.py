@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.offsets import commit, committed, list_offsets
-from kafkalite.client.settings import producer_settings
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.consumer.offsets import commit, committed, list_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import producer_settings
+from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import InvalidTopicException, NetworkException, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.cluster import DESCRIBE_CLUSTER, METADATA
 from kafkalite.protocol.schemas.offsets import LATEST, MAX_TIMESTAMP

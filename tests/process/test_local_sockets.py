@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.settings import producer_settings
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import producer_settings
 from kafkalite.errors import NotLeaderOrFollower
 from kafkalite.records.batch import batches
 from kafkalite.testing import Broker

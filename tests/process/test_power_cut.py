@@ -9,7 +9,8 @@ import os
 import confluent_kafka
 import pytest
 
-from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.recovery_points import BOOT_ID
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until

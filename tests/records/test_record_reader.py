@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafkalite._ext import record_batch, record_reader
 from kafkalite._ext.message_reader import Message, RowBuilder
 from kafkalite._ext.record_reader import AT_END, COMPRESSED, FULL, ColumnBuilder
-from kafkalite.client.record_sets import decode_set
+from kafkalite.client.consumer.record_sets import decode_set
 from kafkalite.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge
 from kafkalite.records.batch import Record, RecordBatch, TimestampType, build
 from kafkalite.records.compression import Codec

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.client.consumer import Consumer
+from kafkalite.client.consumer.consumer import Consumer
 from pyspark_kafkalite.decoding import BadRow, Decode, decode_of, sifting
 from pyspark_kafkalite.decoding.bad_rows import BadRows
 from pyspark_kafkalite.decoding.ddl import arrow_schema

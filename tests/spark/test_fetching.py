@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.client.consumer import Consumer
+from kafkalite.client.consumer.consumer import Consumer
 from kafkalite.errors import (
     BY_CODE,
     CorruptMessage,

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from kafkalite.client.topology import TopicPartition
+from kafkalite.client.net.topology import TopicPartition
 from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, heard, told
 from pyspark_kafkalite.options import source_options
 from pyspark_kafkalite.source import bound_of, schema_of

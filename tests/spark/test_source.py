@@ -11,9 +11,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from kafkalite import Producer
-from kafkalite.client import offsets as client_offsets
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.settings import consumer_settings
+from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import consumer_settings
 from pyspark_kafkalite import LagListener
 from tests.spark.topics import trim
 

@@ -9,9 +9,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafkalite import Producer
-from kafkalite.client import offsets as client_offsets
-from kafkalite.client.cluster import Cluster
-from kafkalite.client.settings import consumer_settings
+from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.settings import consumer_settings
 from kafkalite.errors import UnknownTopicOrPartition
 from kafkalite.testing import Broker
 from pyspark_kafkalite import planning

@@ -15,11 +15,12 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from kafkalite.ids import written_id
-from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
-from kafkalite.storage.parts import evacuate
+from kafkalite.storage.node_directories import evacuate
 from kafkalite.storage.producer_state import HANDED_ON_MAX
 from kafkalite.storage.recovery import Recovery
 from tests.storage.disks import QuickDisk

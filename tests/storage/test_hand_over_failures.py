@@ -18,7 +18,7 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import hand_over
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.storage.log import Log
 from tests.storage.disks import CALLS, Crash, FaultyDisk, QuickDisk, RecordingDisk

@@ -11,9 +11,9 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
-from kafkalite.storage.doomed import Doomed
-from kafkalite.storage.loans import Loan, lend
+from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.log import Log
+from kafkalite.storage.segment_grants import Loan, lend
 from tests.storage.disks import QuickDisk
 from tests.storage.making import batch, open_log
 

@@ -13,7 +13,7 @@ from kafkalite.errors import Refusal
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, Disk, WriteBackFailed
 from kafkalite.storage.file_system import EXT4, FileSystem
-from kafkalite.storage.parts import check_parts, evacuate
+from kafkalite.storage.node_directories import check_parts, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
 from tests.storage.disks import CALLS, FaultyDisk, QuickDisk, RecordingDisk

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kafkalite.clock import ManualClock
-from kafkalite.storage import doomed as module
-from kafkalite.storage.doomed import Doomed
+from kafkalite.storage import deferred_delete as module
+from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
 from tests.storage.disks import QuickDisk

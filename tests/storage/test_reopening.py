@@ -15,9 +15,9 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import OutOfOrderSequenceNumber
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.housekeeping import STEP_MS
 from kafkalite.storage.log import Log
 from kafkalite.storage.recovery import RECALLED_FIRST, RECALLED_SIZE
-from kafkalite.storage.upkeep import STEP_MS
 from tests.storage.disks import QuickDisk
 from tests.storage.making import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
 from tests.storage.test_upkeep import collect_from

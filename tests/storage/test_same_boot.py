@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import checkpoint, hand_over, layout
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import hand_over, layout
+from kafkalite.storage import layout
+from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed
 from kafkalite.storage.file_system import EXT4
 from kafkalite.storage.flusher import flush_all

@@ -12,7 +12,8 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout, loans
+from kafkalite.storage import layout
+from kafkalite.storage import segment_grants as loans
 from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.log import Log

@@ -18,10 +18,10 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
 from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.housekeeping import RETAINED_AT_ONCE
 from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.segment import LogSegment, Scanned
-from kafkalite.storage.upkeep import RETAINED_AT_ONCE
 from tests.storage.disks import QuickDisk
 from tests.storage.making import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafkalite.broker.decisions import Decisions
+from kafkalite.broker.controller.decisions import Decisions
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import levels

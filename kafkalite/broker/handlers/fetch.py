@@ -13,11 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalite._ext import wire
-from kafkalite.broker.counts import EXPECTED
-from kafkalite.broker.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits, read
 from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.purgatory import SLICE
+from kafkalite.broker.replica.delayed_fetch import (
+    RECORDS,
+    DelayedFetch,
+    FetchItem,
+    FetchLimits,
+    read,
+)
+from kafkalite.broker.replica.purgatory import SLICE
+from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.config.broker import FETCH_MAX_BYTES
 from kafkalite.errors import (
@@ -32,8 +38,8 @@ from kafkalite.protocol.schemas.fetch import FETCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kafkalite.broker.fetch_sessions import FetchSession, Key, Wanted
     from kafkalite.broker.node import Node
+    from kafkalite.broker.replica.fetch_sessions import FetchSession, Key, Wanted
 
 TOPIC_IDS_SINCE = 13
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.groups import Decide
+from kafkalite.broker.coordinator.group_coordinators import Decide
 from kafkalite.broker.handlers import At, Caller, Response, check_named, fault_fields, serves
 from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import (

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.groups import GroupHost
+from kafkalite.broker.coordinator.group_coordinators import GroupHost
 from kafkalite.broker.handlers import At, Caller, Response, check_named, serves
 from kafkalite.broker.handlers.groups import ask_group, refusal
 from kafkalite.broker.later import Later, all_of

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.partition import READ_COMMITTED, Partition
+from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
 from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite._ext import wire
 from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.purgatory import DelayedProduce, OpenEntry
+from kafkalite.broker.replica.purgatory import DelayedProduce, OpenEntry
 from kafkalite.broker.security import TOPIC, WRITE
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
@@ -34,7 +34,7 @@ from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.node import Node
-    from kafkalite.broker.partition import Partition
+    from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import Appended
 
 ALL = -1

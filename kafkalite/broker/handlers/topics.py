@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.decisions import Decisions
+from kafkalite.broker.controller.decisions import Decisions
+from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
 from kafkalite.broker.later import Later
-from kafkalite.broker.local_controller import LocalController
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.broker.security import (
     ALTER,

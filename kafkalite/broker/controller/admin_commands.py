@@ -1,0 +1,175 @@
+"""What an operator orders of the nodes, over the bus: list, add, remove, drain, undrain, rebalance.
+
+An order is answered by a report of the cluster as it is, with what was planned and how much of it
+is left; who wants to see the end of it asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.controller.membership import READY, STARTING, Process
+from kafkalite.broker.controller.reassigner import Mover, sizes_on_disk
+from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX
+from kafkalite.broker.later import Later
+from kafkalite.broker.node_settings import placement_limits
+from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
+from kafkalite.coordination.placement import (
+    Move,
+    PlacementLimits,
+    drain_moves,
+    leading,
+    rebalance_moves,
+)
+from kafkalite.errors import InvalidRequest, KafkaError
+from kafkalite.protocol.schemas import bus
+
+if TYPE_CHECKING:
+    from kafkalite.broker.controller.membership import Membership
+    from kafkalite.broker.node import Node
+    from kafkalite.protocol.schemas.bus import Record
+
+
+log = logging.getLogger("kafkalite.broker")
+
+
+class NodeOrders:
+    """Carries orders out; see the module."""
+
+    def __init__(self, node: Node, membership: Membership, mover: Mover, root: Path) -> None:
+        self._node = node
+        self._membership = membership
+        self._mover = mover
+        self._root = root
+        self._verbs: dict[str, Callable[[int, bool], Later[list[Move]]]] = {
+            "list": lambda node_id, dry_run: self._nothing(),
+            "add": lambda node_id, dry_run: self._add(),
+            "remove": lambda node_id, dry_run: self._remove(node_id),
+            "drain": self._drain,
+            "undrain": lambda node_id, dry_run: self._undrain(node_id),
+            "rebalance": lambda node_id, dry_run: self._rebalance(dry_run),
+        }
+
+    def received(self, order: Record, answer: Callable[[Record], object]) -> None:
+        """Carry an order out, and answer with a report."""
+        fields = order.fields
+        request_id = fields["request_id"]
+
+        def report(moves: list[Move] | None, fault: KafkaError | None) -> None:
+            answer(self._report(request_id, moves or [], fault))
+
+        verb = self._verbs.get(fields["verb"])
+        if fields["verb"] != "list":
+            log.info("ordered: %.20s, node %d", fields["verb"], fields["node_id"])
+        try:
+            if verb is None:
+                raise InvalidRequest(f"No order is called {fields['verb']!r}.")
+            verb(fields["node_id"], fields["dry_run"]).then(report)
+        except KafkaError as fault:
+            report(None, fault)
+
+    # -- the verbs ---------------------------------------------------------------------------
+
+    def _nothing(self) -> Later[list[Move]]:
+        later: Later[list[Move]] = Later()
+        later.resolve([])
+        return later
+
+    def _add(self) -> Later[list[Move]]:
+        return self._node.here.ask(lambda controller: controller.add_node()).map(lambda _: [])
+
+    def _remove(self, node_id: int) -> Later[list[Move]]:
+        removed = self._node.here.ask(lambda controller: controller.remove_node(node_id))
+        return removed.map(lambda _: [])
+
+    def _drain(self, node_id: int, dry_run: bool) -> Later[list[Move]]:
+        image = self._node.image
+        sizes = sizes_on_disk(self._root, image)
+        if node_id in image.nodes and dry_run:
+            return self._nothing().map(lambda _: drain_moves(image, node_id, sizes, self._limits))
+
+        def begin(_: None) -> list[Move]:
+            moves: list[Move] = []
+            # The next order may have removed it, before this one was on the disk.
+            if node_id in image.nodes:
+                moves = drain_moves(image, node_id, sizes, self._limits)
+            self._mover.look()
+            return moves
+
+        return self._node.here.ask(lambda controller: controller.set_draining(node_id, True)).map(
+            begin
+        )
+
+    def _undrain(self, node_id: int) -> Later[list[Move]]:
+        kept = self._node.here.ask(lambda controller: controller.set_draining(node_id, False))
+        return kept.map(lambda _: [])
+
+    def _rebalance(self, dry_run: bool) -> Later[list[Move]]:
+        image = self._node.image
+        moves = rebalance_moves(image, sizes_on_disk(self._root, image), self._limits)
+        if not dry_run:
+            self._mover.plan(moves)
+        return self._nothing().map(lambda _: moves)
+
+    # -- the report --------------------------------------------------------------------------
+
+    def _report(self, request_id: int, moves: Sequence[Move], fault: KafkaError | None) -> Record:
+        topics = self._node.image.topics_by_id
+        return bus.NODE_REPORT(
+            request_id=request_id,
+            error_code=fault.code if fault is not None else 0,
+            error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
+            nodes=[self._described(node) for node in self._node.image.nodes.values()],
+            moves=[
+                {
+                    "topic": topics[move.topic_id].name,
+                    "partition": move.partition,
+                    "from_node": move.from_node,
+                    "to_node": move.to_node,
+                }
+                for move in moves
+                if move.topic_id in topics
+            ],
+            moves_left=self._mover.left_count,
+        )
+
+    def _described(self, node: NodeImage) -> dict[str, Any]:
+        member = self._membership.members.get(node.node_id)
+        here = node.node_id == SUPERVISOR_ID
+        process = self._membership.processes.get(
+            node.node_id,
+            Process(-1, os.getpid(), node.host, node.port, READY)
+            if here
+            else Process(-1, -1, node.host, node.port, STARTING),
+        )
+        return {
+            "node_id": node.node_id,
+            "role": self._role(node),
+            "host": process.host,
+            "port": process.port,
+            "pid": process.pid,
+            "state": process.state,
+            "led_count": self._node.image.led_count(node.node_id),
+            "size": member.size if member is not None else 0,
+            "draining": node.draining,
+        }
+
+    def _role(self, node: NodeImage) -> str:
+        if node.node_id == SUPERVISOR_ID:
+            return "supervisor"
+        if node.dedicated:
+            return "dedicated"
+        image = self._node.image
+        leads = node.draining or image.led_count(node.node_id) > 0
+        return "worker" if leads or node.node_id in self._leading() else "standby"
+
+    def _leading(self) -> Sequence[int]:
+        return leading(self._node.image.placeable, self._limits)
+
+    @property
+    def _limits(self) -> PlacementLimits:
+        return placement_limits(self._node.settings)

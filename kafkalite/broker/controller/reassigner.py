@@ -1,0 +1,186 @@
+"""Mover: brings partitions to other workers, a few at a time.
+
+    plan ─▶ controller.move (leader, epoch + 1) ─▶ the old leader hands over, the new one takes over
+        ◀─ the new leader's heartbeat no longer lacks it ─ next
+
+A partition is nobody's for the milliseconds between two leaders, so few are on their way at once.
+One is only moved away from a worker that has made all that was decided, and leads it, to one that
+is there: two moves of a partition never overlap, and none goes before its directory was made.
+
+A draining worker is emptied for as long as it is marked so, also by the next supervisor.  A plan
+of `rebalance` lives as long as this process, and can be asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.placement import Move, PlacementLimits, drain_moves
+from kafkalite.storage import layout
+
+if TYPE_CHECKING:
+    from kafkalite.broker.controller.local_controller import LocalController
+    from kafkalite.broker.controller.membership import Membership
+    from kafkalite.errors import KafkaError
+    from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
+
+MOVING_MAX = 8
+"""How many partitions are on their way at once."""
+MEASURE_AGAIN_MS = 10_000
+"""How long the sizes of partitions that were looked up are good enough."""
+LOOK_AGAIN_MS = 500
+"""After so long it is looked again, although nobody has told anything."""
+
+
+class OnItsWay(NamedTuple):
+    """A move that was decided, and the end of the metadata log that says so."""
+
+    move: Move
+    end_offset: int
+
+
+class Mover:
+    """What is to move; see the module."""
+
+    def __init__(
+        self,
+        controller: LocalController,
+        membership: Membership,
+        reactor: Reactor,
+        root: Path,
+        limits: Callable[[], PlacementLimits],
+    ) -> None:
+        self._controller = controller
+        self._membership = membership
+        self._reactor = reactor
+        self._root = root
+        self._limits = limits
+        self._plan: deque[Move] = deque()
+        self._moving: dict[tuple[bytes, int], OnItsWay] = {}
+        self._deciding = False
+        self._sizes: dict[tuple[bytes, int], int] = {}
+        self._measure_at_ms = 0
+        membership.heard.append(self.look)
+        self._look_again()
+
+    @property
+    def left_count(self) -> int:
+        """How many partitions are still to move, or on their way."""
+        image = self._controller.image
+        draining = sum(
+            image.led_count(node.node_id) for node in image.nodes.values() if node.draining
+        )
+        return len(self._moving) + len(self._plan) + draining
+
+    def plan(self, moves: Iterable[Move]) -> None:
+        """Have these moves made, instead of those planned before."""
+        self._plan = deque(moves)
+        self.look()
+
+    def look(self) -> None:
+        """See which moves are done, and begin the next."""
+        for place, on_its_way in list(self._moving.items()):
+            move, end_offset = on_its_way
+            topic = self._controller.image.topics_by_id.get(move.topic_id)
+            if topic is None or self._membership.has_made(move.to_node, *place, end_offset):
+                del self._moving[place]
+        if self._deciding or len(self._moving) >= MOVING_MAX:
+            return
+        moves = self._next(MOVING_MAX - len(self._moving))
+        if moves:
+            self._decide(moves)
+
+    def _next(self, count_max: int) -> list[Move]:
+        """The next moves that can be made now; of the plan those that make sense no more go."""
+        image = self._controller.image
+        chosen: list[Move] = []
+        kept: deque[Move] = deque()
+        while self._plan and len(chosen) < count_max:
+            move = self._plan.popleft()
+            topic = image.topics_by_id.get(move.topic_id)
+            if topic is None or topic.partitions[move.partition].leader != move.from_node:
+                continue
+            if move.to_node not in image.placeable:
+                continue
+            (chosen if self._can_move(move) else kept).append(move)
+        self._plan.extendleft(reversed(kept))
+        for node in list(image.nodes.values()):
+            if node.draining and len(chosen) < count_max:
+                wanted = drain_moves(
+                    image, node.node_id, self._sizes_for(node.node_id), self._limits()
+                )
+                taken = {move[:2] for move in chosen}
+                can = [move for move in wanted if move[:2] not in taken and self._can_move(move)]
+                chosen += can[: count_max - len(chosen)]
+        return chosen
+
+    def _sizes_for(self, node_id: int) -> dict[tuple[bytes, int], int]:
+        # To look at every file takes longer than the handful of moves that is decided with it.
+        image = self._controller.image
+        now_ms = self._reactor.clock.monotonic_ms()
+        if image.led_count(node_id) and now_ms >= self._measure_at_ms:
+            self._sizes = sizes_on_disk(self._root, image)
+            self._measure_at_ms = now_ms + MEASURE_AGAIN_MS
+        return self._sizes
+
+    def _can_move(self, move: Move) -> bool:
+        place = (move.topic_id, move.partition)
+        member = self._membership.members.get(move.to_node)
+        return (
+            place not in self._moving
+            and member is not None
+            and member.made_offset >= 0
+            and self._membership.has_made(move.from_node, *place, self._controller.log.end_offset)
+        )
+
+    def _decide(self, moves: list[Move]) -> None:
+        self._deciding = True
+
+        def decided(granted: list[Move] | None, fault: KafkaError | None) -> None:
+            self._deciding = False
+            for move in moves:
+                if granted is None or move not in granted:
+                    self._moving.pop(move[:2], None)
+            if granted is None:
+                log.error("partitions cannot be moved: %s", fault)
+                return
+            for move in granted:
+                topic = self._controller.image.topics_by_id.get(move.topic_id)
+                if topic is not None:
+                    log.info("%s-%d moves from node %d to node %d", topic.name, *move[1:])
+            self.look()
+
+        answer = self._controller.ask(lambda controller: controller.move(moves))
+        end_offset = self._controller.log.end_offset
+        for move in moves:
+            self._moving[move.topic_id, move.partition] = OnItsWay(move, end_offset)
+        answer.then(decided)
+
+    def _look_again(self) -> None:
+        self.look()
+        self._reactor.call_later(LOOK_AGAIN_MS, self._look_again)
+
+
+def sizes_on_disk(root: Path, image: ClusterImage) -> dict[tuple[bytes, int], int]:
+    """What each partition's segments measure, in bytes; what is not there measures nothing."""
+    sizes = {}
+    for topic in image.topics.values():
+        for index, partition in topic.partitions.items():
+            name = layout.directory_name(topic.name, index)
+            directory = layout.node_directory(root, partition.leader) / name
+            try:
+                with os.scandir(directory) as entries:
+                    sizes[topic.topic_id, index] = sum(
+                        entry.stat().st_size for entry in entries if entry.name.endswith(layout.LOG)
+                    )
+            except OSError:
+                continue  # it is on its way, or was not made yet
+    return sizes

@@ -1,0 +1,373 @@
+"""RemoteController: the controller, from a node that does not host it.
+
+    start      the image is read from the metadata log's files; nobody is asked
+    Hello  ─▶  ◀─ Welcome         how far the supervisor's log goes; what is missing is read on
+               ◀─ Delta           records of the metadata log, the moment they are durable
+    Heartbeat ─▶                  how far this node has made it so, what it leads, what it lacks
+    Forward   ─▶  ◀─ Answer       a request that only the controller can answer, header and all
+    AllocateIds ─▶ ◀─ Ids         producer ids
+    RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
+
+An image offset is an offset of the metadata log, so a delta that does not begin where this image
+ends is noticed: what is missing is read from the files.
+
+While the supervisor is away everything else goes on, and requests wait for the next one to welcome
+this node.  What was sent to one that died has an unknown outcome, and is answered so: by
+REQUEST_TIMED_OUT, or where a response has no place for it by the end of the connection, as if the
+client had spoken to the controller itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafkalite.broker.later import Later
+from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.producer_ids import Block
+from kafkalite.errors import (
+    CorruptMessage,
+    Fatal,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+    raise_for,
+)
+from kafkalite.protocol.frame import response_header, write_header
+from kafkalite.protocol.schemas import bus, internal
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
+
+if TYPE_CHECKING:
+    from kafkalite.broker.controller.metadata_reader import MetadataReader
+    from kafkalite.broker.replica.purgatory import Timer, Timers
+    from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.protocol.record_kinds import RecordKind
+    from kafkalite.protocol.schema import Api, Fields
+    from kafkalite.transport.connection import Address
+
+log = logging.getLogger("kafkalite.broker")
+
+ANSWER_MS_MAX = 30_000
+"""How long a client's request may stay with the supervisor."""
+
+FORWARDED_SIZE_MAX = 64 << 20
+"""Bytes of clients' requests that wait for the supervisor, of all connections together."""
+
+Changed = Callable[[Sequence[Record], int], None]
+Send = Callable[[Record], bool]
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request to the supervisor that has no answer yet."""
+
+    message: Record
+    later: Later[Any]
+    timer: Any
+    size: int
+    """Of the client's frame."""
+    sent: bool = False
+
+
+class State(NamedTuple):
+    """What a node tells with its heartbeat."""
+
+    made_offset: int
+    """Offset of the metadata log that its logs match, except those that are still missing."""
+    led_count: int
+    size: int
+    unmade: Sequence[tuple[bytes, int]]
+    """Partitions, by topic id and number, that it shall lead and cannot yet."""
+
+
+class RemoteController:
+    """The controller's image, and the way to it; see the module."""
+
+    def __init__(self, reader: MetadataReader, timers: Timers) -> None:
+        self.image = ClusterImage()
+        self.state: Callable[[], State] | None = None
+        """Given by the node."""
+        self._reader = reader
+        self._timers = timers
+        self._send: Send | None = None
+        self._changed: list[Changed] = []
+        self.welcomed: Callable[[], object] | None = None
+        """Given by the node: called when a supervisor has welcomed it."""
+        self._supervisor = -1
+        self._is_welcome = False
+        self._heartbeat_ms = 0  # as the supervisor's welcome will say
+        self._next_beat: Timer | None = None
+        self._request_ids = itertools.count(1)
+        self._asked: dict[int, Asked] = {}
+        self._forwarded_size = 0
+
+    @property
+    def offset(self) -> int:
+        """The offset of the metadata log that this image stands for."""
+        return self._reader.offset
+
+    def load(self) -> None:
+        """Read the image from the files; Refusal says why that cannot be."""
+        self._reader.load(self._replay)
+
+    def on_change(self, changed: Changed) -> None:
+        """Call `changed(records, end_offset)` with the records of each delta."""
+        self._changed.append(changed)
+
+    # -- over the bus ------------------------------------------------------------------------
+
+    def connect(self, send: Send) -> None:
+        """Begin to talk to the supervisor, by whatever sends a message to it."""
+        self._send = send
+
+    def reached(self, connected: bool) -> None:
+        """The supervisor's end of the bus was reached, or lost."""
+        self._is_welcome = False
+        if connected and self._send is not None:
+            self._send(bus.HELLO(image_offset=self.offset))
+
+    def received(self, message: Record) -> None:
+        """Take a message of the supervisor's in."""
+        take = self._RECEIVED.get(message.kind.key)
+        if take is None:
+            log.warning("a %s is nothing to a worker: dropped", message.kind)
+            return
+        take(self, message.fields)
+
+    def _welcome(self, fields: dict[str, Any]) -> None:
+        if fields["incarnation"] < self._supervisor:
+            return  # said by one that is dead
+        if fields["incarnation"] != self._supervisor:
+            if fields["image_offset"] < self.offset:
+                raise Fatal(
+                    f"the supervisor's metadata log came back shorter: it ends at"
+                    f" {fields['image_offset']}, and this image stands for {self.offset}"
+                )
+            self._fail_sent()
+            self._supervisor = fields["incarnation"]
+        # The same one's log only grows, and may have been read further since this was said.
+        self._heartbeat_ms = max(1, fields["heartbeat_ms"])
+        if fields["image_offset"] > self.offset:
+            self._read_up_to(fields["image_offset"])
+        self._is_welcome = True
+        self._beat()
+        for request_id, asked in list(self._asked.items()):
+            if not asked.sent:
+                self._send_asked(request_id, asked)
+        if self.welcomed is not None:
+            self.welcomed()
+
+    def _delta(self, fields: dict[str, Any]) -> None:
+        if not self._is_welcome:
+            return  # said before that, perhaps by one that is dead; a welcome tells how far to read
+        begin, end = fields["begin_offset"], fields["end_offset"]
+        if end - begin != len(fields["records"]):
+            log.warning("a delta of %d to %d has %d records: dropped", begin, end,
+                        len(fields["records"]))  # fmt: skip
+            return
+        if begin > self.offset:
+            self._read_up_to(end)
+            return
+        try:
+            records = [internal.read(value) for value in fields["records"][self.offset - begin :]]
+        except KafkaError as fault:
+            log.warning("a delta of %d to %d cannot be read: %s", begin, end, fault)
+            self._read_up_to(end)
+            return
+        if not records:
+            return
+        try:
+            for record in records:
+                self._replay(record)
+        except CorruptMessage as fault:
+            # Half of it may be in the image, which is good for nothing now.
+            raise Fatal(f"a delta of {begin} to {end} cannot be taken in: {fault}") from fault
+        self._reader.offset = end
+        self._tell(records)
+
+    def _read_up_to(self, end_offset: int) -> None:
+        """Read on in the files, which reach at least there.
+
+        Not further: a supervisor that is new would be found to know less than this image.
+        """
+        records: list[Record] = []
+
+        def replay(record: Record) -> None:
+            self._replay(record)
+            records.append(record)
+
+        try:
+            self._reader.read_on(replay, end_offset)
+        except (KafkaError, OSError) as fault:
+            lost = f"the metadata log cannot be followed at offset {self.offset}"
+            raise Fatal(f"{lost}: {fault}") from None
+        if self.offset < end_offset:
+            raise Fatal(f"the metadata log ends at {self.offset}, and should reach {end_offset}")
+        self._tell(records)
+
+    def _replay(self, record: Record) -> None:
+        if record.kind is PRODUCER_IDS_BLOCK:
+            return  # whose ids these are is nothing to an image
+        try:
+            self.image.replay(record)
+        except (AssertionError, LookupError) as fault:
+            raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from fault
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        for changed in self._changed:
+            changed(records, self.offset)
+
+    # -- heartbeats --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        # The next one is due by what the last welcome said, and no earlier timer's word counts.
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self.heartbeat()
+        self._next_beat = self._timers.call_later(self._heartbeat_ms, self._beat)
+
+    def heartbeat(self) -> None:
+        """Tell the supervisor now; it may be waiting to hear that a change was made so."""
+        if not self._is_welcome or self._send is None or self.state is None:
+            return
+        state = self.state()
+        self._send(
+            bus.HEARTBEAT(
+                image_offset=state.made_offset,
+                led_count=state.led_count,
+                size=state.size,
+                unmade=[
+                    {"topic_id": topic_id, "partition": index} for topic_id, index in state.unmade
+                ],
+            )
+        )
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def forward(
+        self,
+        frame: bytes | memoryview,
+        peer: Address,
+        local: Address,
+        wait_ms: int = ANSWER_MS_MAX,
+    ) -> Later[bytes]:
+        """Have the controller answer a client's request: the response, header and all.
+
+        While others wait for it with FORWARDED_SIZE_MAX bytes, no more are taken.
+        """
+        size = len(frame)
+        if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
+            refused: Later[bytes] = Later()
+            refused.fail(RequestTimedOut("Too many requests wait for the controller; try later."))
+            return refused
+        return self._ask(
+            lambda request_id: bus.FORWARD(
+                request_id=request_id,
+                frame=bytes(frame),
+                peer_host=peer[0],
+                peer_port=peer[1],
+                local_host=local[0],
+                local_port=local[1],
+            ),
+            wait_ms,
+            size,
+        )
+
+    def request(
+        self, api: Api, request: dict[str, Any], *, client_id: str | None, wait_ms: int
+    ) -> Later[Fields]:
+        """Ask the controller something ourselves, in the API's newest version."""
+        version = api.versions[1]
+        header = write_header(api.key, version, 0, client_id, api.request_header_flexible(version))
+        begin = len(response_header(0, api.response_header_flexible(version)))
+        nobody = ("", 0)
+        return self.forward(
+            header + api.request.write(version, request), nobody, nobody, wait_ms
+        ).map(lambda answer: api.response.read(version, answer, begin))
+
+    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+        """The next block of producer ids for this node."""
+        return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
+
+    def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
+        """Have these partitions get their next leader epochs: deltas bring them, and who lacks one
+        asks again."""
+        if self._is_welcome and self._send is not None:
+            self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
+
+    def _ask(
+        self, message: Callable[[int], Record], wait_ms: int, size: int = 0
+    ) -> Later[Any]:
+        request_id = next(self._request_ids)
+        later: Later[Any] = Later()
+        timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
+        asked = self._asked[request_id] = Asked(
+            message(request_id), later, timer, size
+        )
+        self._forwarded_size += size
+        if self._is_welcome:
+            self._send_asked(request_id, asked)
+        return later
+
+    def _send_asked(self, request_id: int, asked: Asked) -> None:
+        assert self._send is not None
+        asked.sent = True
+        if not self._send(asked.message):
+            self._fail(request_id)
+
+    def _take(self, request_id: int) -> Asked:
+        """Remove a request that has its outcome."""
+        asked = self._asked.pop(request_id)
+        self._forwarded_size -= asked.size
+        asked.timer.cancel()
+        return asked
+
+    def _fail(self, request_id: int) -> None:
+        asked = self._take(request_id)
+        asked.later.fail(RequestTimedOut("The controller has not answered."))
+
+    def _fail_sent(self) -> None:
+        for request_id, asked in list(self._asked.items()):
+            if asked.sent:
+                self._fail(request_id)
+
+    def _answered(
+        self, question: RecordKind, fields: dict[str, Any], value: Callable[[], Any]
+    ) -> None:
+        asked = self._asked.get(fields["request_id"])
+        if asked is None or asked.message.kind is not question:
+            return  # it came too late, and somebody was told so
+        self._take(fields["request_id"])
+        try:
+            raise_for(fields["error_code"], fields["error_message"])
+            came = value()
+        except KafkaError as fault:
+            asked.later.fail(fault)
+        else:
+            asked.later.resolve(came)
+
+    def _answer(self, fields: dict[str, Any]) -> None:
+        def response() -> bytes:
+            if not fields["frame"]:
+                raise UnknownServerError("The controller's answer is empty.")
+            return bytes(fields["frame"])
+
+        self._answered(bus.FORWARD, fields, response)
+
+    def _ids(self, fields: dict[str, Any]) -> None:
+        def block() -> Block:
+            if not 0 <= fields["first_id"] < fields["end_id"]:
+                raise UnknownServerError("The controller's block of producer ids is empty.")
+            return Block(fields["first_id"], fields["end_id"])
+
+        self._answered(bus.ALLOCATE_IDS, fields, block)
+
+    _RECEIVED: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
+        bus.WELCOME.key: _welcome,
+        bus.DELTA.key: _delta,
+        bus.ANSWER.key: _answer,
+        bus.IDS.key: _ids,
+    }

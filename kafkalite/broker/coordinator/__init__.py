@@ -1,0 +1,1 @@
+"""Coordinators hosted by a node: their journals, the groups, and producer ids."""

@@ -1,0 +1,229 @@
+"""A coordinator's journal: a partition of an internal topic, which this node leads.
+
+Anybody may read the partition; its records are Kafka's own, with keys, and the last one of a key
+is what holds.  A decision is committed when the partition's high watermark has passed it, so it is
+as safe as the topic's `durability` makes it.
+
+Until there is compaction the journal keeps itself small.  Once more has been written than the last
+time it was short, the machine's live records are written anew at the log's end, some at a time
+between what else is done, and when they are on the disk the log begins with the first of them:
+
+    ░░░░░░░░░░░░░ old ░░░░░░░░░░░░░│ live records, and what is decided meanwhile │ …
+                                   ╰ the log start comes here
+
+Each record is whole in itself and later ones of its key follow in order, so reading from there
+makes the same state.  A crash on the way leaves the log start where it was.
+
+A record that cannot be read is passed over, and said to be: it is worth less than all the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.replica.purgatory import Delayed
+from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, UnsupportedVersion
+from kafkalite.records import batch as record_batch
+
+if TYPE_CHECKING:
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.coordination.machine import Machine
+    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.transport.reactor import Reactor
+
+READ_SIZE = 1 << 20
+LOAD_COUNT = 100
+"""Number of records in a step of loading."""
+REWRITE_AFTER_SIZE = 16 << 20
+"""So much may be written before it is looked for what could go."""
+REWRITE_COUNT = 200
+"""How many records are written anew at once: about a millisecond."""
+REWRITE_PAUSE_MS = 5
+REWRITE_AGAIN_MS = 60_000
+
+log = logging.getLogger("kafkalite.broker")
+
+Bytes = tuple[bytes, bytes | None]
+
+
+class PartitionJournal:
+    """A journal in a partition; `write` and `read` turn a record into its key and value and back.
+
+    `read` answers None for a record of a kind that is not the machine's.
+    """
+
+    moved: Callable[[], object]
+
+    def __init__(
+        self,
+        partition: Partition,
+        replicas: ReplicaManager,
+        flusher: Flusher,
+        reactor: Reactor,
+        write: Callable[[Any], Bytes],
+        read: Callable[[bytes, bytes | None], Any],
+    ) -> None:
+        self.partition = partition
+        self._replicas = replicas
+        self._flusher = flusher
+        self._reactor = reactor
+        self._write = write
+        self._read = read
+        self._written_size = partition.log.size  # since it was last short
+        self._short_size = 0
+        self._rewriting = False
+        self.moved = lambda: None
+        partition.waiting[Moved(self)] = None
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record."""
+        return self.partition.log.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Behind the last record that the topic's durability holds for."""
+        return self.partition.high_watermark
+
+    def append(self, records: Sequence[Any]) -> None:
+        """Put these at the end as one batch."""
+        now_ms = self._reactor.clock.wall_ms()
+        batch = record_batch.build(
+            record_batch.Record(timestamp=now_ms, key=key, value=value)
+            for key, value in map(self._write, records)
+        )
+        self.partition.append(batch, from_client=False)
+        self._replicas.touched(self.partition)
+        self._written_size += len(batch)
+
+    def push(self) -> None:
+        """The end of the tick flushes what must be flushed."""
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def load(self, machine: Machine) -> Iterator[int]:
+        """Replay the last record of each key, in steps of about a millisecond; yield how many.
+
+        Nobody appends meanwhile.  A KafkaError says that the log is damaged, and that what it says
+        is not known.
+        """
+        if self.partition.log.fault is not None:
+            raise KafkaStorageError(self.partition.log.fault)
+        latest: dict[bytes, bytes | None] = {}
+        for number, record in enumerate(self._records()):
+            if record.key is not None:
+                latest[record.key] = record.value
+            if number % LOAD_COUNT == 0:
+                yield 0
+        passed_over = 0
+        for number, (key, value) in enumerate(latest.items()):
+            try:
+                found = self._read(key, value)
+                if found is not None:
+                    machine.replay(found)
+            except (CorruptMessage, UnsupportedVersion) as fault:
+                passed_over += 1
+                if passed_over == 1:
+                    log.error("%s: a record is passed over: %s", self.partition, fault)
+            if number % LOAD_COUNT == 0:
+                yield number
+        if passed_over > 1:
+            log.error("%s: %d records are passed over", self.partition, passed_over)
+        yield len(latest)
+
+    def _records(self) -> Iterator[record_batch.Record]:
+        stored = self.partition.log
+        offset = stored.log_start_offset
+        while offset < stored.end_offset:
+            try:
+                found = stored.read(offset, READ_SIZE, stored.end_offset)
+                content = found.read() if found is not None else b""
+            except OSError as error:
+                reason = f"{stored.directory} cannot be read at offset {offset}: {error.strerror}"
+                raise KafkaStorageError(reason) from error
+            next_offset = offset
+            for batch in record_batch.batches(content):
+                if not batch.header.is_control:
+                    yield from batch.records()
+                next_offset = batch.header.last_offset + 1
+            if next_offset == offset:
+                raise CorruptMessage(f"{stored.directory} cannot be read at offset {offset}.")
+            offset = next_offset
+
+    # -- keeping it small --------------------------------------------------------------------
+
+    def keep_small(self, machine: Machine) -> None:
+        """Begin to write what is live anew, when enough was written since the last time."""
+        if self._rewriting or self._written_size < max(REWRITE_AFTER_SIZE, 2 * self._short_size):
+            return
+        self._rewriting = True
+        try:
+            self.partition.log.roll()
+        except KafkaStorageError as fault:
+            self._put_off(fault)
+            return
+        self._written_size = 0
+        self._rewrite(machine.records(), self.end_offset)
+
+    def _rewrite(self, left: Iterator[Any], begin: int) -> None:
+        if self.partition.fault is not None:
+            return  # it is deleted, or closed
+        some = list(islice(left, REWRITE_COUNT))
+        try:
+            if some:
+                self.append(some)
+                self._reactor.call_later(REWRITE_PAUSE_MS, lambda: self._rewrite(left, begin))
+                return
+            self._short_size = self._written_size
+            flush = self.partition.log.flush_begin()
+        except KafkaError as fault:
+            self._put_off(fault)
+            return
+        if flush is None:
+            self._begin_with(begin)
+            return
+        flush.done = lambda flush: self._flushed(flush, begin)
+        self._flusher.submit([flush])
+
+    def _flushed(self, flush: Flush, begin: int) -> None:
+        try:
+            self.partition.log.flush_end(flush)
+        except KafkaError as fault:
+            self._put_off(fault)
+            return
+        if self.partition.fault is None:
+            self._begin_with(begin)
+
+    def _begin_with(self, offset: int) -> None:
+        self._rewriting = False
+        try:
+            self.partition.log.delete_records(offset)
+        except KafkaError as fault:
+            log.warning("%s cannot be shortened now: %s", self.partition, fault)
+        else:
+            log.info("%s begins at %d, with what is live", self.partition, offset)
+
+    def _put_off(self, fault: KafkaError) -> None:
+        log.warning("%s cannot be written anew now: %s", self.partition, fault)
+
+        def again() -> None:
+            self._rewriting = False
+
+        self._reactor.call_later(REWRITE_AGAIN_MS, again)
+
+
+class Moved(Delayed):
+    """Waits in the partition's purgatory for as long as there is one, and passes each move on."""
+
+    urgent = True
+
+    def __init__(self, journal: PartitionJournal) -> None:
+        self._journal = journal
+
+    def look(self, partition: Partition) -> bool:
+        self._journal.moved()
+        return False

@@ -1,0 +1,270 @@
+"""DirectReads: what one connection reads of segments by itself, from the page cache.
+
+    READ ─▶ may it? is it there? ─▶ lend ─▶ GRANTED: file, position, size     + its descriptor
+                 │ nothing yet                                                  when it is fresh
+                 └─▶ purgatory, until there is, or the time is up ─▶ lend
+
+A grant is bounded as a fetch is, by the high watermark or the last stable offset, and ends where a
+batch does.  Files are numbered from 0 as the connection is given them, a descriptor once for each,
+opened anew and for reading only.  A file that is lent no more, because its segment was removed,
+its partition is led elsewhere, or others were lent since, is told as dropped with the next answer,
+at the end of a log when the read's wait is over; it never comes again under that number.
+
+What is granted is counted as bytes out.
+
+Left out: aborted transactions, until there are transactions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.later import Later
+from kafkalite.broker.replica.purgatory import Delayed
+from kafkalite.broker.request_metrics import EXPECTED
+from kafkalite.broker.security import READ, TOPIC
+from kafkalite.errors import (
+    KafkaError,
+    OffsetOutOfRange,
+    ThrottlingQuotaExceeded,
+    TopicAuthorizationFailed,
+)
+from kafkalite.protocol.schemas import local
+from kafkalite.records.file_slice import OpenFile
+
+if TYPE_CHECKING:
+    from kafkalite.broker.handlers import Caller
+    from kafkalite.broker.node import Node
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.storage.segment import LogSegment
+    from kafkalite.storage.segment_grants import Loan
+
+FILES_MAX = 256
+"""How many files of one connection are lent at once."""
+
+DESCRIPTORS_RESERVED = 128
+"""Kept for the node's clients and files: readers get none of the last ones."""
+
+WAITING_MAX = 10_000
+"""How many reads of all connections may wait at once."""
+
+Place = tuple[bytes, int]
+"""A partition, by its topic's id and its number."""
+
+
+class DelayedRead(Delayed):
+    """A read of a partition that has nothing to read yet.
+
+    Answered when
+    A  there is something, or
+    B  it would answer an error: not led here any more, a new leader epoch, its offset out of
+       range, or
+    C  the time is up, with nothing.
+    """
+
+    def __init__(
+        self, partition: Partition, read: dict[str, Any], respond: Callable[[], object]
+    ) -> None:
+        self.partitions = (partition,)
+        self._partition = partition
+        self._read = read
+        self._respond = respond
+
+    def look(self, partition: Partition) -> bool:
+        read = self._read
+        try:
+            self._partition.check_epoch(read["leader_epoch"])
+            return self._partition.readable(read["offset"], read["isolation_level"])
+        except KafkaError:
+            return True
+
+    def answer(self) -> Any:
+        return self._respond()
+
+
+class DirectReads:
+    """The reads of one connection; see the module."""
+
+    def __init__(
+        self,
+        node: Node,
+        caller: Caller,
+        counts: Counter[str],
+        send: Callable[..., object],
+    ) -> None:
+        self._node = node
+        self._caller = caller
+        self._counts = counts
+        self._send = send
+        self._waiting: dict[int, Later[Any]] = {}
+        self._count = 0
+        self._files: OrderedDict[LogSegment, tuple[int, Place]] = OrderedDict()
+        """Those that are lent, by their last use."""
+        self._file_count = 0
+        self._dropped: list[int] = []
+        self._first: dict[Place, LogSegment] = {}
+        """The first segment of each partition when it was last looked at."""
+
+    @property
+    def outstanding(self) -> int:
+        """How many reads wait."""
+        return len(self._waiting)
+
+    def read(self, read: dict[str, Any]) -> None:
+        """Answer a READ, now or later."""
+        place = read["topic_id"], read["partition"]
+        self._counts["reads"] += 1
+        try:
+            if read["wait_ms"] > 0 and self._counts["waiting"] >= WAITING_MAX:
+                raise ThrottlingQuotaExceeded(f"{WAITING_MAX} reads wait at this node.")
+            partition = self._node.replicas.leader(*place)
+            partition.traffic.fetches += 1
+            if not self._caller.may(READ, TOPIC, partition.topic):
+                raise TopicAuthorizationFailed()
+            if self._grant(partition, read):
+                return
+        except KafkaError as fault:
+            self.refuse(read, fault)
+            return
+        if read["wait_ms"] <= 0:
+            self._answer(read, partition)
+            return
+        delayed = DelayedRead(partition, read, lambda: self._look_again(partition, read))
+        number = self._count = self._count + 1
+        later = self._node.replicas.purgatory.park(delayed, read["wait_ms"])
+        self._waiting[number] = later
+        self._counts["waiting"] += 1
+        later.then(lambda answered, fault: self._answered(number))
+
+    def _answered(self, number: int) -> None:
+        if self._waiting.pop(number, None) is not None:
+            self._counts["waiting"] -= 1
+
+    def _look_again(self, partition: Partition, read: dict[str, Any]) -> None:
+        try:
+            if not self._grant(partition, read):
+                self._answer(read, partition)
+        except KafkaError as fault:
+            self.refuse(read, fault)
+
+    def close(self) -> None:
+        """The connection has gone."""
+        waiting, self._waiting = self._waiting, {}
+        self._counts["waiting"] -= len(waiting)
+        for later in waiting.values():
+            later.abandon()
+
+    # -- granting ----------------------------------------------------------------------------
+
+    def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
+        """Answer with what there is to read; False when there is nothing yet."""
+        partition.check_epoch(read["leader_epoch"])
+        loan = partition.lend(read["offset"], max(0, read["size_max"]), read["isolation_level"])
+        # Also with nothing to read: a reader at the end is told in the answer to its wait.
+        self._drop_removed(partition)
+        if loan is None:
+            return False
+        lent = self._files.get(loan.segment)
+        fresh: list[OpenFile] = []
+        if lent is None:
+            fresh.append(loan.segment.reopened(DESCRIPTORS_RESERVED))
+            lent = self._file_count, (partition.topic_id, partition.index)
+            self._file_count += 1
+            self._make_room()
+            self._files[loan.segment] = lent
+        else:
+            self._files.move_to_end(loan.segment)
+        partition.traffic.bytes_out += loan.size
+        self._counts["read_bytes"] += loan.size
+        self._counts["descriptors"] += len(fresh)
+        self._answer(read, partition, loan, lent[0], fresh)
+        return True
+
+    def _make_room(self) -> None:
+        while len(self._files) >= FILES_MAX:
+            _, (number, _) = self._files.popitem(last=False)
+            self._dropped.append(number)
+
+    def _drop_removed(self, partition: Partition) -> None:
+        """Lend no more what the partition has no more."""
+        place = partition.topic_id, partition.index
+        first = partition.log.segments[0]
+        if self._first.get(place) is not first:
+            self._first[place] = first
+            there = set(partition.log.segments)
+            self._drop(place, lambda segment: segment not in there)
+
+    def _drop(self, place: Place, gone: Callable[[LogSegment], bool]) -> None:
+        for segment, (number, of) in list(self._files.items()):
+            if of == place and gone(segment):
+                del self._files[segment]
+                self._dropped.append(number)
+
+    # -- answering ---------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        read: dict[str, Any],
+        partition: Partition,
+        loan: Loan | None = None,
+        file: int = -1,
+        fresh: list[OpenFile] | None = None,
+    ) -> None:
+        self._granted(
+            read,
+            None,
+            *(fresh or ()),
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            file=file,
+            fresh=bool(fresh),
+            position=loan.position if loan else 0,
+            size=loan.size if loan else 0,
+            end_offset=loan.end_offset if loan else -1,
+        )
+
+    def refuse(self, read: dict[str, Any], fault: KafkaError) -> None:
+        """Answer a READ with an error; where the offset was wrong, with the bounds of what there
+        is."""
+        place = read["topic_id"], read["partition"]
+        traffic = self._node.replicas.traffic_of(place[0])
+        traffic.failed_fetches += fault.code not in EXPECTED
+        partition = self._node.replicas.of_topic(place[0]).get(place[1])
+        if partition is None:
+            self._drop(place, lambda segment: True)
+            self._first.pop(place, None)
+        if not isinstance(fault, OffsetOutOfRange):
+            partition = None
+        self._granted(
+            read,
+            fault,
+            high_watermark=partition.high_watermark if partition else -1,
+            last_stable_offset=partition.last_stable_offset if partition else -1,
+            log_start_offset=partition.log.log_start_offset if partition else -1,
+            file=-1,
+            fresh=False,
+            position=0,
+            size=0,
+            end_offset=-1,
+        )
+
+    def _granted(
+        self, read: dict[str, Any], fault: KafkaError | None, *files: OpenFile, **fields: Any
+    ) -> None:
+        dropped, self._dropped = self._dropped, []
+        if fault is not None:
+            self._counts["reads_refused"] += 1
+        self._send(
+            local.GRANTED(
+                request_id=read["request_id"],
+                error_code=fault.code if fault else 0,
+                error_message=str(fault) if fault else None,
+                dropped=dropped,
+                aborted=[],
+                **fields,
+            ),
+            *files,
+        )

@@ -1,0 +1,230 @@
+"""LocalDoor: a node's socket for programs of its own host, by which they get rings and files.
+
+    HELLO  ──▶ who asks is who the kernel says, and looks for this very node
+    ATTACH ──▶ a ring to produce through            ring_host.py
+    READ   ──▶ stretches of segments to read        direct_reads.py
+
+The connection is the lease of both.  A program that is not who it should be, or says what does not
+read, or comes out of turn, is closed, counted, and spoken of now and then; it goes on over TCP, as
+one does that finds nobody here.
+
+Only processes of this user, and root's, can come so far, for the run directory lets in nobody else.
+What they say is checked all the same, and how much they may have at once is bounded: connections,
+reads that wait, rings, and the time until they say who they look for.
+
+The node is met here from when it serves its clients, and its socket's file replaces that of a
+process that was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers import Caller
+from kafkalite.broker.local.direct_reads import DirectReads
+from kafkalite.broker.local.ring_host import HostedRing, RingHost
+from kafkalite.broker.security import principal_of
+from kafkalite.config.broker import NATIVE_ENABLE
+from kafkalite.errors import (
+    BrokerNotAvailable,
+    ClusterAuthorizationFailed,
+    CorruptMessage,
+    InconsistentClusterId,
+    InvalidRequest,
+    KafkaError,
+    Refusal,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schemas import local
+from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, Record, write_packet
+from kafkalite.transport.connection import Disconnect
+from kafkalite.transport.packet_socket import PacketConnection, PacketListener
+from kafkalite.transport.run_directory import local_path
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node import Node
+    from kafkalite.transport.reactor import Timer
+
+log = logging.getLogger("kafkalite.broker")
+
+CONNECTIONS_MAX = 1_000
+SILENT_MS_MAX = 10_000
+"""How long a connection may say nothing before its HELLO."""
+OUTSTANDING_MAX = 1_000
+"""How many reads of one connection may wait for their answers."""
+
+
+class LocalDoor:
+    """The node's end of all these connections; see the module."""
+
+    def __init__(self, node: Node, path: Path) -> None:
+        self.node = node
+        # Never the same again: who was here before does not take this process for the old one.
+        self.generation = int.from_bytes(os.urandom(8), "big") >> 1
+        self.counts: Counter[str] = Counter()
+        """Packets, reads, and what was read, by name; and how many reads wait now."""
+        self.listener = PacketListener(
+            node.reactor,
+            path,
+            self._opened,
+            size_max=REQUEST_SIZE_MAX,
+            connections_max=CONNECTIONS_MAX,
+        )
+        self.rings = RingHost(node)
+        node.reactor.at_settle(self.rings.settle)
+
+    @property
+    def work(self) -> int:
+        """What has been done here; a number that grows with it."""
+        return self.counts["packets"] + self.rings.counts["frames"]
+
+    def _opened(self, connection: PacketConnection) -> None:
+        Visitor(self, connection)
+
+    def close(self) -> None:
+        """Meet nobody any more; what was not taken from a ring is sent again elsewhere."""
+        self.listener.close()
+        self.rings.close()
+
+
+class Visitor:
+    """One connection: what it may do by now, and what it has."""
+
+    def __init__(self, door: LocalDoor, connection: PacketConnection) -> None:
+        self._door = door
+        self._node = door.node
+        self._connection = connection
+        self._caller: Caller | None = None
+        self._ring: HostedRing | None = None
+        self._reads: DirectReads | None = None
+        self._silence: Timer = door.node.reactor.call_later(SILENT_MS_MAX, self._said_nothing)
+        connection.received = self._received
+        connection.on_close = self._closed
+
+    def _received(self, packet: memoryview) -> None:
+        self._door.counts["packets"] += 1
+        try:
+            message = local.read_packet(packet)
+        except (CorruptMessage, UnsupportedVersion) as fault:
+            raise Disconnect(str(fault)) from None
+        if self._caller is None:
+            if message.kind is not local.HELLO:
+                raise Disconnect(f"it began with a {message.kind}")
+            self._silence.cancel()
+            self._hello(message.fields)
+        elif message.kind is local.ATTACH:
+            self._attach(message.fields["request_id"])
+        elif message.kind is local.READ:
+            self._read(message.fields)
+        else:
+            raise Disconnect(f"it said a {message.kind} out of turn")
+
+    def _said_nothing(self) -> None:
+        self._connection.end("it did not say whom it looks for", kind="silent")
+
+    def _send(self, message: Record, *descriptors: Any) -> None:
+        self._connection.send(write_packet(message), descriptors)
+
+    def _closed(self) -> None:
+        self._silence.cancel()
+        if self._reads is not None:
+            self._reads.close()
+        if self._ring is not None:
+            self._ring.end()
+
+    # -- HELLO -------------------------------------------------------------------------------
+
+    def _hello(self, hello: dict[str, Any]) -> None:
+        node, uid = self._node, self._connection.uid
+        fault = self._not_here(hello)
+        self._send(
+            local.WELCOME(
+                error_code=fault.code if fault else 0,
+                error_message=str(fault) if fault else None,
+                cluster_id=node.cluster_id,
+                node_id=node.node_id,
+                port=node.listener.getsockname()[1],
+                generation=self._door.generation,
+                reads=uid == os.geteuid(),
+            )
+        )
+        if fault is not None:
+            self._connection.close()
+            return
+        self._caller = Caller(
+            node.authorizer,
+            version=0,
+            client_id=hello["client_id"],
+            principal=principal_of(uid),
+        )
+
+    def _not_here(self, hello: dict[str, Any]) -> KafkaError | None:
+        """Why whom it looks for is not here."""
+        if hello["cluster_id"] != self._node.cluster_id:
+            return InconsistentClusterId(f"This is the cluster {self._node.cluster_id}.")
+        if hello["node_id"] != self._node.node_id:
+            return BrokerNotAvailable(f"This is node {self._node.node_id}.")
+        return None
+
+    # -- ATTACH ------------------------------------------------------------------------------
+
+    def _attach(self, request_id: int) -> None:
+        assert self._caller is not None
+        try:
+            if self._ring is not None:
+                raise InvalidRequest("There is one ring a connection, and it has been given.")
+            self._ring = ring = self._door.rings.attach(self._caller, self._ring_left)
+        except KafkaError as fault:
+            self._send(_attached(request_id, fault))
+            return
+        self._send(
+            _attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors
+        )
+        if not self._connection.waits:  # else they are needed until the ring is closed
+            ring.sent()
+
+    def _ring_left(self, why: str) -> None:
+        self._connection.end(f"its ring is left: {why}", kind="ring")
+
+    # -- READ --------------------------------------------------------------------------------
+
+    def _read(self, read: dict[str, Any]) -> None:
+        assert self._caller is not None
+        if self._reads is None:
+            self._reads = DirectReads(self._node, self._caller, self._door.counts, self._send)
+        if self._reads.outstanding >= OUTSTANDING_MAX:
+            raise Disconnect(f"it waits for more than {OUTSTANDING_MAX} reads")
+        if self._connection.uid != os.geteuid():
+            # A descriptor shows the whole file, whatever was granted of it.
+            self._reads.refuse(
+                read, ClusterAuthorizationFailed("Files are read by the broker's own user only.")
+            )
+        else:
+            self._reads.read(read)
+
+
+def _attached(
+    request_id: int, fault: KafkaError | None, ring_size: int = 0, frame_size_max: int = 0
+) -> Record:
+    return local.ATTACHED(
+        request_id=request_id,
+        error_code=fault.code if fault else 0,
+        error_message=str(fault) if fault else None,
+        ring_size=ring_size,
+        frame_size_max=frame_size_max,
+    )
+
+
+def open_door(node: Node, run_directory: Path) -> LocalDoor | None:
+    """A node's door in the run directory; where there can be none, the node serves all the same."""
+    if not node.settings[NATIVE_ENABLE]:
+        return None
+    try:
+        return LocalDoor(node, local_path(run_directory, node.node_id))
+    except Refusal as refusal:
+        log.warning("programs of this host are served over TCP only: %s", refusal)
+        return None

@@ -1,0 +1,405 @@
+"""RingHost: the rings of a node, through which producers of its own host write.
+
+    the loop wakes ─▶ drain: frames, a tick's share of each ring ─▶ append, as for TCP
+    settle         ─▶ answers into the rings, and one wake-up a producer
+
+A frame is a batch for one partition.  It is appended by the step that Produce has as well, under
+the same rights and rules, and is as durable; with acks=1 it is answered in the tick in which it
+was appended, with acks=-1 when the high watermark has passed it or its time is up, and with acks=0
+only when it was refused.
+
+Rings take turns: each has a share a tick, and one that has more is taken up again in the next, by
+a descriptor of this node's own, since a ring's are in the producer's hands as well and nothing may
+be written to them that could wait.  A producer that says nothing costs nothing.  Should a wake-up
+be lost all the same, what came is found after NET_MS, and after up to NET_MS_MAX where nothing had
+come for a while: a look at idle rings costs a process that sleeps as much as a request.  While
+there is no ring, nobody looks.
+
+A ring that breaks the layout is left: its lease ends, and what it holds is dropped.  When the lease
+ends by itself, what was committed before is still taken, as a socket's last bytes would be; nobody
+waits for answers any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafkalite.broker.handlers.produce import ALL, append
+from kafkalite.broker.later import Later
+from kafkalite.broker.local.direct_reads import DESCRIPTORS_RESERVED
+from kafkalite.broker.replica.purgatory import DelayedProduce, OpenEntry
+from kafkalite.config.broker import NATIVE_RING_BYTES, NATIVE_RINGS_BYTES_MAX
+from kafkalite.errors import Fatal, KafkaError, KafkaStorageError, ThrottlingQuotaExceeded
+from kafkalite.transport.ring import REASONS, WorkerRing, frame_size_max
+
+if TYPE_CHECKING:
+    from kafkalite.broker.handlers import Caller
+    from kafkalite.broker.node import Node
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.storage.log import Appended
+    from kafkalite.transport.reactor import Timer
+
+log = logging.getLogger("kafkalite.broker")
+
+FRAMES_PER_TICK = 64
+SIZE_PER_TICK = 384 << 10
+"""How much of one ring is taken in one tick; the last frame is taken whole.  Answers go out at a
+tick's end, and a producer has five batches of a partition under way: with more in a tick it waits
+for the answer to the first while the worker is at the fifth, and then the worker for it."""
+
+NET_MS, NET_MS_MAX = 20, 160
+"""How late what came is found although nobody was woken for it, in use and at rest."""
+
+Answer = tuple[int, int, int, int, int]
+"""Correlation, error code, base offset, append time, log start offset."""
+
+
+class RingHost:
+    """The rings of a node; see the module."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.rings: dict[HostedRing, None] = {}
+        self.size = 0
+        """The bytes of all rings."""
+        self.counts: Counter[str] = Counter()
+        self.errors: Counter[int] = Counter()
+        """Error codes in answers."""
+        self.left: Counter[str] = Counter()
+        """Rings that were left, by why."""
+        self._scratch = bytearray()
+        self._answered: dict[HostedRing, None] = {}
+        self._again: dict[HostedRing, None] = {}
+        """Those that are looked at again in the next tick."""
+        self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._net: Timer | None = None
+        self._net_ms = NET_MS
+        self._frames_seen = 0
+        node.reactor.watch(self._more, self._look_again)
+
+    def attach(self, caller: Caller, leave: Callable[[str], object]) -> HostedRing:
+        """A ring for a producer; `leave(why)` is called when it must go.  Raises why there is
+        none."""
+        size = self.node.settings[NATIVE_RING_BYTES]
+        room = self.node.settings[NATIVE_RINGS_BYTES_MAX]
+        if self.size + size > room:
+            self.counts["refused"] += 1
+            raise ThrottlingQuotaExceeded(
+                f"{self.size} bytes of native.rings.bytes.max={room} are taken by other rings."
+            )
+        if len(self._scratch) < frame_size_max(size):
+            self._scratch = bytearray(frame_size_max(size))
+        try:
+            made = WorkerRing.make(size, self._scratch)
+        except OSError as fault:
+            self.counts["refused"] += 1
+            raise KafkaStorageError(f"A ring cannot be made: {fault.strerror}.") from None
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if max(made.descriptors) >= descriptors - DESCRIPTORS_RESERVED:
+            made.close()
+            self.counts["refused"] += 1
+            raise KafkaStorageError("There are too few descriptors for a ring (see ulimit -n).")
+        ring = HostedRing(self, made, size, caller, leave)
+        self.rings[ring] = None
+        self.size += size
+        self.counts["attached"] += 1
+        if self._net is None:
+            self._net = self.node.reactor.call_later(NET_MS, self._look)
+        return ring
+
+    def _look(self) -> None:
+        for ring in list(self.rings):
+            ring.look()
+        if not self.rings:
+            self._net = None
+            return
+        frames = self.counts["frames"]
+        self._net_ms = NET_MS if frames != self._frames_seen else min(2 * self._net_ms, NET_MS_MAX)
+        self._frames_seen = frames
+        self._net = self.node.reactor.call_later(self._net_ms, self._look)
+
+    def take_up_again(self, ring: HostedRing) -> None:
+        """Look at this ring in the next tick, whether its producer wakes us or not."""
+        if not self._again:
+            os.eventfd_write(self._more, 1)
+        self._again[ring] = None
+
+    def takes_up_again(self, ring: HostedRing) -> bool:
+        """Whether this ring will be looked at anyway."""
+        return ring in self._again
+
+    def _look_again(self) -> None:
+        os.eventfd_read(self._more)
+        again, self._again = self._again, {}
+        for ring in again:
+            ring.take_share()
+
+    def has_answers(self, ring: HostedRing) -> None:
+        """This ring's answers go out at the end of the tick."""
+        self._answered[ring] = None
+
+    def settle(self) -> None:
+        """Give out the answers of the tick."""
+        if self._answered:
+            answered, self._answered = self._answered, {}
+            for ring in answered:
+                ring.give_out()
+            self.node.reactor.look_out()
+
+    def closed(self, ring: HostedRing) -> None:
+        """A ring has gone."""
+        del self.rings[ring]
+        self._answered.pop(ring, None)
+        self._again.pop(ring, None)
+        self.size -= ring.size
+
+    def close(self) -> None:
+        """Leave every ring as it is."""
+        for ring in list(self.rings):
+            ring.close()
+        if self._net is not None:
+            self._net.cancel()
+            self._net = None
+        self.node.reactor.unwatch(self._more)
+        os.close(self._more)
+
+
+class HostedRing:
+    """One producer's ring, at the worker's end."""
+
+    def __init__(
+        self,
+        host: RingHost,
+        ring: WorkerRing,
+        size: int,
+        caller: Caller,
+        leave: Callable[[str], object],
+    ) -> None:
+        self.size = size
+        self.frame_size_max = ring.reader.frame_size_max
+        self._host = host
+        self._node = host.node
+        self._ring = ring
+        self._reader = ring.reader
+        self._caller = caller
+        self._leave = leave
+        self._answers: list[Answer] = []
+        self._refusals: list[tuple[int, int]] = []
+        self._waiting: dict[int, Later[Any]] = {}
+        self._count = 0
+        self._opening = 0
+        """The bytes of batches that are opened beside the loop."""
+        self._wakes = False
+        """Whether the producer is to be woken at the end of the tick."""
+        self._rests = False
+        self._left_size: int | None = None
+        """How much is taken at the most, once the producer has gone."""
+        host.node.reactor.watch(ring.fileno(), self._woken)
+        host.take_up_again(self)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the producer is to be sent."""
+        return self._ring.descriptors
+
+    def sent(self) -> None:
+        """It has been sent."""
+        self._ring.sent()
+
+    # -- taking ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take up what came although nobody was woken for it."""
+        if self._rests and not self._reader.rest():
+            self._host.counts["found_late"] += 1
+            self._rests = False
+            self._host.take_up_again(self)
+
+    def _woken(self) -> None:
+        # Before it is looked what came: a wake-up from now on is for what comes from now on.
+        self._ring.clear()
+        if not self._host.takes_up_again(self):
+            self.take_share()
+
+    def take_share(self) -> None:
+        """Take a tick's share of what has come."""
+        if self._ring.closed:
+            return
+        try:
+            self._take_some()
+        except (AssertionError, Fatal):
+            raise
+        except Exception:
+            log.exception("taking from a ring of %s failed", self._caller.principal)
+            self._give_up("serving it failed", "fault")
+
+    def _take_some(self) -> None:
+        if self._opening >= self.size:
+            return  # it goes on when some of them are opened
+        if self._rests:
+            self._rests = False
+            self._reader.woke()
+        take = self._reader.take
+        size = 0
+        for _ in range(FRAMES_PER_TICK):
+            frame = take()
+            if frame is None:
+                break
+            if isinstance(frame, int):
+                self._give_up(REASONS[frame], "violation")
+                return
+            size += len(frame[-1])
+            self._append(*frame)
+            if size >= SIZE_PER_TICK:
+                break
+        self._host.counts["bytes"] += size
+        self._wakes = self._reader.freed() or self._wakes
+        if self._wakes:
+            self._host.has_answers(self)
+        if self._left_size is not None:
+            self._left_size -= size
+            if frame is None or self._left_size <= 0:
+                self.close()
+                return
+        elif frame is None:
+            self._rests = self._reader.rest()
+        if not self._rests:
+            self._host.take_up_again(self)
+
+    def _append(
+        self,
+        topic_id: bytes,
+        index: int,
+        correlation: int,
+        acks: int,
+        timeout_ms: int,
+        batch: memoryview,
+    ) -> None:
+        node = self._node
+        self._host.counts["frames"] += 1
+        try:
+            partition, appended = append(node, self._caller, acks, topic_id, index, batch)
+        except KafkaError as fault:
+            self._refused(correlation, acks, topic_id, len(batch), fault)
+            return
+        if isinstance(appended, Later):
+            self._opening += len(batch)
+            appended.then(partial(self._opened, correlation, acks, timeout_ms, len(batch),
+                                  partition))  # fmt: skip
+            return
+        self._appended(correlation, acks, timeout_ms, partition, appended)
+
+    def _opened(
+        self,
+        correlation: int,
+        acks: int,
+        timeout_ms: int,
+        size: int,
+        partition: Partition,
+        appended: Appended | None,
+        fault: KafkaError | None,
+    ) -> None:
+        """A batch that was opened beside the loop has been appended, or refused."""
+        self._opening -= size
+        if not self._ring.closed:
+            self._host.take_up_again(self)
+        if appended is not None:
+            self._appended(correlation, acks, timeout_ms, partition, appended)
+        else:
+            assert fault is not None
+            self._refused(correlation, acks, partition.topic_id, size, fault)
+
+    def _refused(
+        self, correlation: int, acks: int, topic_id: bytes, size: int, fault: KafkaError
+    ) -> None:
+        self._node.replicas.traffic_of(topic_id).refused_batch(fault.code, size)
+        self._host.errors[fault.code] += 1
+        if self._ring.closed:
+            return
+        if acks:
+            self._answer((correlation, fault.code, -1, -1, -1))
+        else:
+            self._refusals.append((correlation, fault.code))
+            self._host.has_answers(self)
+
+    def _appended(
+        self, correlation: int, acks: int, timeout_ms: int, partition: Partition,
+        appended: Appended,
+    ) -> None:  # fmt: skip
+        node = self._node
+        topic_id, index = partition.topic_id, partition.index
+        if not acks or self._ring.closed:
+            return
+        entry = (
+            index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,
+            (), None, None,
+        )  # fmt: skip
+        if acks == ALL and partition.high_watermark <= appended.last_offset:
+            entries: list[Any] = [entry]
+            delayed = DelayedProduce(
+                {"topics": [(topic_id, entries)]},
+                [OpenEntry(partition, appended.last_offset, entries, 0)],
+            )
+            number = self._count = self._count + 1
+            later = node.replicas.purgatory.park(delayed, max(0, timeout_ms))
+            self._waiting[number] = later
+            later.then(lambda response, fault: self._committed(number, correlation, entries[0]))
+        else:
+            self._answer((correlation, *entry[1:5]))
+
+    def _committed(self, number: int, correlation: int, entry: Any) -> None:
+        self._waiting.pop(number, None)
+        if entry[1]:
+            self._host.errors[entry[1]] += 1
+        self._answer((correlation, *entry[1:5]))
+
+    # -- answering ---------------------------------------------------------------------------
+
+    def _answer(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        self._host.has_answers(self)
+
+    def give_out(self) -> None:
+        """Put the answers of the tick where the producer finds them, and wake it if it sleeps."""
+        wakes, self._wakes = self._wakes, False
+        for answer in self._answers:
+            wakes = self._reader.answer(*answer) or wakes
+        for refusal in self._refusals:
+            wakes = self._reader.refuse(*refusal) or wakes
+        self._answers.clear()
+        self._refusals.clear()
+        if wakes:
+            self._ring.wake()
+
+    # -- leaving -----------------------------------------------------------------------------
+
+    def _give_up(self, why: str, kind: str) -> None:
+        self._host.left[kind] += 1
+        self.close()
+        self._leave(why)
+
+    def end(self) -> None:
+        """The producer has gone: take what it had committed, and no more than fits in at once."""
+        if not self._ring.closed and self._left_size is None:
+            self._forget_waiting()
+            self._left_size = self.size
+            self._host.take_up_again(self)
+
+    def _forget_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for later in waiting.values():
+            later.abandon()
+
+    def close(self) -> None:
+        """Leave it at once."""
+        if not self._ring.closed:
+            self._forget_waiting()
+            self._node.reactor.unwatch(self._ring.fileno())
+            self._host.closed(self)
+            self._ring.close()

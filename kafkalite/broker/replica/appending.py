@@ -1,0 +1,112 @@
+"""Appending: clients' batches to the ends of their logs, in the order they came.
+
+A batch that must be opened may take longer than the tick has time for (opener.py).  It is then
+appended in a later tick, and until then what comes for its partition waits behind it: producers
+have several batches under way and number them.  Other partitions wait for nothing.
+
+Batches that wait hold memory, and with acks=0 no client counts them.  Beyond `WAITING_SIZE_MAX`
+bytes of a node, a batch that would have to wait is refused; one alone may always wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkalite.broker.later import Later
+from kafkalite.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
+
+if TYPE_CHECKING:
+    from kafkalite.broker.replica.batch_opener import Opener
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.storage.log import Appended
+
+WAITING_SIZE_MAX = 64 << 20
+"""Maximum number of bytes of the batches that wait, as clients sent them."""
+
+
+class Appending:
+    """Batches that wait to be appended, by partition; see the module."""
+
+    def __init__(self, replicas: ReplicaManager, opener: Opener) -> None:
+        self._replicas = replicas
+        self._opener = opener
+        self._queues: dict[Partition, deque[tuple[bytes, Later[Appended]]]] = {}
+        self._waiting_size = 0
+
+    def append(
+        self, partition: Partition, batch: memoryview | bytes
+    ) -> Appended | Later[Appended]:
+        """Append a client's batch now or later; raises what is wrong with it."""
+        if self._queues and (queue := self._queues.get(partition)) is not None:
+            self._check_room(batch)
+            later: Later[Appended] = Later()
+            self._waiting_size += len(batch)
+            queue.append((bytes(batch), later))
+            return later
+        steps = partition.opening(batch)
+        if steps is None:
+            return self._place(partition, batch)
+        self._check_room(batch)
+        kept = self._opener.run(steps)
+        if not isinstance(kept, Later):
+            return self._place(partition, kept, opened=True)
+        self._queues[partition] = deque()
+        self._waiting_size += len(batch)
+        later = Later()
+        kept.then(partial(self._opened, partition, len(batch), later))
+        return later
+
+    def _check_room(self, batch: memoryview | bytes) -> None:
+        """Refuse a batch that may have to wait where too many wait already."""
+        if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
+            raise RequestTimedOut("Too many batches wait to be decompressed; retry later.")
+
+    def _place(
+        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
+    ) -> Appended:
+        appended = partition.append(batch, opened=opened)
+        partition.traffic.produces += 1
+        self._replicas.touched(partition)
+        return appended
+
+    def _opened(
+        self,
+        partition: Partition,
+        size: int,
+        later: Later[Appended],
+        kept: bytes | None,
+        fault: KafkaError | None,
+    ) -> None:
+        """A batch was opened: append it, then what came after it."""
+        waiting = self._queues.pop(partition)
+        self._waiting_size -= size
+        try:
+            if fault is not None:
+                raise fault
+            assert kept is not None
+            self._check_led(partition)
+            appended = self._place(partition, kept, opened=True)
+        except KafkaError as raised:
+            later.fail(raised)
+        else:
+            later.resolve(appended)
+        while waiting:
+            batch, later = waiting.popleft()
+            self._waiting_size -= len(batch)
+            try:
+                self._check_led(partition)
+                outcome = self.append(partition, batch)
+            except KafkaError as raised:
+                later.fail(raised)
+                continue
+            later.follow(outcome)
+            if (queue := self._queues.get(partition)) is not None:
+                queue.extend(waiting)
+                return
+
+    def _check_led(self, partition: Partition) -> None:
+        if self._replicas.leader(partition.topic_id, partition.index) is not partition:
+            raise NotLeaderOrFollower()

@@ -1,0 +1,120 @@
+"""EpochRenewals: the partitions of a node that wait for their next leader epoch.
+
+    log opened, may have lost its tail ─▶ must_wait ─▶ renewal asked for ┄┄▶ image has a later epoch
+                                                                       ─▶ must_wait is False: led
+
+Nobody leads such a partition meanwhile.  The controller may be away, or forget what was asked, so
+everything that waits is asked for again every second and at each welcome.  A move to another node
+brings the next epoch as well.
+
+The checkpoint says that the logs are of this boot of the machine only when none waits any more: a
+process that is killed before that asks again (RecoveryPoints).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafkalite.coordination.leader_epochs import EpochRenewal
+
+if TYPE_CHECKING:
+    from kafkalite.broker.controller.local_controller import LocalController
+    from kafkalite.broker.node import Node
+    from kafkalite.storage.log import Log
+    from kafkalite.storage.log_loader import LogKey
+
+log = logging.getLogger("kafkalite.broker")
+
+ASK_AGAIN_MS = 1_000
+ASKED_AT_ONCE = 1_000
+"""Maximum number of renewals in one message, and in one decision of the controller."""
+
+
+class EpochRenewals:
+    """The renewals of one node; see the module."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: dict[bytes, dict[Log, EpochRenewal]] = {}
+        """The logs that wait, by topic id."""
+        self._is_timed = False
+        self._logged_count = 0
+
+    def waiting(self, topic_id: bytes | None = None) -> list[tuple[Log, EpochRenewal]]:
+        """The logs that wait, of one topic or of all."""
+        if topic_id is not None:
+            return [*self._waiting.get(topic_id, {}).items()]
+        return [pair for of_topic in self._waiting.values() for pair in of_topic.items()]
+
+    def must_wait(self, found: Log, topic_id: bytes, leader_epoch: int) -> bool:
+        """Return whether a log may not be led in this epoch; the next one is asked for then."""
+        if not found.may_have_lost_tail:
+            return False
+        renewal = self._waiting.get(topic_id, {}).get(found)
+        if renewal is not None and leader_epoch > renewal.leader_epoch:
+            self._node.logs.has_new_epoch(found)
+            self.forget(found, topic_id)
+            return False
+        if renewal is None:
+            renewal = EpochRenewal(topic_id, found.partition, leader_epoch)
+            self._waiting.setdefault(topic_id, {})[found] = renewal
+            log.debug(
+                "Log may have lost its tail; asking for a new leader epoch. partition=%s-%d"
+                " log_end_offset=%d leader_epoch=%d",
+                found.topic, found.partition, found.end_offset, leader_epoch,
+            )  # fmt: skip
+            self._time(0)
+        return True
+
+    def forget(self, found: Log, topic_id: bytes) -> None:
+        """A log waits no more: it has its epoch, or is not this node's."""
+        of_topic = self._waiting.get(topic_id, {})
+        of_topic.pop(found, None)
+        if not of_topic and self._waiting.pop(topic_id, None) is not None and not self._waiting:
+            self._node.tend_soon()  # the checkpoint may say by now that all are of this boot
+
+    def ask_at_start(self, controller: LocalController, loaded: Mapping[LogKey, Log]) -> None:
+        """At the controller's own node, before anything is led: have what was loaded led in the
+        next epoch where it must be."""
+        for topic in controller.image.topics.values():
+            for index, partition in topic.partitions.items():
+                found = loaded.get((topic.name, index))
+                if found is not None and partition.leader == self._node.node_id:
+                    self.must_wait(found, topic.topic_id, partition.leader_epoch)
+        wanted = self._wanted()
+        if wanted:
+            controller.ask_at_start(
+                lambda machine: machine.renew_epochs(self._node.node_id, wanted)
+            )
+
+    def ask(self) -> None:
+        """Ask for all that is waited for."""
+        wanted = self._wanted()
+        for first in range(0, len(wanted), ASKED_AT_ONCE):
+            self._ask(wanted[first : first + ASKED_AT_ONCE])
+
+    def _wanted(self) -> list[EpochRenewal]:
+        wanted = [renewal for _, renewal in self.waiting()]
+        if len(wanted) not in (0, self._logged_count):
+            log.info(
+                "Logs may have lost their tails; asking for new leader epochs. partitions=%d",
+                len(wanted),
+            )
+        self._logged_count = len(wanted)
+        return wanted
+
+    def _ask(self, wanted: Sequence[EpochRenewal]) -> None:
+        self._node.controller.renew_epochs(self._node.node_id, wanted)
+
+    def _time(self, delay_ms: int) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._node.reactor.call_later(delay_ms, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._is_timed = False
+        if self._waiting:
+            self.ask()
+            self._time(ASK_AGAIN_MS)

@@ -1,0 +1,346 @@
+"""ReplicaManager: the partitions of this node; append, read and flush across them.
+
+It finds partitions and loops over them, no more: what concerns one partition is Partition's.
+
+After a tick's appends `settle` runs once: index entries go to disk, one group commit takes all that
+must be flushed, high watermarks move, and what waited in purgatory is looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalite.broker.replica.offline_partitions import OfflinePartitions
+from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.purgatory import Purgatory, Timers
+from kafkalite.broker.request_metrics import Traffic
+from kafkalite.config.settings import Settings, Source
+from kafkalite.config.topic import (
+    DURABILITY,
+    FLUSH_BYTES,
+    FLUSH_MESSAGES,
+    FLUSH_MS,
+    LONG_MAX,
+)
+from kafkalite.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from kafkalite.metrics import Histogram
+
+if TYPE_CHECKING:
+    from kafkalite.coordination.image import TopicImage
+    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.log import Log
+
+
+log = logging.getLogger("kafkalite.broker")
+
+FLUSH_AGAIN_MS = 1_000
+"""How long a flush for which there was no descriptor is put off."""
+
+Topic = str | bytes
+"""How a request names a topic: by its name, or by its id of 16 bytes."""
+
+
+class FlushRule(NamedTuple):
+    """How much of a partition may wait for the disk, where a flush does not follow each append."""
+
+    messages_max: int
+    bytes_max: int
+    ms_max: int
+
+
+def flush_rule(settings: Settings) -> FlushRule | None:
+    """The rule of a topic; None where only the kernel decides.
+
+    With `os` Kafka's two flush keys count where somebody has set them, as they do in Kafka.
+    """
+    durability = settings[DURABILITY]
+    if durability == "interval":
+        return FlushRule(settings[FLUSH_MESSAGES], settings[FLUSH_BYTES], settings[FLUSH_MS])
+    chosen = [key for key in (FLUSH_MESSAGES, FLUSH_MS) if settings.source(key) != Source.DEFAULT]
+    if durability == "fsync" or not chosen:
+        return None
+    return FlushRule(
+        settings[FLUSH_MESSAGES],
+        LONG_MAX,
+        settings[FLUSH_MS] if FLUSH_MS in chosen else LONG_MAX,
+    )
+
+
+class ReplicaManager:
+    """The partitions of a node; see the module."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        flusher: Flusher,
+        topic_image: Callable[[Topic], TopicImage | None],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.purgatory = Purgatory(timers)
+        self._topic_image = topic_image
+        self._timers = timers
+        self._flusher = flusher
+        self._topics: dict[Topic, dict[int, Partition]] = {}
+        self._offline = OfflinePartitions()
+        self._dirty: dict[Partition, None] = {}
+        self._flush_rules: dict[Partition, FlushRule | None] = {}
+        self._retiring: dict[Partition, Callable[[], object]] = {}
+        self._sizes: dict[Partition, int] = {}
+        self._resized: dict[Partition, None] = {}
+        self._total_size = 0
+        self.flush_times = Histogram()
+        """From a flush's beginning until it was collected."""
+        self._now_ns = now_ns
+        self.traffic: dict[str, Traffic] = {}
+        """What was counted of each topic that is led here."""
+        self.past_traffic = Traffic()
+        """The same of topics that are led here no more, and of those that never were."""
+
+    def __iter__(self) -> Iterator[Partition]:
+        for topic, partitions in self._topics.items():
+            if isinstance(topic, str):
+                yield from partitions.values()
+
+    # -- which partitions there are ----------------------------------------------------------
+
+    def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
+        """Lead the partition whose log this is."""
+        traffic = self.traffic.setdefault(log.topic, Traffic())
+        partition = Partition(log, leader_epoch, settings, traffic)
+        for topic in (partition.topic, partition.topic_id):
+            self._topics.setdefault(topic, {})[partition.index] = partition
+        self._offline.discard(partition.topic_id, partition.index)
+        self._sizes[partition] = 0
+        self._resized[partition] = None
+        self.reconfigure(partition, settings)
+        if log.durable_offset < log.end_offset:
+            self.touched(partition)  # no append may come that would have it flushed
+        return partition
+
+    @property
+    def led_count(self) -> int:
+        """Number of partitions led here."""
+        return len(self._sizes)
+
+    def total_size(self) -> int:
+        """The bytes of all partitions led here; looks only at those that were touched since."""
+        for partition in self._resized:
+            if partition in self._sizes:
+                size = partition.log.size
+                self._total_size += size - self._sizes[partition]
+                self._sizes[partition] = size
+        self._resized.clear()
+        return self._total_size
+
+    def remove(self, partition: Partition) -> None:
+        """It is deleted: what waits for it is answered, what comes for it is refused."""
+        self._lead_no_more(partition)
+        self._forget(partition, UnknownTopicOrPartition())
+
+    def retire(self, partition: Partition, then: Callable[[], object]) -> None:
+        """Another node leads it: what comes is refused, and `then()` called once all that was
+        written to it is flushed as was promised, and answered."""
+        self._lead_no_more(partition)
+        self._retiring[partition] = then
+        self.touched(partition)
+
+    def _lead_no_more(self, partition: Partition) -> None:
+        self._total_size -= self._sizes.pop(partition)
+        for topic in (partition.topic, partition.topic_id):
+            del self._topics[topic][partition.index]
+            if not self._topics[topic]:
+                del self._topics[topic]
+        if partition.topic not in self._topics:
+            self.past_traffic.add(self.traffic.pop(partition.topic))
+
+    def _forget(self, partition: Partition, fault: KafkaError) -> None:
+        self._dirty.pop(partition, None)
+        self._flush_rules.pop(partition, None)
+        partition.fault = fault
+        self.purgatory.wake(partition)
+
+    def _retire(self) -> None:
+        for partition, then in list(self._retiring.items()):
+            log = partition.log
+            unsafe = partition.flushes_always and log.durable_offset < log.end_offset
+            if not partition.flushing and not unsafe:
+                del self._retiring[partition]
+                self._forget(partition, NotLeaderOrFollower())
+                then()
+
+    def traffic_of(self, topic: Topic) -> Traffic:
+        """Where to count what befalls a topic, known here or not."""
+        if isinstance(topic, bytes):
+            image = self._topic_image(topic)
+            topic = image.name if image is not None else ""
+        return self.traffic.get(topic, self.past_traffic)
+
+    def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
+        """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
+        this is news."""
+        return self._offline.add(topic, topic_id, index, fault)
+
+    @property
+    def offline_count(self) -> int:
+        """How many partitions of this node cannot be served."""
+        return len(self._offline) + sum(partition.log.fault is not None for partition in self)
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether a partition of this node cannot be served: its log is not there, or damaged."""
+        partition = self._topics.get(topic, {}).get(index)
+        if partition is None:
+            return index in self._offline.of(topic)
+        return partition.log.fault is not None
+
+    def offline(self, topic: str) -> set[int]:
+        """The partitions of a topic for which `is_offline` holds."""
+        led = self._topics.get(topic, {})
+        found = {index for index, partition in led.items() if partition.log.fault is not None}
+        return found | self._offline.of(topic)
+
+    def forget_offline(self, topic_id: bytes) -> None:
+        """The topic is deleted."""
+        self._offline.forget_topic(topic_id)
+
+    def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
+        """The topic's partitions led here, by number."""
+        return self._topics.get(topic_id, {})
+
+    def reconfigure(self, partition: Partition, settings: Settings) -> None:
+        """Take a topic's new settings for one of its partitions."""
+        partition.reconfigure(settings)
+        self._flush_rules[partition] = flush_rule(settings)
+        if partition.waiting:
+            self.touched(partition)  # a weaker promise may hold already
+
+    def leader(self, topic: Topic, index: int) -> Partition:
+        """The partition, led here, by its topic's name or id.
+
+        Raises UnknownTopicOrPartition, UnknownTopicId for an id that nobody has,
+        NotLeaderOrFollower for a partition of another node, or why the partition is offline.
+        """
+        partitions = self._topics.get(topic)
+        partition = partitions.get(index) if partitions else None
+        if partition is None:
+            raise self._why_absent(topic, index)
+        return partition
+
+    def _why_absent(self, topic: Topic, index: int) -> KafkaError:
+        fault = self._offline.fault(topic, index)
+        if fault is not None:
+            return fault.again()
+        image = self._topic_image(topic)
+        if image is None:
+            return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()
+        return NotLeaderOrFollower() if index in image.partitions else UnknownTopicOrPartition()
+
+    # -- the end of the tick -----------------------------------------------------------------
+
+    def touched(self, partition: Partition) -> None:
+        """This partition was appended to, or its bounds moved, in this tick."""
+        self._dirty[partition] = None
+
+    def settle(self) -> None:
+        """Finish the tick's appends; see the module."""
+        if self._dirty:
+            self._settle_dirty()
+        self.purgatory.run()
+
+    def _settle_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        self._resized.update(dirty)
+        flushes: list[Flush] = []
+        for partition in dirty:
+            partition.log.settle()
+            if partition.flushes_always:
+                self._flush(partition, flushes)
+            elif (rule := self._flush_rules[partition]) is not None:
+                self._flush_by_rule(partition, rule, flushes)
+            partition.advance()
+            self.purgatory.wake(partition)
+        if flushes:
+            self._flusher.submit(flushes)
+        if self._retiring:
+            self._retire()
+
+    def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
+        """Take a flush that came back."""
+        self.flush_times.add(self._now_ns() - began_ns)
+        partition.flushing = False
+        try:
+            partition.log.flush_end(flush)
+        except KafkaStorageError as fault:
+            self._flush_later(partition, fault)
+            return
+        if partition.fault is not None:
+            return
+        if partition.log.fault is not None:
+            log.error(
+                "Partition %s is offline: its log failed. partition=%s error=%r",
+                partition, partition, partition.log.fault,
+            )  # fmt: skip
+            partition.fault = KafkaStorageError(partition.log.fault)
+            self.purgatory.wake(partition)
+            return
+        if partition.advance():
+            self.purgatory.wake(partition)
+        if partition in self._retiring or (
+            partition.log.durable_offset < partition.log.end_offset
+        ):
+            # What came meanwhile is flushed now, or gets its time.
+            self.touched(partition)
+
+    def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
+        if partition.flushing or partition.fault is not None:
+            return
+        try:
+            flush = partition.log.flush_begin()
+        except KafkaStorageError as fault:
+            self._flush_later(partition, fault)
+            return
+        if flush is not None:
+            partition.flushing = True
+            began_ns = self._now_ns()
+            flush.done = lambda flush: self.flushed(partition, flush, began_ns)
+            flushes.append(flush)
+
+    def _flush_later(self, partition: Partition, fault: KafkaStorageError) -> None:
+        log.warning(
+            "Log could not be flushed; retrying. partition=%s retry_ms=%d error=%r",
+            partition, FLUSH_AGAIN_MS, str(fault),
+        )  # fmt: skip
+        partition.flushing = True
+        self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
+
+    def _flush_again(self, partition: Partition) -> None:
+        partition.flushing = False
+        if partition.fault is None:
+            self.touched(partition)
+
+    def _flush_by_rule(
+        self, partition: Partition, rule: FlushRule, flushes: list[Flush]
+    ) -> None:
+        log = partition.log
+        unflushed = log.end_offset - log.durable_offset
+        if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
+            self._flush(partition, flushes)
+        elif partition.flush_timer is None:
+            partition.flush_timer = self._timers.call_later(
+                rule.ms_max, lambda: self._flush_by_time(partition)
+            )
+
+    def _flush_by_time(self, partition: Partition) -> None:
+        partition.flush_timer = None
+        flushes: list[Flush] = []
+        self._flush(partition, flushes)
+        if flushes:
+            self._flusher.submit(flushes)

@@ -1,0 +1,75 @@
+"""Arguments of clients' calls: what is no partition, offset or topic is refused where it is given.
+
+Python takes 1.5, True and "0" as far as the first comparison or the wire, and fails there with a
+sentence about something else, or reads from another place.  Integers of numpy are integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kafkalite.client.consumer.positions import shown
+from kafkalite.client.net.topology import TopicPartition
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+def integer(value: Any, expected: str) -> int:
+    """Return an integer; TypeError with what was expected for any other type, bool included."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{expected}, not {value!r}")
+    return int(value.__index__())
+
+
+def partition_named(value: Any) -> TopicPartition:
+    """Return a partition from its topic's name and its number."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        topic_and_number = []
+    else:
+        topic_and_number = list(value)
+    if len(topic_and_number) != 2 or not isinstance(topic_and_number[0], str):
+        raise TypeError(f"a partition is (topic, number), as in ('orders', 0), not {value!r}")
+    topic, number = topic_and_number
+    return TopicPartition(topic, integer(number, "a partition's number is an integer"))
+
+
+def offset_given(value: Any, what: str) -> int:
+    """Return an offset; TypeError or ValueError for what is none."""
+    offset = integer(value, f"{what} is an integer")
+    if offset < 0:
+        raise ValueError(f"{what} is at least 0, not {offset}")
+    if offset > OFFSET_MAX:
+        raise ValueError(f"{what} is at most {OFFSET_MAX}, not {offset}")
+    return offset
+
+
+def offsets_to_commit(
+    offsets: Mapping[tuple[str, int], int | tuple[int, str | None]],
+) -> dict[tuple[str, int], int | tuple[int, str | None]]:
+    """Return the offset and the text that are to be kept for each partition."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets are {{(topic, number): offset}}, not {offsets!r}")
+    wanted: dict[tuple[str, int], int | tuple[int, str | None]] = {}
+    for key, given in offsets.items():
+        place = partition_named(key)
+        what = f"{shown(place)}: a committed offset"
+        pair = given if isinstance(given, tuple) else (given, "")
+        if len(pair) != 2 or not isinstance(pair[1], str | None):
+            raise TypeError(f"{what} is an integer or (integer, text), not {given!r}")
+        wanted[place] = offset_given(pair[0], what), pair[1]
+    return wanted
+
+
+def topic_names(topics: Any) -> list[str]:
+    """Return the names in a list of topics, or the only name, each once."""
+    given = [topics] if isinstance(topics, str) else topics
+    if given is None:
+        return []
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"topics are a name or a list of names, not {topics!r}")
+    names = list(dict.fromkeys(given))
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a topic's name is text, not {name!r}")
+    return names

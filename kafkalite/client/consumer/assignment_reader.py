@@ -1,0 +1,462 @@
+"""The reading of an assignment: where each partition begins, who leads it, and what came of it.
+
+    stretch = reading.stretch(deadline)      the next to decode; None when the time is up
+    reading.done(stretch)                    it has no more
+
+A Reading does what its caller's thread does, one step after another: it keeps the metadata fresh,
+finds the offsets to begin with, asks for what comes next, and takes in what arrives.  What will
+pass is waited for (leaders that move, nodes that start again, a topic that was deleted), with rests
+that grow; what will not is raised, and the position stays where it is.
+
+    A  no offset yet                       `start` says which; leader or coordinator is asked
+    B  the offset is not there (any more)  auto.offset.reset says where to go on
+    C  the leader is another one, or gone  metadata, then the new leader
+    D  the topic is another one by its id  it was made again: all of the new one is read
+    E  a new partition of a topic          all of it is read, whatever auto.offset.reset says: it
+                                           began after the reading did
+
+While a stretch is decoded the next answer is on its way, never more than one for a partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from kafkalite.client.consumer import offsets
+from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.positions import (
+    COMMITTED,
+    NOT_OVERTAKEN,
+    NOWHERE,
+    Assignment,
+    Position,
+    shown,
+)
+from kafkalite.client.consumer.record_range import Stretch
+from kafkalite.client.consumer.subscription import Subscription
+from kafkalite.client.consumer.transport_pool import Lanes
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.deadline import Backoff, Deadline
+from kafkalite.client.net.settings import ClientSettings
+from kafkalite.client.net.topology import NOBODY, TopicMeta, TopicPartition, fault_of
+from kafkalite.client.net.waker import Waker
+from kafkalite.config.client import (
+    ALLOW_AUTO_CREATE_TOPICS,
+    AUTO_OFFSET_RESET,
+    GROUP_ID,
+    METADATA_MAX_AGE_MS,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
+from kafkalite.errors import (
+    CorruptMessage,
+    KafkaError,
+    LeaderNotAvailable,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
+
+UPKEEP_S_MIN = 1.0
+"""What a question beside the fetches may take at the least, however short a poll is: one that gets
+no time at all would never be answered."""
+
+LAG_S_MAX = 30.0
+"""How long after a topic was made again a node may still tell of the former one."""
+
+RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NOWHERE}
+
+log = logging.getLogger(__name__)
+
+
+class Hopeless(Exception):
+    """What will not pass although its class may: it is raised instead of waited for."""
+
+    def __init__(self, fault: KafkaError) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class Reading:
+    """One pass over some partitions.  One thread at a time.
+
+    `strict`: what is gone or was made anew is raised, since the reading must be whole.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ClientSettings,
+        purpose: str,
+        waker: Waker,
+        strict: bool = False,
+    ) -> None:
+        self.assignment = Assignment()
+        self.lanes = Lanes(cluster, settings, purpose, waker)
+        self.subscription = Subscription()
+        """Topics of which all partitions are read, those to come as well."""
+        self.resets = 0
+        self.missed_records = 0
+        """Offsets that were deleted before they were read."""
+        self._cluster = cluster
+        self._settings = settings
+        self._waker = waker
+        self._reset = NOWHERE if strict else RESETS[settings[AUTO_OFFSET_RESET]]
+        self._strict = strict
+        self._queue: deque[Stretch] = deque()
+        self._known: set[str] = set()
+        """Topics that have been told of."""
+        self._unknown: set[str] = set()
+        """Topics to be asked about before their partitions are fetched from."""
+        self._left_s: dict[bytes, float] = {}
+        """When topics were left for others of their names; a node that lags behind may still tell
+        of them for a while."""
+        self._asked_s = -NEVER
+        self._backoff = Backoff(settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        self._patience = Deadline(0.0)
+        """How long a topic may be missing that was never there."""
+
+    # What is read.
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Read all partitions of these topics, and nothing else; what was read goes on."""
+        if not self.subscription:
+            self._known.clear()  # only some partitions of an assigned topic are read
+        subscription.assume(self._known)
+        self.subscription = subscription
+        self._read_subscribed()
+        self._patience = Deadline(self._settings.call_timeout_s)
+
+    def _read_subscribed(self) -> None:
+        """Read the partitions of the topics that are subscribed to now, and no others."""
+        topics = set(self.subscription.topics)
+        kept = [p.partition for p in self.assignment if p.partition.topic in topics]
+        self.assignment.assign(kept, self._reset)
+        self._known &= topics
+        self._unknown = (self._unknown & topics) | (topics - self._known)
+        self._unknown.update(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are read."""
+        return list(self.subscription.topics or self.assignment.topics)
+
+    def knows(self, topic: str) -> bool:
+        """Return whether the metadata has told of a topic that is read."""
+        return topic in self._known
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read exactly these from now on; those that were read already stay where they are."""
+        grouped = self._settings[GROUP_ID] is not None
+        self.subscription = Subscription()
+        self.assignment.assign(partitions, COMMITTED if grouped else self._reset)
+        self._known &= set(self.assignment.topics)
+        self._unknown.clear()
+        self._wonder(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+
+    def _wonder(self, topics: Iterable[str]) -> None:
+        self._unknown.update(topics)
+        self._patience = Deadline(self._settings.call_timeout_s)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self.lanes.close()
+
+    # Steps.
+
+    def stretch(self, deadline: Deadline) -> Stretch | None:
+        """The next that is to be decoded; None when the time is up, or somebody woke us."""
+        while True:
+            while self._queue:
+                if not self._queue[0].stale:
+                    return self._queue[0]
+                self._queue.popleft().close()
+            if self._waker.is_set:
+                return None
+            rest_s = min(self.keep_up(deadline), self._ask(deadline))
+            self._take_in(self.lanes.wait(min(rest_s, deadline.left_s)))
+            if self._queue:
+                self._ask(deadline)  # the next is on its way while this one is decoded
+            elif deadline.passed:
+                return None
+
+    def done(self, stretch: Stretch) -> None:
+        """A stretch was decoded to its end."""
+        self._drop(stretch)
+        if not stretch.stale and stretch.first_offset != stretch.end_offset:
+            # Less came than was told of: what is missing is asked for again.
+            stretch.position.begin_turn()
+            stretch.position.ahead = stretch.first_offset
+
+    def again(self, stretch: Stretch) -> None:
+        """A stretch could not be read: go on from where the caller is, and over TCP if it happens
+        there once more."""
+        self._drop(stretch)
+        position = stretch.position
+        if not stretch.stale:
+            position.rewind()
+            if position.short_at == position.offset:
+                self.lanes.read_over_tcp(position.leader)
+            position.short_at = position.ahead
+
+    def _drop(self, stretch: Stretch) -> None:
+        stretch.close()
+        if self._queue and self._queue[0] is stretch:
+            self._queue.popleft()
+
+    def keep_up(self, deadline: Deadline, begin: bool = True) -> float:
+        """See to metadata, and to first offsets if they are to `begin`, as far as they are due; how
+        long until that is."""
+        if self._backoff.rest_left_s:
+            return self._backoff.rest_left_s
+        patience = Deadline(max(deadline.left_s, UPKEEP_S_MIN)).within(
+            self._settings.call_timeout_s
+        )
+        try:
+            self._ask_metadata(patience)
+            if begin:
+                self._ask_offsets(patience)
+        except Hopeless as found:
+            raise found.fault from None
+        except KafkaError as fault:
+            new = not self._known.issuperset(self._unknown)
+            if not fault.retriable or (new and self._patience.passed):
+                raise
+            self._unknown.update(p.partition.topic for p in self.assignment.unresolved())
+            self._rest(fault)
+            return self._backoff.rest_left_s
+        if self._unknown:
+            return self._backoff.rest_left_s
+        age_s = time.monotonic() - self._asked_s
+        return max(0.0, self._settings[METADATA_MAX_AGE_MS] / 1000 - age_s)
+
+    def _ask(self, deadline: Deadline) -> float:
+        """Ask for what comes next, where nothing is outstanding; how long until a node that could
+        not be reached may be asked again."""
+        rest_s = self.lanes.ask((p for p in self.assignment if p.fetchable), deadline)
+        while self.lanes.lost:
+            node_id = self.lanes.lost.pop()
+            self._unknown.update(p.partition.topic for p in self.assignment if p.leader == node_id)
+        return rest_s
+
+    def _rest(self, fault: KafkaError) -> None:
+        """Try again after a while; what fails together is one failure."""
+        if not self._backoff.rest_left_s:
+            self._backoff.failed(fault)
+
+    def await_offsets(self, positions: Iterable[Position], deadline: Deadline) -> None:
+        """Wait until all topics are known, and where these begin; raise why it is not so in
+        time."""
+        wanted = list(positions)
+
+        def waiting() -> bool:
+            due = self._unknown or self.subscription.is_due
+            return bool(due) or any(position.offset is None for position in wanted)
+
+        while waiting():
+            rest_s = self.keep_up(deadline, begin=bool(wanted))
+            if waiting():
+                if deadline.passed:
+                    raise RequestTimedOut(str(self._backoff.fault()))
+                self._cluster.rest(min(rest_s, deadline.left_s))
+
+    # Metadata.
+
+    def _ask_metadata(self, patience: Deadline) -> None:
+        age_s = time.monotonic() - self._asked_s
+        if age_s >= self._settings[METADATA_MAX_AGE_MS] / 1000:
+            self._unknown.update(self.topics)
+            self.subscription.grow_old()
+        if self.subscription.is_due:
+            existing = self._cluster.all_topics(patience.left_s)
+            self.subscription.match(existing)
+            self._asked_s = time.monotonic()
+            self._read_subscribed()
+        new = {
+            name for name in self._unknown - self._known
+            if not self.subscription.only_matches(name)
+        }  # fmt: skip
+        for topics, create in ((new, not self._strict), (self._unknown - new, False)):
+            if topics:
+                told = self._cluster.described(sorted(topics), patience.left_s, create=create)
+                self._asked_s = time.monotonic()
+                for name, topic in told.items():
+                    self._learn(name, topic)
+
+    def _learn(self, name: str, topic: TopicMeta | KafkaError) -> None:
+        if isinstance(topic, KafkaError):
+            self._miss(name, topic)
+            return
+        if time.monotonic() - self._left_s.get(topic.topic_id, -NEVER) < LAG_S_MAX:
+            self._rest(LeaderNotAvailable(f"Topic {name!r}: the node asked does not know it yet."))
+            return
+        self._unknown.discard(name)
+        if name in self.subscription.topics:
+            start = self._reset
+            later = name in self._known or self.subscription.came_later(name)
+            if later and self._reset != NOWHERE:
+                start = EARLIEST
+            for number in topic.partitions:
+                partition = TopicPartition(name, number)
+                if partition not in self.assignment:
+                    self.assignment.add(partition, start)
+        for position in self.assignment:
+            if position.partition.topic == name:
+                self._lead(position, topic)
+        self._known.add(name)
+
+    def _lead(self, position: Position, topic: TopicMeta) -> None:
+        """Take in who leads a partition, and whether it is still the same one."""
+        shown_id = shown(position.partition)
+        if NO_ID != position.topic_id != topic.topic_id != NO_ID:
+            words = f"{shown_id}: the topic was deleted and made again."
+            if self._strict:
+                raise Hopeless(UnknownTopicId(words))
+            log.warning("%s  It is read from its beginning.", words)
+            now_s = time.monotonic()
+            self._left_s = {i: at for i, at in self._left_s.items() if now_s - at < LAG_S_MAX}
+            self._left_s[position.topic_id] = now_s
+            position.restart(NOWHERE if self._reset == NOWHERE else EARLIEST)
+        found = topic.partitions.get(position.partition.partition)
+        if found is None and not position.told:
+            words = f"the topic has {len(topic.partitions)} partitions, counted from 0."
+            raise Hopeless(fault_of(UnknownTopicOrPartition.code, shown_id, words))
+        if topic.topic_id != NO_ID:
+            position.topic_id = topic.topic_id
+        position.told = True
+        if found is None or found.leader == NOBODY:
+            position.lose_leader()
+            self._unknown.add(topic.name)
+            self._rest(LeaderNotAvailable(f"{shown_id} has no leader."))
+        else:
+            position.leader, position.leader_epoch = found
+
+    def _miss(self, name: str, fault: KafkaError) -> None:
+        """A topic could not be told of: wait for it, if that may help."""
+        known = name in self._known
+        creates = self._settings[ALLOW_AUTO_CREATE_TOPICS] and not self._strict
+        may_come = fault.retriable and (known or creates) and not (known and self._strict)
+        if not may_come or (not known and self._patience.passed):
+            raise Hopeless(fault)
+        for position in self.assignment:
+            if position.partition.topic == name and position.leader != NOBODY:
+                position.lose_leader()
+                log.warning("%s cannot be read: %s", shown(position.partition), fault)
+        self._rest(fault)
+
+    # Offsets to begin with.
+
+    def _ask_offsets(self, patience: Deadline) -> None:
+        waiting = [p for p in self.assignment.unresolved() if p.leader != NOBODY]
+        group = self._settings[GROUP_ID]
+        grouped = [p for p in waiting if p.start == COMMITTED]
+        if grouped and group is not None:
+            found = offsets.committed(
+                self._cluster, group, [p.partition for p in grouped], patience.left_s
+            )
+            for position in grouped:
+                offset = found[position.partition]
+                if offset is None:
+                    position.start = self._reset
+                else:
+                    position.seek(offset)
+        waiting = [p for p in waiting if p.offset is None]
+        for position in waiting:
+            if position.start == NOWHERE:
+                raise OffsetOutOfRange(
+                    f"{shown(position.partition)}: there is no offset to begin with, and"
+                    f" {AUTO_OFFSET_RESET.name} is none; seek() says where."
+                )
+        # The ends first: what is appended from now on is younger than any time that was sought.
+        timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
+        ends = self._found({p.partition: LATEST for p in timed}, patience)
+        found = self._found({p.partition: p.start for p in waiting}, patience)
+        overtaken = [p for p in waiting if p.overtaken_at != NOT_OVERTAKEN]
+        lows = self._found({p.partition: EARLIEST for p in overtaken}, patience)
+        for position in waiting:
+            offset = found[position.partition]
+            if offset < 0:
+                offset = ends.get(position.partition, -1)
+            if offset >= 0:
+                if position.partition in lows:
+                    self._count_missed(position, lows[position.partition], offset)
+                position.seek(offset)
+
+    def _count_missed(self, position: Position, low: int, offset: int) -> None:
+        """Count the records below `low` that were deleted before they were read.
+
+        Those from there to `offset` are skipped by auto.offset.reset=latest.
+        """
+        before = position.overtaken_at
+        missed = max(0, min(low, offset) - before)
+        if missed:
+            self.missed_records += missed
+            log.warning(
+                "Consumer missed %d records that were deleted before it read them.  partition=%s"
+                " from=%d log_start_offset=%d resumed_at=%d",
+                missed, shown(position.partition), before, low, offset,
+            )  # fmt: skip
+
+    def _found(
+        self, sought: dict[tuple[str, int], int], patience: Deadline
+    ) -> dict[TopicPartition, int]:
+        """The first offset from each time on; -1 where no record is as young."""
+        if not sought:
+            return {}
+        found = offsets.list_offsets(
+            self._cluster, sought, self.lanes.isolation_level, patience.left_s
+        )
+        return {partition: at.offset for partition, at in found.items()}
+
+    # Answers.
+
+    def _take_in(self, outcomes: list[Outcome]) -> None:
+        """Every outcome is taken in before the first that is a fault is raised."""
+        fault: KafkaError | None = None
+        for outcome in outcomes:
+            position = outcome.position
+            if outcome.stale:
+                continue
+            if outcome.error_code:
+                fault = self._failed(outcome) or fault
+                continue
+            if not self._unknown:
+                self._backoff.succeeded()
+            if outcome.stretch is not None:
+                position.ahead = outcome.stretch.end_offset
+                self._queue.append(outcome.stretch)
+        if fault is not None:
+            raise fault
+
+    def _failed(self, outcome: Outcome) -> KafkaError | None:
+        """Make good what can be; else what the caller must know."""
+        position = outcome.position
+        fault = fault_of(outcome.error_code, shown(position.partition), outcome.message)
+        if isinstance(fault, OffsetOutOfRange):
+            return self._out_of_range(position, outcome)
+        if not fault.retriable or isinstance(fault, CorruptMessage):
+            return fault
+        position.lose_leader()
+        self._unknown.add(position.partition.topic)
+        self._rest(fault)
+        return None
+
+    def _out_of_range(self, position: Position, outcome: Outcome) -> KafkaError | None:
+        words = f"{shown(position.partition)}: there is no offset {position.ahead} (any more)."
+        if outcome.log_start_offset >= 0:
+            words += f"  The log begins at {outcome.log_start_offset}."
+        if self._reset == NOWHERE:
+            return OffsetOutOfRange(words)
+        self.resets += 1
+        log.warning("%s  It is read from the %s.", words, self._settings[AUTO_OFFSET_RESET])
+        overtaken_at = position.offset
+        position.restart(self._reset)
+        if overtaken_at is not None:
+            position.overtaken_at = overtaken_at
+        return None

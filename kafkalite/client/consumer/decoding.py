@@ -1,0 +1,114 @@
+"""A stretch's records, read into a builder of rows or of columns, step by step.
+
+Records of transactions that were aborted are passed over when the answer names any, as Kafka's
+clients do it: from the first record of the transaction on, its producer's batches are skipped until
+the marker that ends it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kafkalite._ext import record_batch
+from kafkalite._ext import records as record_bytes
+from kafkalite._ext.record_batch import HEADER_SIZE
+from kafkalite.client.consumer.positions import shown
+from kafkalite.client.consumer.record_range import BatchStart, ShortRead, Stretch, batch_start
+from kafkalite.client.consumer.record_sets import Builder, decode_set
+from kafkalite.errors import CorruptMessage, KafkaError, raise_for
+
+UNPACKED_SIZE_MAX = 1 << 30
+"""What a compressed batch may hold.  Producers bound a batch before it is compressed, mostly far
+below; this only keeps a bomb from taking all memory."""
+
+_MARKER = struct.Struct(">hh")
+_ABORT = 0
+
+
+def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
+    """Read on until the builder has about so many bytes; False when the stretch has no more.
+
+    What comes before a fault is given before it is raised: ShortRead, or what a batch has earned,
+    with the partition's name and the offset.
+    """
+    try:
+        while builder.size < size_max:
+            window = stretch.window()
+            if not window:
+                return False
+            if stretch.aborted:
+                if decode_committed(stretch, window, builder, size_max):
+                    continue
+                return True
+            size, stretch.first_offset = decode_set(
+                builder, window, 0, stretch.first_offset, size_max, UNPACKED_SIZE_MAX
+            )
+            stretch.take(size)
+            if not size:
+                return True  # the builder is full before its time
+    except ShortRead:
+        if not builder.count:
+            raise
+    except KafkaError as fault:
+        if not builder.count:
+            raise type(fault)(f"{shown(stretch.position.partition)}: {fault}") from None
+    return True
+
+
+def decode_committed(stretch: Stretch, window: memoryview, builder: Builder, size_max: int) -> bool:
+    """The same for one window with aborted transactions in it, batch by batch; False when the
+    builder is full before its time, or the next batch cannot be read."""
+    place = 0
+    open_ones = Open(stretch.aborted)
+    try:
+        while place < len(window) and builder.size < size_max:
+            start = batch_start(window, place)
+            batch = window[place : place + start.size]
+            if open_ones.has(start, batch):
+                stretch.first_offset = max(stretch.first_offset, start.last_offset + 1)
+            else:
+                size, stretch.first_offset = decode_set(
+                    builder, batch, 0, stretch.first_offset, size_max, UNPACKED_SIZE_MAX
+                )
+                if not size:
+                    return False
+            place += start.size
+        return True
+    finally:
+        stretch.aborted = open_ones.left
+        stretch.take(place)
+
+
+class Open:
+    """The aborted transactions of a stretch: those begun, and those to come."""
+
+    def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
+        self._aborted = sorted(aborted, key=lambda each: each[1])
+
+    @property
+    def left(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._aborted)
+
+    def has(self, start: BatchStart, batch: memoryview) -> bool:
+        """Whether the batch belongs to one of them; its marker ends it."""
+        if not start.is_transactional:
+            return False
+        for number, (producer_id, first_offset) in enumerate(self._aborted):
+            if first_offset > start.last_offset:
+                return False
+            if producer_id == start.producer_id:
+                # Nothing is passed over for what a damaged header says of it.
+                words = f"At offset {start.base_offset}: the batch does not check."
+                raise_for(record_batch.check(batch), words)
+                if start.is_control and is_abort(batch):
+                    del self._aborted[number]
+                return True
+        return False
+
+
+def is_abort(batch: memoryview) -> bool:
+    """Whether a control batch is the end of a transaction that was aborted."""
+    found = record_bytes.decode(batch[HEADER_SIZE:], 1)
+    if isinstance(found, int) or not found[0][2] or len(found[0][2]) < _MARKER.size:
+        raise CorruptMessage("A control batch holds no marker.")
+    return bool(_MARKER.unpack_from(found[0][2])[1] == _ABORT)

@@ -1,0 +1,179 @@
+"""Direct reads: a node on this host lends its segments' files, and they are read in place.
+
+    READ partition, offset ─────▶ node             waits there, as a fetch does, for records
+    GRANTED file, position, size, end offset ◀──   and a descriptor, if the file is new here
+    pread(file, position…)                         no byte of a record passes a socket
+
+A grant is bounded by what a fetch may see, and holds while segments are deleted: the node cuts a
+deleted file only after a while, and a read that comes short asks again (stretch.py).  Descriptors
+are kept for the grants to come, until the node says that it will not name the file again.
+
+The next grant is asked for as soon as one has come, so the node works while this process decodes.
+Each partition has one READ outstanding at the most; one of an earlier turn is let go, and its
+answer dropped when it comes.  A node takes only so many READs, and each waits there: where more
+partitions are read, one Fetch that names them all is the better way (PARTITIONS_MAX).
+
+What the node refuses for want of descriptors, of room or of trust ends the lane, and TCP goes on.
+
+Left out: `fetch.min.bytes`, since a grant costs the node the same for one record as for all.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+
+from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.positions import Position
+from kafkalite.client.consumer.record_range import Grant, SegmentFile, Window
+from kafkalite.client.net.local_socket import LocalSocket, close_all
+from kafkalite.client.net.settings import ClientSettings
+from kafkalite.config.client import REQUEST_TIMEOUT_MS
+from kafkalite.errors import (
+    ClusterAuthorizationFailed,
+    KafkaStorageError,
+    NetworkException,
+    ThrottlingQuotaExceeded,
+)
+from kafkalite.protocol.schemas.local import GRANTED, READ, Record
+
+GRANT_SIZE_MAX = 16 << 20
+"""Far more than a fetch's: nothing of it is in memory."""
+WAIT_MS = 5_000
+"""How long a READ waits there.  It ends with the first record, so this need not be a moment."""
+OUTSTANDING_MAX = 1_000
+"""How many READs a node takes at once."""
+PARTITIONS_MAX = OUTSTANDING_MAX // 2
+"""Of how many partitions of a node this is the way: seeks leave READs behind that nobody wants."""
+NOT_THIS_WAY = frozenset(
+    fault.code
+    for fault in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
+)
+"""Refusals that mean the lane and not the partition."""
+
+
+class DirectLane:
+    """The lane through a node's local socket, which it closes."""
+
+    def __init__(
+        self,
+        node_id: int,
+        local: LocalSocket,
+        memory: Window,
+        settings: ClientSettings,
+        isolation_level: int,
+    ) -> None:
+        self.node_id = node_id
+        self.due_s = NEVER
+        self.wants_room = False
+        self._local = local
+        self._memory = memory
+        self._isolation_level = isolation_level
+        self._patience_s = (WAIT_MS + settings[REQUEST_TIMEOUT_MS]) / 1000
+        self._files: dict[int, SegmentFile] = {}
+        self._requests = 0
+        self._outstanding: dict[int, tuple[Position, int, int]] = {}
+        """By request: whose, in which turn, and from which offset."""
+        self._asked: dict[Position, int] = {}
+        """The turn in which each was asked for."""
+        self._last: dict[Position, int] = {}
+        """The request in which each was asked for the last time."""
+
+    def fileno(self) -> int:
+        return self._local.fileno()
+
+    def ask(self, positions: Iterable[Position]) -> None:
+        known = list(positions)
+        wanted = [each for each in known if self._asked.get(each) != each.turn]
+        room = OUTSTANDING_MAX - len(self._outstanding)
+        if len(wanted) > room or self.wants_room:
+            # Those that were not asked for the longest come first.
+            self._last = {each: self._last.get(each, -1) for each in known}
+            wanted = sorted(wanted, key=self._last.__getitem__)[:room]
+        self.wants_room = False
+        for position in wanted:
+            read = READ(
+                request_id=self._requests,
+                topic_id=position.topic_id,
+                partition=position.partition.partition,
+                leader_epoch=position.leader_epoch,
+                offset=position.ahead,
+                size_max=GRANT_SIZE_MAX,
+                isolation_level=self._isolation_level,
+                wait_ms=WAIT_MS,
+            )
+            if not self._local.send(read):
+                self.wants_room = True
+                return
+            self._outstanding[self._requests] = position, position.turn, position.ahead
+            self._asked[position] = position.turn
+            self._last[position] = self._requests
+            self._requests += 1
+            self._be_patient()
+
+    def receive(self) -> list[Outcome]:
+        outcomes = []
+        while (heard := self._local.receive()) is not None:
+            outcome = self._granted(*heard)
+            if outcome is not None:
+                outcomes.append(outcome)
+        self._be_patient()
+        return outcomes
+
+    def _be_patient(self) -> None:
+        self.due_s = time.monotonic() + self._patience_s if self._outstanding else NEVER
+
+    def close(self) -> None:
+        self._local.close()
+        self._files.clear()
+
+    def _granted(self, record: Record, descriptors: list[int]) -> Outcome | None:
+        if record.kind is not GRANTED:
+            close_all(descriptors)
+            raise NetworkException(f"The node said {record.kind} where it should grant.")
+        said = record.fields
+        if said["error_code"] in NOT_THIS_WAY:
+            close_all(descriptors)
+            raise NetworkException(said["error_message"])
+        file = self._file(said["file"], said["fresh"], descriptors)
+        for number in said["dropped"]:
+            self._files.pop(number, None)
+        try:
+            position, turn, first_offset = self._outstanding.pop(said["request_id"])
+        except KeyError:
+            raise NetworkException("The node granted what nobody asked for.") from None
+        if self._asked.get(position) == turn:
+            del self._asked[position]
+        if turn != position.turn:
+            return None
+        outcome = Outcome(
+            position, turn, said["error_code"], said["error_message"],
+            log_start_offset=said["log_start_offset"],
+        )  # fmt: skip
+        if said["error_code"] or file is None:
+            return outcome
+        span = said["position"], said["position"] + said["size"]
+        if span[0] < 0 or span[1] <= span[0] or said["end_offset"] <= first_offset:
+            raise NetworkException("The node granted what cannot be.")
+        aborted = tuple((each.producer_id, each.first_offset) for each in said["aborted"])
+        offsets = first_offset, said["end_offset"]
+        grant = Grant(position, turn, offsets, aborted, file, span, self._memory)
+        return outcome._replace(stretch=grant)
+
+    def _file(self, number: int, fresh: bool, descriptors: list[int]) -> SegmentFile | None:
+        """The file of a grant, new or known; None when there is nothing to read."""
+        if len(descriptors) != int(fresh):
+            close_all(descriptors)
+            raise NetworkException("A grant came without its descriptor, or with too many.")
+        if fresh:
+            if number in self._files or not stat.S_ISREG(os.fstat(descriptors[0]).st_mode):
+                close_all(descriptors)
+                raise NetworkException("What the node lent is not a new file.")
+            self._files[number] = SegmentFile(descriptors[0])
+        if number < 0:
+            return None
+        if number not in self._files:
+            raise NetworkException("The node granted a file that it never lent.")
+        return self._files[number]

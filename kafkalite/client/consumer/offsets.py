@@ -1,0 +1,242 @@
+"""Offsets by time, and the offsets a group has committed, asked without being its member.
+
+    list_offsets(cluster, {("flights", 0): LATEST, ("flights", 1): 1_700_000_000_000})
+    commit(cluster, "readers", {("flights", 0): 1312})
+    committed(cluster, "readers", [("flights", 0)])
+
+Each call asks whom it must, leaders or the coordinator, and asks again what failed in passing until
+its time is up: leaders move, coordinators too.  What else is wrong with a partition is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.net.topology import TopicPartition, fault_of
+from kafkalite.config.client import INT_MAX
+from kafkalite.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    KafkaError,
+    NetworkException,
+    NotCoordinator,
+    Retriable,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_FETCH
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS, MAX_TIMESTAMP
+
+T = TypeVar("T")
+
+MAX_TIMESTAMP_SINCE = 7
+
+CONSUMER = -1
+"""The replica id of whoever is none."""
+
+NO_GENERATION = -1
+NAMED_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
+"""The last versions that speak of topics by name: offsets are kept under names."""
+
+Place = tuple[str, int]
+
+
+class OffsetAt(NamedTuple):
+    """An offset and its record's timestamp; both -1 when no record is as young as that."""
+
+    offset: int
+    timestamp: int
+
+
+def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[Place, int],
+    isolation_level: int = 0,
+    timeout_s: float | None = None,
+) -> dict[TopicPartition, OffsetAt]:
+    """The first offset at or after each timestamp, or what EARLIEST and the others stand for.
+
+    LATEST with an isolation level of 1 is the last stable offset.
+    """
+    found: dict[TopicPartition, OffsetAt] = {}
+
+    def attempt(deadline: Deadline) -> dict[TopicPartition, OffsetAt]:
+        leaders: dict[int, dict[Place, dict[str, int]]] = {}
+        for place in wanted.keys() - found.keys():
+            leader, epoch = cluster.leader(*place, deadline.left_s)
+            sought = {"timestamp": wanted[place], "current_leader_epoch": epoch}
+            leaders.setdefault(leader, {})[place] = sought
+        faults: list[Retriable] = []
+        for node_id, sought_there in leaders.items():
+            try:
+                answer = ask_leader(cluster, node_id, sought_there, isolation_level, deadline)
+            except Retriable as fault:
+                faults.append(fault)
+                continue
+            for place, told, passing in judged(answer.topics, sought_there):
+                if passing:
+                    faults.append(passing)
+                else:
+                    found[place] = OffsetAt(told.offset, told.timestamp)
+        if faults:
+            stale = {topic for topic, _ in wanted.keys() - found.keys()}
+            cluster.refresh(*stale, timeout_s=deadline.left_s)
+            raise faults[0]
+        return {place: found[place] for place in (TopicPartition(*each) for each in wanted)}
+
+    return cluster.until(timeout_s, attempt) if wanted else {}
+
+
+def ask_leader(
+    cluster: Cluster,
+    node_id: int,
+    sought: Mapping[Place, Mapping[str, int]],
+    isolation_level: int,
+    deadline: Deadline,
+) -> Fields:
+    """What one leader says of the offsets sought with it."""
+    connection = cluster.connection(node_id, timeout_s=deadline.left_s)
+    eldest = min(each["timestamp"] for each in sought.values())
+    if eldest <= MAX_TIMESTAMP and connection.version(LIST_OFFSETS) < MAX_TIMESTAMP_SINCE:
+        raise UnsupportedVersion("The broker is too old to look for the greatest timestamp.")
+    timeout_ms = min(int(deadline.left_s * 1000), INT_MAX)
+    body = {
+        "replica_id": CONSUMER,
+        "isolation_level": isolation_level,
+        "topics": by_topic(sought),
+        "timeout_ms": timeout_ms,
+    }
+    return cluster.request(node_id, LIST_OFFSETS, body, timeout_s=deadline.left_s)
+
+
+def commit(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[Place, int | tuple[int, str | None]],
+    timeout_s: float | None = None,
+) -> None:
+    """Keep where the group goes on in each partition, if it likes with a text beside the offset."""
+    entries = {}
+    for place, said in offsets.items():
+        offset, words = said if isinstance(said, tuple) else (said, "")
+        entries[place] = {"committed_offset": offset, "committed_metadata": words}
+    body = {
+        "group_id": group,
+        "generation_id_or_member_epoch": NO_GENERATION,
+        "topics": by_topic(entries),
+    }
+
+    def attempt(deadline: Deadline) -> KafkaError | None:
+        answer = ask_coordinator(cluster, group, OFFSET_COMMIT, lambda version: body, deadline)
+        faults = [passing for _, _, passing in judged(answer.topics, entries) if passing]
+        for fault in faults:
+            if isinstance(fault, UnknownTopicOrPartition):
+                return fault  # a coordinator that says so knows; as in Kafka it is not asked again
+        if faults:
+            raise faults[0]
+        return None
+
+    fault = cluster.until(timeout_s, attempt) if entries else None
+    if fault is not None:
+        raise fault
+
+
+def committed(
+    cluster: Cluster, group: str, partitions: Iterable[Place], timeout_s: float | None = None
+) -> dict[TopicPartition, int | None]:
+    """The offset the group has committed in each partition, or None."""
+    places = [TopicPartition(*place) for place in partitions]
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    asked = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
+
+    def body(version: int) -> dict[str, Any]:
+        if version < 8:
+            return {"group_id": group, "topics": asked}
+        return {"groups": [{"group_id": group, "topics": asked}]}
+
+    def attempt(deadline: Deadline) -> dict[TopicPartition, int | None]:
+        answer = ask_coordinator(cluster, group, OFFSET_FETCH, body, deadline)
+        told = answer.groups[0] if answer.groups else answer
+        check_group(cluster, group, told.error_code)
+        offsets: dict[TopicPartition, int | None] = {}
+        for place, entry, passing in judged(told.topics, dict.fromkeys(places)):
+            if passing:
+                raise passing
+            offsets[place] = entry.committed_offset if entry.committed_offset >= 0 else None
+        return {place: offsets[place] for place in places}
+
+    return cluster.until(timeout_s, attempt) if places else {}
+
+
+def ask_coordinator(
+    cluster: Cluster,
+    group: str,
+    api: Api,
+    body: Callable[[int], dict[str, Any]],
+    deadline: Deadline,
+) -> Fields:
+    """The coordinator's answer; it is forgotten when it is lost or says that it is none."""
+    node_id = cluster.coordinator(group, deadline.left_s)
+    try:
+        connection = cluster.connection(node_id, timeout_s=deadline.left_s)
+        version = connection.version(api, NAMED_MAX[api])
+        answer = connection.request(api, body(version), deadline.left_s, version)
+    except NetworkException:
+        cluster.forget_coordinator(group)
+        raise
+    for topic in answer.get("topics", ()):
+        for partition in topic.partitions:
+            if partition.error_code in (NotCoordinator.code, CoordinatorNotAvailable.code):
+                check_group(cluster, group, partition.error_code)
+    return answer
+
+
+def check_group(cluster: Cluster, group: str, code: int) -> None:
+    """Raise what is wrong with the whole group."""
+    if code in (NotCoordinator.code, CoordinatorNotAvailable.code):
+        cluster.forget_coordinator(group)
+    if code:
+        raise fault_of(code, f"group {group!r}")
+
+
+def by_topic(entries: Mapping[Place, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Entries by partition, as the wire has them: under their topics."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), entry in entries.items():
+        topics.setdefault(topic, []).append({"partition_index": partition, **entry})
+    return [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()]
+
+
+def judged(
+    topics: Iterable[Fields], asked: Mapping[Place, Any]
+) -> list[tuple[TopicPartition, Fields, Retriable | None]]:
+    """What an answer says of the partitions that were asked about, each with what may pass.
+
+    What will not pass is raised.
+    """
+    told = {
+        (topic.name, partition.partition_index): partition
+        for topic in topics
+        for partition in topic.partitions
+    }
+    result: list[tuple[TopicPartition, Fields, Retriable | None]] = []
+    for each in asked:
+        place = TopicPartition(*each)
+        subject = f"partition {place.partition} of topic {place.topic!r}"
+        entry = told.get(place)
+        if entry is None:
+            raise InvalidRequest(f"The answer says nothing of {subject}.")
+        passing = None
+        if entry.error_code:
+            fault = fault_of(entry.error_code, subject)
+            if not isinstance(fault, Retriable):
+                raise fault
+            passing = fault
+        result.append((place, entry, passing))
+    return result

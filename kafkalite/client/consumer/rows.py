@@ -1,0 +1,54 @@
+"""Messages on their way out, and the position that follows them.
+
+Whoever takes them takes them from a list's own iterator, which costs next to nothing a message.  So
+how far they have come is not counted but looked up, when somebody wants to know.  Once the position
+is in another turn (its topic was made again, its log begins later now) they say nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafkalite._ext.message_reader import Message
+from kafkalite.client.consumer.positions import Position
+
+
+class Rows:
+    """Decoded messages of one partition, in order; `next_offset` is behind the last one."""
+
+    __slots__ = ("_messages", "_next_offset", "_turn", "iterator", "position")
+
+    def __init__(
+        self, position: Position | None, messages: list[Message], next_offset: int
+    ) -> None:
+        self.position = position
+        self._turn = position.turn if position is not None else -1
+        self._messages = messages
+        self._next_offset = next_offset
+        self.iterator: Iterator[Message] = iter(messages)
+
+    @property
+    def left(self) -> int:
+        return self.iterator.__length_hint__()  # type: ignore[attr-defined, no-any-return]
+
+    def settle(self) -> None:
+        """Have the position say which message is the next one."""
+        if self.position is None or self.position.turn != self._turn:
+            return
+        left = self.left
+        taken = len(self._messages) - left
+        if not left:
+            self.position.offset = self._next_offset
+        elif taken:
+            self.position.offset = self._messages[taken - 1].offset + 1
+
+    def drop(self) -> None:
+        """Take back what nobody has taken; who iterates finds the end."""
+        self.settle()
+        if self.position is not None and self.left:
+            self.position.rewind()
+        self.position = None
+        self._messages.clear()
+
+
+NO_ROWS = Rows(None, [], -1)

@@ -1,0 +1,77 @@
+"""Subscription: the topics that a consumer reads whole, by their names or by patterns.
+
+A topic that begins with ^ is a pattern, as in librdkafka: a regular expression that is searched for
+in the names of all topics.  The names are asked for anew with the metadata, so that topics come
+and go (metadata.max.age.ms).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from kafkalite.client.consumer.arguments import topic_names
+from kafkalite.errors import InvalidConfig
+
+PATTERN = "^"
+
+
+class Subscription:
+    """Names and patterns, and the topics that matched when the names were last asked for."""
+
+    def __init__(self, topics: str | Iterable[str] | None = None) -> None:
+        """Raises InvalidConfig for a pattern that is no regular expression."""
+        given = topic_names(topics)
+        self._names = [name for name in given if not name.startswith(PATTERN)]
+        self._patterns = [_compiled(name) for name in given if name.startswith(PATTERN)]
+        self._matched: set[str] = set()
+        self._later: set[str] = set()
+        self._was_matched = False
+        self.is_due = bool(self._patterns)
+        """True if the names of all topics must be requested."""
+
+    def __bool__(self) -> bool:
+        return bool(self._names or self._patterns)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are read, as far as they are known."""
+        return (*self._names, *sorted(self._matched.difference(self._names)))
+
+    def only_matches(self, topic: str) -> bool:
+        """Return whether a topic was not given by its name, so that it must not be created."""
+        return topic in self._matched and topic not in self._names
+
+    def came_later(self, topic: str) -> bool:
+        """Return whether a topic was not there yet when the patterns were first matched."""
+        return topic in self._later
+
+    def grow_old(self) -> None:
+        """Have the patterns matched again."""
+        self.is_due = bool(self._patterns)
+
+    def assume(self, topics: Collection[str]) -> None:
+        """Match the patterns with some names, until all are known."""
+        self._matched = self._matching(topics)
+
+    def match(self, existing: Collection[str]) -> None:
+        """Match the patterns with the names of all topics."""
+        matched = self._matching(existing)
+        if self._was_matched:
+            self._later |= matched - self._matched
+        self._later &= matched
+        self._matched = matched
+        self._was_matched = True
+        self.is_due = False
+
+    def _matching(self, topics: Collection[str]) -> set[str]:
+        return {name for name in topics if any(each.search(name) for each in self._patterns)}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidConfig(
+            f"The topic pattern {pattern!r} is no regular expression: {error}."
+        ) from None

@@ -1,0 +1,218 @@
+"""Bounded reads: the records between two bounds, as one pyarrow.Table.
+
+    start ≤ offset < end        bounds are found first; then each partition is read up to its end
+
+A table is whole or not at all: what was deleted or made anew meanwhile is raised.  The records come
+from a Reading of their own, so nobody's position moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kafkalite.client.consumer import offsets
+from kafkalite.client.consumer.arguments import integer, partition_named
+from kafkalite.client.consumer.arrow_batches import ColumnReader
+from kafkalite.client.consumer.assignment_reader import Reading
+from kafkalite.client.consumer.decoding import decode
+from kafkalite.client.consumer.fetch_buffer import Intake
+from kafkalite.client.consumer.positions import shown
+from kafkalite.client.consumer.record_range import ShortRead
+from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.net.topology import TopicPartition
+from kafkalite.errors import OffsetOutOfRange, RequestTimedOut
+from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Bound: TypeAlias = int | datetime | None
+Bounds: TypeAlias = Bound | Mapping[TopicPartition, Bound]
+Span: TypeAlias = tuple[int, int]
+
+STEP_SIZE = 16 << 20
+"""About how many bytes of columns are decoded at once."""
+
+_purposes = itertools.count(1)
+
+
+def read_table(
+    intake: Intake,
+    spans: Mapping[TopicPartition, Span],
+    reader: ColumnReader,
+    timeout_s: float | None,
+) -> pa.Table:
+    """The records of these spans; the reader's columns have the offset among them.
+
+    It gives up with Closed when the intake is closed or nobody wants it any more.
+    """
+    import pyarrow as pa
+
+    deadline = Deadline(math.inf if timeout_s is None else timeout_s)
+    ends = {partition: end for partition, (start, end) in spans.items() if start < end}
+    found: dict[TopicPartition, list[pa.RecordBatch]] = {partition: [] for partition in spans}
+    settings = intake.settings
+    purpose = f"table {next(_purposes)}"
+    reading = Reading(intake.cluster, settings, purpose, intake.waker, strict=True)
+    try:
+        reading.assign(ends)
+        for position in reading.assignment:
+            position.seek(spans[position.partition][0])
+        while ends:
+            partition, batches = next_columns(
+                intake, reading, reader, deadline.within(settings.call_timeout_s)
+            )
+            position = reading.assignment[partition]
+            found[partition] += cut(batches, ends[partition])
+            if position.offset is not None and position.offset >= ends[partition]:
+                del ends[partition]
+                position.paused = True
+                position.begin_turn()
+    finally:
+        reading.close()
+    return pa.Table.from_batches(itertools.chain(*found.values()), reader.schema)
+
+
+def next_columns(
+    intake: Intake, reading: Reading, reader: ColumnReader, deadline: Deadline
+) -> tuple[TopicPartition, list[pa.RecordBatch]]:
+    """What comes next, of whichever partition; its position is behind it."""
+    while not deadline.passed:
+        stretch = reading.stretch(deadline)
+        if intake.closed or intake.wait.abandoned:
+            raise Closed
+        if stretch is None:
+            intake.waker.clear()  # it rang for somebody else
+            continue
+        position = stretch.position
+        try:
+            more = decode(stretch, reader.builder, STEP_SIZE)
+        except ShortRead:
+            reading.again(stretch)
+            continue
+        position.offset = stretch.first_offset
+        if not more:
+            reading.done(stretch)
+        return position.partition, reader.take(*position.partition)
+    raise RequestTimedOut("The table was not read whole in the time there was.")
+
+
+def cut(batches: list[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
+    """Those of their rows whose offsets come before `end`."""
+    kept = []
+    for batch in batches:
+        column = batch.column("offset")
+        held = memoryview(column.buffers()[1]).cast("b").cast("q")
+        held = held[column.offset : column.offset + len(column)]
+        kept.append(batch.slice(0, bisect_left(held, end)))
+    return kept
+
+
+# Bounds.
+
+
+def spans_of(
+    intake: Intake,
+    partitions: Sequence[TopicPartition],
+    bounds: tuple[Bounds, Bounds],
+    timeout_s: float,
+) -> dict[TopicPartition, Span]:
+    """The offsets that the bounds stand for, for each partition."""
+    deadline = Deadline(timeout_s)
+    level = intake.reading.lanes.isolation_level
+
+    def found(sought: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        if not sought:
+            return {}
+        answers = offsets.list_offsets(intake.cluster, sought, level, deadline.left_s)
+        return {partition: at.offset for partition, at in answers.items()}
+
+    starts, ends = (bounds_of(each, partitions) for each in bounds)
+    lows = found(dict.fromkeys(partitions, EARLIEST))
+    highs = found(dict.fromkeys(partitions, LATEST))
+    at_start, at_end = (
+        found({p: timestamp_ms(b) for p, b in them.items() if isinstance(b, datetime)})
+        for them in (starts, ends)
+    )
+    return {
+        partition: (
+            start_of(partition, starts[partition], lows, highs, at_start),
+            end_of(partition, ends[partition], highs, at_end),
+        )
+        for partition in partitions
+    }
+
+
+def bounds_of(
+    bounds: Bounds, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Bound]:
+    """The bound of each partition."""
+    if isinstance(bounds, Mapping):
+        given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
+        strange = given.keys() - set(partitions)
+        if strange:
+            raise ValueError(f"{shown(strange.pop())} is not read here")
+        return {partition: given.get(partition) for partition in partitions}
+    return dict.fromkeys(partitions, bound_given(bounds))
+
+
+def bound_given(bound: Any) -> Bound:
+    """Return a bound; TypeError for what is none."""
+    if bound is None or isinstance(bound, datetime):
+        return bound
+    return integer(bound, "a bound is an offset, a datetime or None")
+
+
+def start_of(
+    partition: TopicPartition,
+    bound: Bound,
+    lows: Mapping[TopicPartition, int],
+    highs: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int],
+) -> int:
+    low, high = lows[partition], highs[partition]
+    if bound is None:
+        return low
+    if isinstance(bound, datetime):
+        return found[partition] if found[partition] >= 0 else high
+    if bound < 0:
+        return max(low, high + bound)
+    if 0 < bound < low:
+        raise OffsetOutOfRange(
+            f"{shown(partition)}: there is no offset {bound} any more; the log begins at {low}."
+        )
+    return max(low, bound)
+
+
+def end_of(
+    partition: TopicPartition,
+    bound: Bound,
+    highs: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int],
+) -> int:
+    high = highs[partition]
+    if bound is None:
+        return high
+    if isinstance(bound, datetime):
+        return found[partition] if found[partition] >= 0 else high
+    return min(bound, high) if bound >= 0 else high + bound
+
+
+def timestamp_ms(when: datetime | int) -> int:
+    """Milliseconds since 1970: the first that is not before this time."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError(f"{when!r} has no time zone, and so is no time a record can have")
+        since = when - datetime.fromtimestamp(0, UTC)
+        return max(0, -(-since // timedelta(milliseconds=1)))  # negative times stand for bounds
+    expected = "a time is a datetime or an integer of milliseconds since 1970"
+    timestamp = integer(when, expected)
+    if timestamp < 0:
+        raise ValueError(f"{expected}, not {when!r}")
+    return timestamp

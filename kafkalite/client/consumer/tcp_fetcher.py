@@ -1,0 +1,173 @@
+"""Fetches over TCP: one outstanding at a time, the next as soon as one has come.
+
+A Fetch names every partition whose next records are wanted, by its topic's id where the broker has
+ids, so that one made again under the same name is not taken for it.  The node answers at once when
+any of them has records, else after `fetch.max.wait.ms`.  While an answer is decoded the next one
+arrives in the kernel's buffers; so at most two answers of `fetch.max.bytes` exist for a node.
+
+Partitions take turns at being the first, since a node fills an answer in the order of the request.
+
+Left out: incremental fetch sessions, which save naming thousands of partitions; a replica nearer
+than the leader; the leader epoch of the last record, by which a broker would find a log that was
+cut short and written anew (KIP-320): an offset that is gone is noticed, one that means another
+record is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from kafkalite._ext.record_reader import whole_batches
+from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.positions import Position
+from kafkalite.client.consumer.record_range import Answer
+from kafkalite.client.net.connection import Connection
+from kafkalite.client.net.settings import ClientSettings
+from kafkalite.config.client import (
+    FETCH_MAX_BYTES,
+    FETCH_MAX_WAIT_MS,
+    FETCH_MIN_BYTES,
+    MAX_PARTITION_FETCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+)
+from kafkalite.errors import InvalidRequest, NetworkException, RequestTimedOut
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schema import Fields
+from kafkalite.protocol.schemas.fetch import FETCH
+
+BY_NAME_MAX = 12
+"""The last version that names topics by name."""
+REST_OF_ANSWER_S = 0.02
+"""How long to wait for the rest of an answer that has begun to arrive."""
+
+Key = tuple[str | bytes, int]
+
+
+class TcpLane:
+    """The lane over a connection of its own, which it closes."""
+
+    def __init__(
+        self, node_id: int, connection: Connection, settings: ClientSettings, isolation_level: int
+    ) -> None:
+        self.node_id = node_id
+        self.due_s = NEVER
+        self.wants_room = False
+        self._connection = connection
+        self._settings = settings
+        self._isolation_level = isolation_level
+        self._version = connection.version(FETCH)
+        self._first = 0
+        self._asked_version = self._version
+        self._outstanding: dict[Key, tuple[Position, int, int]] = {}
+        """Whose, in which turn, and from which offset."""
+
+    @property
+    def same_host(self) -> bool:
+        return self._connection.same_host
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is awaited."""
+        return bool(self._outstanding)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def ask(self, positions: Iterable[Position]) -> None:
+        if self._outstanding:
+            return
+        wanted = list(positions)
+        if not wanted:
+            return
+        self._first = (self._first + 1) % len(wanted)
+        wanted = wanted[self._first :] + wanted[: self._first]
+        nameless = all(position.topic_id != NO_ID for position in wanted)
+        version = self._version if nameless else min(self._version, BY_NAME_MAX)
+        topics: dict[str | bytes, Fields] = {}
+        for position in wanted:
+            name = self._name(position, version)
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = Fields(
+                    topic=position.partition.topic, topic_id=position.topic_id, partitions=[]
+                )
+            partition = position.partition.partition
+            topic["partitions"].append({
+                "partition": partition,
+                "current_leader_epoch": position.leader_epoch,
+                "fetch_offset": position.ahead,
+                "partition_max_bytes": self._settings[MAX_PARTITION_FETCH_BYTES],
+            })
+            self._outstanding[name, partition] = position, position.turn, position.ahead
+        self._asked_version = version
+        self._connection.send(FETCH, version, self._body(list(topics.values())))
+        patience_ms = self._settings[REQUEST_TIMEOUT_MS] + self._settings[FETCH_MAX_WAIT_MS]
+        self.due_s = time.monotonic() + patience_ms / 1000
+
+    def receive(self) -> list[Outcome]:
+        if not self._outstanding:
+            raise NetworkException("The node said something that nobody asked.")
+        try:
+            _, body = self._connection.receive(REST_OF_ANSWER_S)
+        except RequestTimedOut:
+            return []
+        except InvalidRequest as fault:
+            raise NetworkException(str(fault)) from None
+        asked, self._outstanding = self._outstanding, {}
+        self.due_s = NEVER
+        try:
+            answer = FETCH.response.read(self._asked_version, body)
+        except InvalidRequest as fault:
+            raise NetworkException(str(fault)) from None
+        if answer.error_code:
+            return [
+                Outcome(position, turn, answer.error_code) for position, turn, _ in asked.values()
+            ]
+        outcomes = []
+        for topic in answer.responses:
+            name = topic.topic_id if self._asked_version > BY_NAME_MAX else topic.topic
+            for partition in topic.partitions:
+                found = asked.pop((name, partition.partition_index), None)
+                if found is None:
+                    raise NetworkException("The node answered for what nobody asked.")
+                outcomes.append(outcome_of(partition, *found))
+        return outcomes
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _name(self, position: Position, version: int) -> str | bytes:
+        return position.topic_id if version > BY_NAME_MAX else position.partition.topic
+
+    def _body(self, topics: list[Fields]) -> dict[str, object]:
+        return {
+            "replica_id": -1,
+            "max_wait_ms": self._settings[FETCH_MAX_WAIT_MS],
+            "min_bytes": self._settings[FETCH_MIN_BYTES],
+            "max_bytes": self._settings[FETCH_MAX_BYTES],
+            "isolation_level": self._isolation_level,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": topics,
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+
+
+def outcome_of(partition: Fields, position: Position, turn: int, offset: int) -> Outcome:
+    """What the answer's entry for a partition says."""
+    outcome = Outcome(
+        position, turn, partition.error_code,
+        log_start_offset=partition.log_start_offset,
+    )  # fmt: skip
+    if partition.error_code or not partition.records:
+        return outcome
+    end, next_offset = whole_batches(partition.records)
+    aborted = tuple(
+        (each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
+    )
+    # Nothing whole is kept as it is: whoever decodes it says what is wrong.
+    records = partition.records[: end or None]
+    offsets = offset, max(offset, next_offset)
+    return outcome._replace(stretch=Answer(position, turn, offsets, aborted, records))

@@ -1,0 +1,562 @@
+"""A cluster as one client sees it: brokers, leaders, and a connection to whoever is asked.
+
+    cluster = Cluster(producer_settings("127.0.0.1:9092", {}))
+    cluster.topic("flights").partitions[0].leader
+    cluster.request(1, LIST_OFFSETS, {...})
+    cluster.close()
+
+Nothing is connected before it is needed, and nothing runs by itself: whoever calls does the work
+and waits for it, for as long as they said.  A broker that cannot be reached is left alone for a
+while that grows (`reconnect.backoff.ms`); what fails in passing is asked again with rests that
+grow (`retry.backoff.ms`) until the caller's time is up, and then the last fault is raised.  When no
+known broker answers, it is bootstrap.servers again.
+
+`topic`, `coordinator` and `leader` try again by themselves.  `request` and `connection` do not:
+what may be sent twice only the caller knows.
+
+Any thread may call anything.  `close` ends what the others wait for, with Closed.  A connection has
+a purpose, so that a fetch which waits for records does not hold up who asks for metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from kafkalite._ext.locking import LockGuard
+from kafkalite.client.net.connection import Connection, Identity
+from kafkalite.client.net.deadline import Backoff, Deadline
+from kafkalite.client.net.settings import ClientSettings
+from kafkalite.client.net.topology import (
+    NOBODY,
+    Address,
+    NodeMeta,
+    PartitionMeta,
+    TopicMeta,
+    fault_of,
+    newer,
+    node_in,
+    nodes_in,
+    spoken,
+    topics_in,
+)
+from kafkalite.config.client import (
+    ALLOW_AUTO_CREATE_TOPICS,
+    CONNECTIONS_MAX_IDLE_MS,
+    METADATA_MAX_AGE_MS,
+    RECONNECT_BACKOFF_MAX_MS,
+    RECONNECT_BACKOFF_MS,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
+from kafkalite.errors import (
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
+    RebootstrapRequired,
+    RequestTimedOut,
+    Retriable,
+)
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schema import Api, Fields
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+
+T = TypeVar("T")
+
+Use = Callable[[Connection, Deadline], T]
+"""What is done with a connection, and until when."""
+
+GROUP_KEY = 0
+"""The kind of coordinator that groups have."""
+
+
+class Closed(RuntimeError):
+    """The client was closed, by this thread or another."""
+
+    def __init__(self) -> None:
+        super().__init__("The client is closed.")
+
+
+class Understood(NamedTuple):
+    """What a Metadata answer says."""
+
+    cluster_id: str | None
+    nodes: dict[int, NodeMeta]
+    topics: dict[str, TopicMeta | KafkaError]
+
+
+def understood(answer: Fields, names: list[str] | None) -> Understood:
+    nodes = nodes_in(answer.brokers)
+    if names is None:
+        names = [topic.name for topic in answer.topics if topic.name and not topic.is_internal]
+    return Understood(answer.cluster_id, nodes, topics_in(answer, names, nodes))
+
+
+class Known:
+    """A topic as it was last told, and when."""
+
+    __slots__ = ("since_s", "topic")
+
+    def __init__(self, topic: TopicMeta) -> None:
+        self.topic = topic
+        self.since_s = time.monotonic()
+
+
+class Cluster:
+    """What one client knows of a cluster, and its connections."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._backoffs: dict[Address, Backoff] = {}
+        self._same_host: dict[Address, bool] = {}
+        self._cluster_id: str | None = None
+        self._nodes: dict[int, NodeMeta] = {}
+        self._topics: dict[str, Known] = {}
+        self._names: dict[bytes, str] = {}
+        self._coordinators: dict[str, int] = {}
+
+    # Topics.
+
+    def topic(self, name: str, timeout_s: float | None = None) -> TopicMeta:
+        """A topic as it is known, or asked for; made by the question where the broker does that.
+
+        It has a leader for one partition at least.  When it still has none, or is not there, after
+        the time there was, its own error is raised.
+        """
+        known = self._topics.get(name)
+        if known is None or not known.topic.led:
+            return self.until(timeout_s, lambda deadline: self._asked([name], deadline)[name])
+        if time.monotonic() - known.since_s > self.settings[METADATA_MAX_AGE_MS] / 1000:
+            known.since_s = time.monotonic()  # one asks, the others go on with what there is
+            try:
+                return self._asked([name], self.deadline(timeout_s))[name]
+            except Retriable:
+                pass
+        return known.topic
+
+    def refresh(self, *names: str, timeout_s: float | None = None) -> None:
+        """Ask anew about these topics, or all that are known; once, and what is wrong is raised."""
+        self._asked(names or tuple(self._topics), self.deadline(timeout_s))
+
+    def leader(self, topic: str, partition: int, timeout_s: float | None = None) -> PartitionMeta:
+        """Who leads the partition, once somebody does."""
+        deadline = self.deadline(timeout_s)
+
+        def led(deadline: Deadline) -> PartitionMeta:
+            known = self.topic(topic, deadline.left_s).partitions
+            if partition not in known or known[partition].leader == NOBODY:
+                known = self._asked([topic], deadline)[topic].partitions
+            if partition not in known:
+                raise fault_of(3, f"partition {partition} of topic {topic!r}")
+            if known[partition].leader == NOBODY:
+                raise LeaderNotAvailable(f"Partition {partition} of topic {topic!r} has no leader.")
+            return known[partition]
+
+        return self.until(deadline.left_s, led)
+
+    def learn(
+        self,
+        topic: str,
+        partition: int,
+        leader: PartitionMeta,
+        endpoints: Iterable[Fields] = (),
+    ) -> None:
+        """Take in whom an answer named as the new leader (`current_leader`, `node_endpoints`).
+
+        InvalidRequest when there can be no such broker.
+        """
+        told = nodes_in(endpoints)
+        with LockGuard(self._lock):
+            self._nodes = self._nodes | told
+            known = self._topics.get(topic)
+            if known is None or partition not in known.topic.partitions:
+                return
+            if leader.leader in self._nodes:
+                partitions = known.topic.partitions
+                if leader.leader_epoch > partitions[partition].leader_epoch:
+                    moved = {**partitions, partition: leader}
+                    known.topic = known.topic._replace(partitions=moved)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of a topic that was asked about, by its id."""
+        return self._names.get(topic_id)
+
+    def _asked(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMeta]:
+        """Ask about topics, take in what is told, and raise what is wrong with one of them."""
+        told = {}
+        for name, each in self.described(names, deadline.left_s).items():
+            if isinstance(each, KafkaError):
+                raise each
+            if not each.led:
+                raise LeaderNotAvailable(f"No partition of topic {name!r} has a leader.")
+            told[name] = each
+        return told
+
+    def described(
+        self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
+    ) -> dict[str, TopicMeta | KafkaError]:
+        """Ask once about topics: each as it is told, led or not, or why it cannot be.
+
+        Without `create` the question makes none, whatever the settings say.
+        """
+        asked = list(dict.fromkeys(names))
+        return self._told(self._metadata(asked, create, self.deadline(timeout_s)))
+
+    def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMeta | KafkaError]:
+        """Ask once about every topic that may be seen; the cluster's own are left out."""
+        return self._told(self._metadata(None, False, self.deadline(timeout_s)))
+
+    def _told(self, found: dict[str, TopicMeta | KafkaError]) -> dict[str, TopicMeta | KafkaError]:
+        """Take in what was told of topics."""
+        with LockGuard(self._lock):
+            for name, topic in found.items():
+                if isinstance(topic, TopicMeta):
+                    known = self._topics.get(name)
+                    found[name] = topic = newer(known.topic if known else None, topic)
+                    self._topics[name] = Known(topic)
+                    if topic.topic_id != NO_ID:
+                        self._names[topic.topic_id] = name
+        return found
+
+    def _metadata(
+        self, names: list[str] | None, create: bool, deadline: Deadline
+    ) -> dict[str, TopicMeta | KafkaError]:
+        """Take in which brokers there are, and answer what is said of the topics (None: all)."""
+        body = {
+            "topics": None if names is None else [{"name": name} for name in names],
+            "allow_auto_topic_creation": create and self.settings[ALLOW_AUTO_CREATE_TOPICS],
+        }
+
+        def ask(connection: Connection, deadline: Deadline) -> Understood:
+            answer = connection.request(METADATA, body, deadline.left_s)
+            if answer.error_code:
+                raise fault_of(answer.error_code, "the cluster")
+            return connection.believed(lambda: understood(answer, names))
+
+        cluster_id, nodes, topics = self._try_anyone(ask, deadline)
+        with LockGuard(self._lock):
+            if cluster_id != self._cluster_id:
+                self._cluster_id = cluster_id
+                self._topics.clear()
+                self._names.clear()
+                self._coordinators.clear()
+            self._nodes = nodes
+        return topics
+
+    # Brokers.
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, which is asked for when it is not known; empty if it has none."""
+        return self.until(None, lambda deadline: self._introduced(deadline)) or ""
+
+    def node(self, node_id: int) -> NodeMeta:
+        """A broker's address, and whether it is on this host."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            self.until(None, self._introduced)
+            node = self._nodes.get(node_id)
+        if node is None:
+            raise NetworkException(f"No broker {node_id} is known.")
+        return node._replace(same_host=self._same_host.get(node.address))
+
+    @property
+    def nodes(self) -> list[int]:
+        """The ids of the brokers that are known."""
+        return sorted(self._nodes)
+
+    def _introduced(self, deadline: Deadline) -> str | None:
+        if not self._nodes:
+            self._metadata([], False, deadline)
+        return self._cluster_id
+
+    def coordinator(self, group: str, timeout_s: float | None = None) -> int:
+        """The node that coordinates the group, once there is one."""
+        known = self._coordinators.get(group)
+        if known is not None and known in self._nodes:
+            return known
+        return self.until(timeout_s, lambda deadline: self._find_coordinator(group, deadline))
+
+    def forget_coordinator(self, group: str) -> None:
+        """It is another one now, or gone: ask anew when it is needed."""
+        with LockGuard(self._lock):
+            self._coordinators.pop(group, None)
+
+    def _find_coordinator(self, group: str, deadline: Deadline) -> int:
+        self._introduced(deadline)
+        # Brokers before Kafka 3.0 are asked for one, the others for several.
+        old = {"key": group, "key_type": GROUP_KEY}
+        new = {"coordinator_keys": [group], "key_type": GROUP_KEY}
+
+        def ask(connection: Connection, deadline: Deadline) -> NodeMeta:
+            body = new if connection.version(FIND_COORDINATOR) >= 4 else old
+            answer = connection.request(FIND_COORDINATOR, body, deadline.left_s)
+            told = answer.coordinators[0] if answer.coordinators else answer
+            if told.error_code:
+                raise fault_of(told.error_code, f"group {group!r}", told.error_message)
+            return connection.believed(lambda: node_in(told))
+
+        node = self._try_anyone(ask, deadline)
+        with LockGuard(self._lock):
+            self._nodes = {**self._nodes, node.node_id: node}
+            self._coordinators[group] = node.node_id
+        return node.node_id
+
+    # Requests.
+
+    def request(
+        self,
+        node_id: int | None,
+        api: Api,
+        body: dict[str, Any],
+        *,
+        timeout_s: float | None = None,
+        at_most: int | None = None,
+    ) -> Fields:
+        """One answer, in the newest version both sides know, of this broker or of any.
+
+        Sent once: a connection that ends is a NetworkException.  What the answer says of faults is
+        the caller's to look at.
+        """
+        deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
+        if node_id is None:
+            return self._ask_anyone(api, body, deadline, at_most)
+        return self._at(
+            self.node(node_id).address,
+            "",
+            lambda connection, deadline: connection.request(api, body, deadline.left_s, at_most),
+            deadline,
+        )
+
+    def connection(
+        self, node_id: int, purpose: str = "", timeout_s: float | None = None
+    ) -> Connection:
+        """An open connection to this broker, one for each purpose.
+
+        Whoever has a purpose of their own has the connection to themselves.  A broker that could
+        not be reached just now is only tried again when it has rested.
+        """
+        deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
+        return self._at(
+            self.node(node_id).address, purpose, lambda found, deadline: found, deadline
+        )
+
+    def rest_left_s(self, node_id: int) -> float:
+        """How long this broker is left alone yet, after it could not be reached."""
+        backoff = self._backoffs.get(self.node(node_id).address)
+        return backoff.rest_left_s if backoff else 0.0
+
+    @property
+    def _request_timeout_s(self) -> float:
+        return self.settings[REQUEST_TIMEOUT_MS] / 1000
+
+    def _at(self, place: Address, purpose: str, use: Use[T], deadline: Deadline) -> T:
+        """Use a connection to an address, made now if there is none."""
+        self._check()
+        connection = self._connection_to(place, purpose)
+        if not connection.opened:
+            self._open(connection, purpose, deadline)
+        try:
+            return use(connection, deadline)
+        except NetworkException:
+            self._check()  # closed by us, it is no fault of the network
+            raise
+
+    def _open(self, connection: Connection, purpose: str, deadline: Deadline) -> None:
+        """Open a connection when its broker has rested, or raise what went wrong there."""
+        place = connection.place
+        backoff = self._backoff_of(place)
+        rest_s = backoff.rest_left_s
+        if rest_s and rest_s >= deadline.left_s:
+            self.rest(deadline.left_s)
+            raise backoff.fault()
+        self.rest(rest_s)
+        try:
+            connection.open(deadline.left_s)
+        except BaseException as fault:
+            self._discard(connection, purpose)
+            self._check()
+            if isinstance(fault, RebootstrapRequired):
+                self._begin_anew()
+                fault = NetworkException(f"{spoken(place)}: another broker is there now.")
+            if isinstance(fault, KafkaError):
+                backoff.failed(fault)
+            raise fault from None
+        backoff.succeeded()
+        self._same_host[place] = connection.same_host
+
+    def _connection_to(self, place: Address, purpose: str) -> Connection:
+        gone = []
+        with LockGuard(self._lock):
+            self._check()
+            connection = self._connections.get((place, purpose))
+            if connection is not None and not connection.alive():
+                gone.append(connection)
+                connection = None
+            if connection is None:
+                identity = self._identity_of(place)
+                connection = Connection(place, self.settings, identity)
+                self._connections[place, purpose] = connection
+                gone += self._idle_ones()
+            connection.used_at_s = time.monotonic()
+        for one in gone:
+            one.close()
+        return connection
+
+    def _idle_ones(self) -> list[Connection]:
+        idle_s = self.settings[CONNECTIONS_MAX_IDLE_MS] / 1000
+        if idle_s < 0:
+            return []
+        before_s = time.monotonic() - idle_s
+        keys = [
+            key
+            for key, connection in self._connections.items()
+            if connection.closed or (connection.used_at_s < before_s and not connection.outstanding)
+        ]
+        return [self._connections.pop(key) for key in keys]
+
+    def _identity_of(self, place: Address) -> Identity:
+        """Who should be there: a broker that finds itself mistaken for another says so."""
+        if self._cluster_id:
+            for node in self._nodes.values():
+                if node.address == place:
+                    return Identity(self._cluster_id, node.node_id)
+        return Identity()
+
+    def _discard(self, connection: Connection, purpose: str) -> None:
+        key = connection.place, purpose
+        with LockGuard(self._lock):
+            if self._connections.get(key) is connection:
+                del self._connections[key]
+        connection.close()
+
+    def _begin_anew(self) -> None:
+        """What is known of the brokers is not true any more; only bootstrap.servers is left."""
+        with LockGuard(self._lock):
+            self._nodes = {}
+            self._cluster_id = None
+
+    def _backoff_of(self, place: Address) -> Backoff:
+        with LockGuard(self._lock):
+            if place not in self._backoffs:
+                self._backoffs[place] = Backoff(
+                    self.settings[RECONNECT_BACKOFF_MS], self.settings[RECONNECT_BACKOFF_MAX_MS]
+                )
+            return self._backoffs[place]
+
+    # Anyone.
+
+    def _ask_anyone(
+        self, api: Api, body: dict[str, Any], deadline: Deadline, at_most: int | None = None
+    ) -> Fields:
+        return self._try_anyone(
+            lambda connection, deadline: connection.request(api, body, deadline.left_s, at_most),
+            deadline,
+        )
+
+    def _try_anyone(self, use: Use[T], deadline: Deadline) -> T:
+        """Use a connection to the first broker that can be reached; each is tried once.
+
+        When none can, and all of them are no Kafka, waiting will not help: that is raised then.
+        """
+        self._check()
+        faults: list[KafkaError] = []
+        places = self._places()
+        for number, place in enumerate(places):
+            share_s = deadline.left_s / (len(places) - number)
+            try:
+                return self._at(
+                    place, "", use, deadline.within(min(share_s, self._request_timeout_s))
+                )
+            except (NetworkException, RequestTimedOut, InvalidRequest) as fault:
+                faults.append(fault)
+        passing = [fault for fault in faults if fault.retriable]
+        raise (passing or faults)[0]
+
+    def _places(self) -> list[Address]:
+        """Where to ask, the best place first: those connected, those known, those we began with."""
+        with LockGuard(self._lock):
+            connected = [
+                place
+                for (place, purpose), connection in self._connections.items()
+                if not purpose and connection.opened
+            ]
+            known = [node.address for node in self._nodes.values()]
+            backoffs = dict(self._backoffs)
+        others = list(self.settings.addresses)
+        random.shuffle(known)
+        random.shuffle(others)
+        places = list(dict.fromkeys([*connected, *known, *others]))
+        rests = {
+            place: backoffs[place].rest_left_s if place in backoffs else 0.0 for place in places
+        }
+        return sorted(places, key=rests.__getitem__)
+
+    # Waiting.
+
+    def deadline(self, timeout_s: float | None) -> Deadline:
+        """The end of a call that was given this time, or none of its own."""
+        return Deadline(self.settings.call_timeout_s if timeout_s is None else timeout_s)
+
+    def until(self, timeout_s: float | None, attempt: Callable[[Deadline], T]) -> T:
+        """What an attempt answers, which is made anew after what may pass until time is up.
+
+        What is raised then is what went wrong, rather than that an attempt was cut short.
+        """
+        deadline = self.deadline(timeout_s)
+        backoff = Backoff(self.settings[RETRY_BACKOFF_MS], self.settings[RETRY_BACKOFF_MAX_MS])
+        while True:
+            self._check()
+            try:
+                return attempt(deadline)
+            except Retriable as fault:
+                self._check()
+                if backoff.failures and isinstance(fault, RequestTimedOut) and deadline.passed:
+                    raise backoff.fault() from None
+                backoff.failed(fault)
+                if backoff.rest_left_s >= deadline.left_s:
+                    raise
+                self.rest(backoff.rest_left_s)
+
+    def rest(self, rest_s: float) -> None:
+        """Wait so long, or until somebody closes the client, which raises Closed."""
+        if rest_s > 0:
+            self._closing.wait(rest_s)
+        self._check()
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def _check(self) -> None:
+        if self._closing.is_set():
+            raise Closed
+        if os.getpid() != self._pid:
+            raise RuntimeError("A client cannot be used after a fork; make a new one in the child.")
+
+    def close(self) -> None:
+        """Close all connections and wake who waits; closing twice is nothing."""
+        if os.getpid() != self._pid:
+            # Another thread may have held the locks when this process was made.
+            connections = list(self._connections.values())
+        else:
+            self._closing.set()
+            with LockGuard(self._lock):
+                connections = list(self._connections.values())
+                self._connections.clear()
+        for connection in connections:
+            connection.close()
+
+    def __repr__(self) -> str:
+        return f"<cluster at {', '.join(map(spoken, self.settings.addresses))}>"

@@ -1,0 +1,177 @@
+"""What a user asked of a producer or consumer, typed and checked.
+
+    settings = producer_settings("127.0.0.1:9092", {"linger_ms": 5, "acks": 1})
+    settings[LINGER_MS]                     # 5
+
+Names are Kafka's, dotted or with underscores for keyword arguments; values are text as in a
+properties file, or typed; None says nothing.  A name nobody knows is an InvalidConfig that tells
+those near it, and so is what does not go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from kafkalite.client.net.topology import address
+from kafkalite.config.client import (
+    ACKS,
+    BOOTSTRAP_SERVERS,
+    COMPRESSION_GZIP_LEVEL,
+    COMPRESSION_LZ4_LEVEL,
+    COMPRESSION_ZSTD_LEVEL,
+    CONSUMER,
+    DEFAULT_API_TIMEOUT_MS,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
+    KEY_SERIALIZER,
+    LINGER_MS,
+    MAX_BLOCK_MS,
+    MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION,
+    PARTITIONER,
+    PRODUCER,
+    REQUEST_TIMEOUT_MS,
+    RETRIES,
+    SECURITY_PROTOCOL,
+    VALUE_SERIALIZER,
+)
+from kafkalite.config.key import Key, Scope, Type, quoted
+from kafkalite.errors import InvalidConfig
+from kafkalite.records.compression import Codec
+
+T = TypeVar("T")
+
+Bootstrap: TypeAlias = str | list[str] | Mapping[str, Any] | None
+"""The first argument of a client: brokers, or all its settings by Kafka's dotted names."""
+
+FUNCTIONS = (KEY_SERIALIZER, PARTITIONER, VALUE_SERIALIZER)
+"""Keys that take a function."""
+
+LEVELS = {
+    Codec.GZIP: COMPRESSION_GZIP_LEVEL,
+    Codec.LZ4: COMPRESSION_LZ4_LEVEL,
+    Codec.ZSTD: COMPRESSION_ZSTD_LEVEL,
+}
+
+IN_FLIGHT_MAX = 5
+"""How many batches of a producer a broker remembers, and so how many may overtake each other."""
+
+
+class ClientSettings:
+    """Typed values by key; a key that was not given has its default."""
+
+    def __init__(self, scope: Scope, values: Mapping[Key[Any], Any]) -> None:
+        self.scope = scope
+        self._values = dict(values)
+        self.addresses = [address(server) for server in self[BOOTSTRAP_SERVERS]]
+
+    def __getitem__(self, key: Key[T]) -> T:
+        value: T = self._values.get(key, key.default)
+        return value
+
+    def given(self, key: Key[Any]) -> bool:
+        """Whether somebody said it, and not the default."""
+        return key in self._values
+
+    @property
+    def call_timeout_s(self) -> float:
+        """How long a call may take that was given no time of its own."""
+        key = MAX_BLOCK_MS if self.scope is PRODUCER else DEFAULT_API_TIMEOUT_MS
+        return self[key] / 1000
+
+
+def producer_settings(
+    bootstrap: Bootstrap, keywords: Mapping[str, Any]
+) -> ClientSettings:
+    """A producer's, whose promises go together."""
+    values = parsed(PRODUCER, bootstrap, keywords)
+    settings = ClientSettings(PRODUCER, values)
+    for key, holds, words in (
+        (ACKS, settings[ACKS] == "all", "all"),
+        (RETRIES, settings[RETRIES] > 0, "above 0"),
+        (
+            MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION,
+            settings[MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION] <= IN_FLIGHT_MAX,
+            f"at most {IN_FLIGHT_MAX}",
+        ),
+    ):
+        if holds:
+            continue
+        if values.get(ENABLE_IDEMPOTENCE):
+            raise InvalidConfig(f"{ENABLE_IDEMPOTENCE.name} needs {key.name} to be {words}.")
+        values[ENABLE_IDEMPOTENCE] = False
+    least_ms = settings[LINGER_MS] + settings[REQUEST_TIMEOUT_MS]
+    if settings[DELIVERY_TIMEOUT_MS] < least_ms:
+        if settings.given(DELIVERY_TIMEOUT_MS):
+            raise InvalidConfig(
+                f"{DELIVERY_TIMEOUT_MS.name} must be at least {LINGER_MS.name} +"
+                f" {REQUEST_TIMEOUT_MS.name}, which is {least_ms}."
+            )
+        values[DELIVERY_TIMEOUT_MS] = least_ms
+    return ClientSettings(PRODUCER, values)
+
+
+def consumer_settings(
+    bootstrap: Bootstrap, keywords: Mapping[str, Any]
+) -> ClientSettings:
+    """A consumer's."""
+    return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))
+
+
+def required_acks(settings: ClientSettings) -> int:
+    """What a Produce request says of `acks`: 0, 1, or -1 for all."""
+    acks = settings[ACKS]
+    return -1 if acks == "all" else int(acks)
+
+
+def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
+    """The level that was asked for; None: the codec's own."""
+    level = LEVELS.get(codec)
+    return None if level is None or not settings.given(level) else settings[level]
+
+
+def parsed(
+    scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
+) -> dict[Key[Any], Any]:
+    """The typed values of keyword arguments and of a mapping in the place of bootstrap, by key."""
+    values: dict[Key[Any], Any] = {}
+    said = dict(keywords)
+    if isinstance(bootstrap, Mapping):
+        if twice := said.keys() & bootstrap.keys():
+            raise InvalidConfig(f"{twice.pop()} is said twice.")
+        said |= bootstrap
+    elif bootstrap is not None:
+        if not isinstance(bootstrap, str | list | tuple):
+            raise InvalidConfig(
+                f"{BOOTSTRAP_SERVERS.name} is HOST:PORT or a list of them, not {bootstrap!r}."
+            )
+        if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in said):
+            raise InvalidConfig(
+                f"{BOOTSTRAP_SERVERS.name} is said twice: the first argument, {bootstrap!r}, is"
+                " the brokers as well.  A consumer's topics are given as topics=..."
+            )
+        said[BOOTSTRAP_SERVERS.name] = bootstrap
+    for name, value in said.items():
+        if not isinstance(name, str):
+            raise InvalidConfig(f"A configuration key is text, not {name!r}.")
+        key = scope.named(name.replace("_", "."))
+        if key in values:
+            raise InvalidConfig(f"{key.name} is said twice.")
+        if value is not None:
+            values[key] = typed(key, value)
+    return values
+
+
+def typed(key: Key[Any], value: Any) -> Any:
+    """The value of a key as it was given, text or typed."""
+    if key in FUNCTIONS and callable(value):
+        return value
+    if key is ACKS and str(value) == "-1":
+        value = "all"
+    if key is SECURITY_PROTOCOL:
+        value = str(value).upper()
+    if isinstance(value, list | tuple) and key.type is Type.LIST:
+        value = ",".join(map(str, value))
+    if not isinstance(value, str | int | float):
+        raise InvalidConfig(f"{key.name} cannot be a {type(value).__name__}: {quoted(str(value))}.")
+    return key.parse(value if isinstance(value, str) else key.format(value))

@@ -1,0 +1,481 @@
+"""The background thread of a producer: all that nobody is waiting for.
+
+It sends batches whose linger time is over and everything that goes by TCP, connects, opens rings,
+asks for leaders and for an identity, gives up what is too old, and takes in the answers that no
+other thread takes.  While others are at work on the rings it only looks in every few milliseconds,
+for to wake it at each answer would cost more than the answer.
+
+What waits (connecting, asking) it does without the lock.
+
+Left out: a thread for each broker.  One that takes no bytes, or does not answer while it is being
+connected to, holds up what goes to others over TCP for some seconds; rings are not held up.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.deadline import Backoff
+from kafkalite.client.net.local_socket import close_all
+from kafkalite.client.net.topology import TopicMeta, fault_of
+from kafkalite.client.producer.batch import NOBODY, Batch, Identity
+from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.ring_transport import open_ring
+from kafkalite.client.producer.sender import TICK_S, Sender
+from kafkalite.client.producer.tcp_transport import ProduceLane
+from kafkalite.config.client import (
+    CLIENT_ID,
+    DELIVERY_TIMEOUT_MS,
+    MAX_REQUEST_SIZE,
+    METADATA_MAX_AGE_MS,
+    NATIVE,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
+from kafkalite.errors import KafkaError, NetworkException
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+
+EXPIRE_EVERY_S = 0.5
+CONNECT_TIMEOUT_S = 3.0
+ASK_TIMEOUT_S = 5.0
+CHORE_TIMEOUT_S_MIN = 1.0
+"""Minimum time for a chore; batches may be failed this much later than delivery.timeout.ms."""
+PURPOSE = "produce"
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """The thread, from `start` until `stop`; it sleeps while there is nothing to do."""
+
+    def __init__(self, sender: Sender, finish: Callable[[], None]) -> None:
+        """`finish` is called once, in the thread, when its loop has ended."""
+        self._sender = sender
+        self._finish = finish
+        self._stopped = False
+        self._draining = False
+        self._begun = 0
+        self._misled = False
+        """Whether batches went astray that nobody waits for."""
+        self._expired_s = time.monotonic()
+        self._refreshed_s = time.monotonic()
+        settings = sender.settings
+        backoff_ms = settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS]
+        self._identity_backoff = Backoff(*backoff_ms)
+        self._refresh_backoff = Backoff(*backoff_ms)
+        self._thread = threading.Thread(
+            target=self._run, name=f"kafkalite-producer-{id(sender):x}", daemon=True
+        )
+
+    def start(self) -> None:
+        sender = self._sender
+        sender.epoll.register(sender.kick_event, select.EPOLLIN)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end.  In a turn: the thread closes what it is woken by in another."""
+        self._stopped = True
+        self._sender.kick()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the end of the thread; return whether it has ended in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def drain(self) -> None:
+        """Have the thread send what there is, and end.  Takes no lock: finalizers call it."""
+        self._draining = True
+        self._sender.kick()
+
+    # The loop.
+
+    def _run(self) -> None:
+        sender = self._sender
+        sender.background_id = threading.get_ident()
+        while not self._stopped:
+            try:
+                rest_s = sender.turn(self._rest_s)
+                events = sender.epoll.poll(rest_s)
+                sender.turn(self._look, events)
+                self._talk()
+                sender.outcomes.tell()
+                self._do_chores()
+                if self._draining and not sender.turn(sender.want_all) and not sender.busy:
+                    self._stopped = True
+            except Closed:
+                break
+            except SystemExit:
+                log.exception(
+                    "A delivery callback called sys.exit(), which cannot end the program from the"
+                    " producer's background thread; the thread goes on."
+                )
+            except BaseException:
+                # Without this thread nothing is sent by TCP.
+                if not self._stopped:
+                    log.exception("The producer's background thread failed; it goes on.")
+                    time.sleep(TICK_S)
+        self._finish()
+
+    def _rest_s(self) -> float:
+        """How long it may sleep; and whoever wakes it knows that it does."""
+        sender = self._sender
+        now_s = time.monotonic()
+        others_work = sender.begun != self._begun
+        self._begun = sender.begun
+        until_s = now_s + TICK_S if others_work else sender.outcomes.report_due_s
+        for line in sender.busy:
+            until_s = min(until_s, self._due_s(line, now_s))
+        for node in sender.nodes.values():
+            if node.tcp is not None:
+                until_s = min(until_s, node.tcp.due_s)
+            lane = node.ring
+            if lane is None or not (lane.under_way or lane.full):
+                continue
+            if lane.unwoken_size:
+                until_s = min(until_s, now_s + TICK_S)
+            if now_s < lane.watched_until_s:
+                until_s = min(until_s, lane.watched_until_s)
+            elif lane.listened or not others_work:
+                try:
+                    until_s = until_s if lane.rest() else now_s
+                except NetworkException as fault:
+                    sender.lose_ring(node, fault)
+                    until_s = now_s
+        if sender.busy:
+            until_s = min(until_s, self._expired_s + EXPIRE_EVERY_S)
+        until_s = min(until_s, self._chores_due_s(now_s))
+        sender.wakes_at_s = until_s
+        return max(0.0, until_s - now_s) if until_s < math.inf else -1.0
+
+    def _due_s(self, line: Line, now_s: float) -> float:
+        """When something of a line becomes due by time alone."""
+        if line.under_way >= len(line.batches):
+            return math.inf
+        batch = line.batches[line.under_way]
+        due_s = batch.not_before_s
+        if batch is line.open_batch and not batch.wanted:
+            due_s = max(due_s, batch.due_s)
+        # What is due already waits for something else that will wake us.
+        return due_s if due_s > now_s else math.inf
+
+    def _look(self, events: list[tuple[int, int]]) -> None:
+        """Take in what came, and send what is due."""
+        sender = self._sender
+        sender.kicked()
+        now_s = time.monotonic()
+        sender.wakes_at_s = now_s
+        ready = {descriptor for descriptor, _ in events}
+        for node in list(sender.nodes.values()):
+            lane = node.ring
+            if lane is None:
+                continue
+            try:
+                if lane.local.fileno() in ready:
+                    _, descriptors = lane.local.receive() or (None, [])
+                    close_all(descriptors)
+                    raise NetworkException("the node ended the ring")
+                if now_s >= lane.watched_until_s:
+                    lane.woke()
+                    sender.epoll.modify(lane.ring.fileno(), select.EPOLLIN)
+                    sender.take(node, now_s)
+                    if lane.astray:
+                        lane.astray = False
+                        self._ask_about(node)
+            except NetworkException as fault:
+                sender.lose_ring(node, fault)
+            if lane.answered and node.ring is lane:
+                node.ring_backoff.succeeded()
+                lane.answered = False
+            if node.ring is lane and lane.overdue(now_s):
+                sender.lose_ring(node, NetworkException("no answer came in time"))
+        for line in list(sender.busy):
+            sender.pump(line, now_s)
+        sender.wake_nodes()
+        self._expire(now_s)
+
+    def _expire(self, now_s: float) -> None:
+        if now_s - self._expired_s >= EXPIRE_EVERY_S:
+            self._expired_s = now_s
+            self._sender.expire(now_s)
+
+    def _ask_about(self, node: Node) -> None:
+        """The node has refused what nobody waits for: does it lead what we send it?"""
+        self._misled = True
+        self._sender.stale |= {
+            topic.name
+            for topic in self._sender.topics.values()
+            if any(line.leader == node.node_id for line in topic.lines)
+        }
+
+    # TCP.
+
+    def _talk(self) -> None:
+        """Take in answers, and send requests."""
+        sender = self._sender
+        for node in list(sender.nodes.values()):
+            while node.tcp is not None:
+                lane = node.tcp
+                try:
+                    answers = lane.answers()
+                    sender.turn(self._settle, lane, answers)
+                    batches = sender.turn(self._gather, node, lane)
+                    if not batches:
+                        break
+                    sender.turn(sender.settle_all, lane.send(batches), time.monotonic())
+                except KafkaError as fault:
+                    sender.turn(self._lose_tcp, node, fault)
+                except Exception:
+                    # What was to go is under way by now, and would never be answered.
+                    sender.turn(self._lose_tcp, node, NetworkException("sending failed"))
+                    raise
+
+    def _settle(self, lane: ProduceLane, answers: list[object]) -> None:
+        sender = self._sender
+        for batch, leader, endpoints in lane.moved:
+            sender.cluster.learn(batch.line.topic.name, batch.line.index, leader, endpoints)
+        lane.moved.clear()
+        sender.settle_all(answers, time.monotonic())  # type: ignore[arg-type]
+
+    def _gather(self, node: Node, lane: ProduceLane) -> list[tuple[Batch, bytearray]]:
+        """What goes in the next request, as it goes: of each line at most one batch."""
+        sender = self._sender
+        now_s = time.monotonic()
+        size_left = sender.settings[MAX_REQUEST_SIZE]
+        batches: list[tuple[Batch, bytearray]] = []
+        if not lane.free or not node.ring_tried:
+            return batches
+        if sender.numbered and sender.identity == NOBODY:
+            return batches
+        for line in list(sender.busy):
+            if line.leader != node.node_id:
+                continue
+            batch = line.next_batch(now_s)
+            if batch is None or node.lane_for(batch) is not lane:
+                continue
+            if line.under_way and line.lane is not lane:
+                continue
+            content = sender.prepared(batch)
+            if batches and content.size > size_left:
+                continue
+            records = bytearray(content.size)
+            if sender.write(batch, memoryview(records)):
+                size_left -= content.size
+                line.went(batch, lane)
+                batches.append((batch, records))
+        sender.counts["tcp_batches"] += len(batches)
+        return batches
+
+    def _lose_tcp(self, node: Node, fault: KafkaError) -> None:
+        sender = self._sender
+        lane, node.tcp = node.tcp, None
+        if lane is None:
+            return
+        log.debug("The connection to node %d is left: %s", node.node_id, fault)
+        lane.close()
+        for batches in [line.batches for line in list(sender.busy)]:
+            mine = [batch for batch in batches if batch.lane is lane]
+            sender.again_all(mine, node.node_id)
+        if not sender.acks:
+            self._ask_about(node)  # a broker says so that it has refused one
+
+    # Chores: what waits for somebody.
+
+    def _chores_due_s(self, now_s: float) -> float:
+        """When the next chore may be done."""
+        sender = self._sender
+        due_s = math.inf
+        for node in sender.nodes.values():
+            if node.tcp is None and self._is_needed(node):
+                due_s = min(due_s, now_s + node.tcp_backoff.rest_left_s)
+            elif self._wants_ring(node):
+                due_s = min(due_s, now_s + node.ring_backoff.rest_left_s)
+        if self._wants_identity():
+            due_s = min(due_s, now_s + self._identity_backoff.rest_left_s)
+        if self._wants_refresh():
+            due_s = min(due_s, now_s + self._refresh_backoff.rest_left_s)
+        return due_s
+
+    def _is_needed(self, node: Node) -> bool:
+        """Whether something must go to this node, or will."""
+        if not node.ring_tried:
+            return True
+        return any(line.leader == node.node_id for line in self._sender.busy)
+
+    def _wants_ring(self, node: Node) -> bool:
+        if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
+            return False
+        return self._sender.settings[NATIVE] == "auto" and self._is_needed(node)
+
+    def _wants_refresh(self) -> bool:
+        sender = self._sender
+        if self._misled:
+            return True
+        if not sender.busy:
+            return False
+        if sender.stale or any(line.leader < 0 for line in sender.busy):
+            return True
+        age_s = sender.settings[METADATA_MAX_AGE_MS] / 1000
+        return time.monotonic() - self._refreshed_s > age_s
+
+    def _did_chore(self) -> bool:
+        """Fail what has expired meanwhile, and run its callbacks; return True."""
+        self._sender.turn(self._expire, time.monotonic())
+        self._sender.outcomes.tell()
+        return True
+
+    def _chore_timeout_s(self, limit_s: float) -> float:
+        """Return the time for a chore: until the next batch expires, but at most this long."""
+        created_s = self._sender.turn(self._first_created_s)
+        left_s = created_s + self._sender.settings[DELIVERY_TIMEOUT_MS] / 1000 - time.monotonic()
+        return min(limit_s, max(left_s, CHORE_TIMEOUT_S_MIN))
+
+    def _first_created_s(self) -> float:
+        """Return when the oldest batch was made; infinity when there is none."""
+        batches = (line.batches[0] for line in self._sender.busy if line.batches)
+        return min((batch.created_s for batch in batches), default=math.inf)
+
+    def _do_chores(self) -> None:
+        sender = self._sender
+        done = False
+        for node in list(sender.nodes.values()):
+            if node.tcp is None and self._is_needed(node) and not node.tcp_backoff.rest_left_s:
+                self._connect(node)
+                done = self._did_chore()
+            if self._wants_ring(node) and not node.ring_backoff.rest_left_s:
+                self._attach(node)
+                done = True
+        if self._wants_identity() and not self._identity_backoff.rest_left_s:
+            self._ask_identity()
+            done = self._did_chore()
+        if self._wants_refresh() and not self._refresh_backoff.rest_left_s:
+            self._refresh()
+            done = self._did_chore()
+        if done:
+            sender.kick()
+            sender.changed()
+
+    def _wants_identity(self) -> bool:
+        """From the first leader on that is known: a producer that writes nothing needs none."""
+        sender = self._sender
+        return sender.numbered and sender.identity == NOBODY and bool(sender.nodes)
+
+    def _connect(self, node: Node) -> None:
+        sender = self._sender
+        try:
+            timeout_s = self._chore_timeout_s(CONNECT_TIMEOUT_S)
+            connection = sender.cluster.connection(node.node_id, PURPOSE, timeout_s)
+        except KafkaError as fault:
+            node.tcp_backoff.failed(fault)
+            # Perhaps it is another node's by now.
+            sender.stale |= {
+                line.topic.name for line in list(sender.busy) if line.leader == node.node_id
+            }
+            return
+        node.tcp_backoff.succeeded()
+        lane = ProduceLane(
+            node.node_id, connection, sender.acks, sender.timeout_ms, sender.in_flight_max
+        )
+        sender.epoll.register(lane.fileno(), select.EPOLLIN)
+        node.tcp = lane
+        if not connection.same_host or sender.settings[NATIVE] != "auto":
+            node.ring_tried = True
+
+    def _attach(self, node: Node) -> None:
+        """Open the node's ring, or know that there is none for now."""
+        sender = self._sender
+        lane = None
+        try:
+            cluster_id = sender.cluster.cluster_id
+            port = sender.cluster.node(node.node_id).port
+            lane = open_ring(
+                cluster_id, node.node_id, port, sender.settings[CLIENT_ID], sender.timeout_ms
+            )
+        except (KafkaError, OSError) as fault:
+            log.debug("No ring of node %d: %s", node.node_id, fault)
+        if lane is None:
+            node.ring_backoff.failed(NetworkException("there is no ring"))
+        else:
+            sender.epoll.register(lane.local.fileno(), select.EPOLLIN)
+            sender.epoll.register(lane.ring.fileno(), select.EPOLLIN)
+            node.ring = lane
+        node.ring_tried = True
+
+    def _ask_identity(self) -> None:
+        """A producer id of the cluster's, under which batches are numbered."""
+        sender = self._sender
+        words = {
+            "transactional_id": None,
+            "transaction_timeout_ms": 0x7FFFFFFF,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        try:
+            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
+            if answer.error_code:
+                raise fault_of(answer.error_code, "the producer's id")
+        except KafkaError as fault:
+            self._identity_backoff.failed(fault)
+            if not fault.retriable:
+                sender.turn(self._fail_all, fault)
+            return
+        self._identity_backoff.succeeded()
+        sender.identity = Identity(answer.producer_id, answer.producer_epoch)
+        sender.counts["identities"] += 1
+
+    def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
+        """Nothing can be sent, to a topic or at all, and asking again will not help."""
+        sender = self._sender
+        for line in list(sender.busy):
+            if name not in (None, line.topic.name):
+                continue
+            for batch in list(line.batches):
+                if batch.lane is None:
+                    sender.fail(batch, fault.again(), unwritten=not batch.attempts)
+
+    def _refresh(self) -> None:
+        """Ask who leads what; what cannot be told is asked again."""
+        sender = self._sender
+        stale, sender.stale = sender.stale, set()
+        misled, self._misled = self._misled, False
+        names = stale | {line.topic.name for line in list(sender.busy)}
+        try:
+            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            described = sender.cluster.described(names, timeout_s, create=False)
+        except KafkaError as fault:
+            self._refresh_backoff.failed(fault)
+            sender.stale |= stale
+            return
+        self._refreshed_s = time.monotonic()
+        found: list[TopicMeta] = []
+        for name, told in described.items():
+            if isinstance(told, TopicMeta):
+                found.append(told)
+            elif told.retriable:
+                sender.stale.add(name)
+                self._refresh_backoff.failed(told)
+            else:
+                sender.turn(self._fail_all, told, name)
+        if misled:
+            self._refresh_backoff.failed(NetworkException("a batch went astray"))
+        elif len(found) == len(described):
+            self._refresh_backoff.succeeded()
+        sender.turn(self._learn, found)
+
+    def _learn(self, found: list[TopicMeta]) -> None:
+        sender = self._sender
+        led = True
+        for told in found:
+            topic = sender.topics.get(told.name)
+            if topic is not None:
+                sender.learn(topic, told)
+                led = led and all(line.leader >= 0 for line in topic.lines)
+        if not led:
+            self._refresh_backoff.failed(NetworkException("a partition has no leader"))

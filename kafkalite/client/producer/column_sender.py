@@ -1,0 +1,192 @@
+"""The sending of columns: encoded by the thread that called send_arrow (arrow_sending.py)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.producer.arrow_columns import Columns
+from kafkalite.client.producer.batch import NOBODY, Batch
+from kafkalite.client.producer.column_batches import (
+    CHANGED_COLUMNS,
+    CHUNK_SIZE_MAX,
+    Piece,
+    Run,
+    stretch_of,
+)
+from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.payload import Rows
+from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.errors import InvalidRecord, NetworkException
+from kafkalite.records.compression import Codec
+
+if TYPE_CHECKING:
+    from kafkalite.client.producer.sender import Sender
+
+
+GATHERED_SIZE_MAX = 128 << 10
+"""Runs up to this size are appended to an open batch, which costs one copy more of their bytes, and
+saves the worker a batch."""
+
+KEPT_SIZE = 1 << 10
+"""Memory of a batch beside its bytes: a Batch, its Content, and their list entries."""
+
+
+class ColumnSender:
+    """Sends runs: small ones with others in open batches, large ones stretch by stretch."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        accumulator = sender.accumulator
+        self.record_size_max = min(accumulator.record_size_max, accumulator.memory_size)
+        """The largest batch with one record."""
+        self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
+
+    def send(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+        """Send rows of columns in as many batches as they take, and add the pieces to the list."""
+        if self._is_small(run):
+            self._send_gathered(run, now_ms, block_s, pieces)
+            return
+        while run.first < run.end:
+            batch = self._sender.turn(self._send_stretch, run, now_ms)
+            if batch is None:
+                deadline = Deadline(block_s)
+                while (batch := self._sender.turn(self._send_stretch, run, now_ms)) is None:
+                    self._sender.waiting.await_room(partial(self._may_send, run), deadline)
+            pieces.append(Piece(batch, 0, batch.count))
+            run = run._replace(first=run.first + batch.count)
+
+    # Few rows: beside others in the open batch.
+
+    def _is_small(self, run: Run) -> bool:
+        columns = run.columns
+        return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
+
+    def _send_gathered(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+        """Append rows to open batches, as send() does: the lock is for opening one."""
+        sender, line, first = self._sender, run.line, run.first
+        while True:
+            batch: Batch | None = line.open_batch
+            content = None if batch is None else batch.content
+            if batch is not None and isinstance(content, Rows):
+                place, count = content.builder.append_columns(
+                    first, run.end, run.rows, *run.columns[1:5], now_ms, run.columns.size_max
+                )
+                if count:
+                    pieces.append(Piece(batch, place, count))
+                    first += count
+                elif not place and self._would_fit(run, batch, content):
+                    raise InvalidRecord(CHANGED_COLUMNS)
+            if first == run.end:
+                break
+            sender.waiting.make_room(line, batch, self._open_size(run), block_s)
+        if not sender.accumulator.linger_s:
+            sender.turn(sender.push, line)
+
+    def _would_fit(self, run: Run, batch: Batch, content: Rows) -> bool:
+        """Whether any row of the columns, as they were measured, fits this empty batch."""
+        return not content.builder.closed and batch.memory_size >= run.columns.largest[0]
+
+    def _open_size(self, run: Run) -> int:
+        """Return the maximum size of a batch that is opened for a run.
+
+        The open batches of a topic's partitions take a quarter of buffer.memory at the most, if
+        batch.size allows that.
+        """
+        accumulator, lane = self._sender.accumulator, self._ring_of(run.line)
+        size = min(self.chunk_size, accumulator.memory_size // (4 * len(run.line.topic.lines)))
+        if lane is not None:
+            size = min(size, lane.batch_size_max)
+        return max(size, accumulator.batch_size, run.columns.largest[0])
+
+    # Many rows: in batches of their own.
+
+    def _ring_of(self, line: Line) -> RingLane | None:
+        node = self._sender.nodes.get(line.leader)
+        if node is None or self._sender.codec is not Codec.NONE:
+            return None
+        return node.ring_for(line)
+
+    def _room_size(self, columns: Columns) -> int:
+        """Return the maximum size of a batch of these; every batch has room for the largest row."""
+        return max(min(columns.size_max, self.chunk_size), columns.largest[0])
+
+    def _held_size(self, columns: Columns) -> int:
+        """Return the bytes of buffer.memory that a batch in memory of its own may take."""
+        memory_size = self._sender.accumulator.memory_size
+        return min(self._room_size(columns) + KEPT_SIZE, memory_size)
+
+    def _may_send(self, run: Run) -> bool:
+        """Whether a stretch would find room now, as far as one can tell without trying."""
+        line, sender = run.line, self._sender
+        node = sender.nodes.get(line.leader)
+        if node is None or not node.ring_tried:
+            return False
+        if sender.numbered and sender.identity == NOBODY:
+            return False
+        lane = self._ring_of(line)
+        if lane is not None:
+            if lane.full or not line.is_free:
+                return False
+            if run.columns.largest[0] <= min(lane.batch_size_max, self.chunk_size):
+                return True
+        return sender.accumulator.memory_left >= self._held_size(run.columns)
+
+    def _send_stretch(self, run: Run, now_ms: int) -> Batch | None:
+        """Send as many rows as one batch takes; None: there is no room now."""
+        line, now_s, sender = run.line, time.monotonic(), self._sender
+        sender.check_open(line)
+        if line.open_batch is not None:
+            sender.close_open(line, now_s)
+        if line.under_way:
+            sender.take_unwatched(line, now_s)
+        if not self._may_send(run):
+            return None
+        lane = self._ring_of(line)
+        if lane is None or (line.under_way and line.lane is not lane):
+            return self._keep_stretch(run, now_ms)
+        try:
+            room = lane.reserve(
+                min(run.columns.size_max, lane.batch_size_max, self.chunk_size)
+            )
+            if room is None:
+                return None
+            stretch = stretch_of(run, room, now_ms)
+            if stretch is None:
+                return self._keep_stretch(run, now_ms)
+            batch = sender.enter(line, stretch, 0, now_s)
+            line.number(batch, sender.identity)
+            stretch.seal(room, *batch.identity, batch.sequence)
+            sender.go(batch, lane, stretch.size, now_s)
+        except NetworkException as fault:
+            sender.lose_ring(sender.nodes.get(line.leader), fault)
+            return None
+        return batch
+
+    def _keep_stretch(self, run: Run, now_ms: int) -> Batch | None:
+        """Put the rows of one batch into memory of their own; None: there is none.
+
+        What the buffer takes is what buffer.memory counts: one that is not filled is cut.
+        """
+        accumulator = self._sender.accumulator
+        held = self._held_size(run.columns)
+        if not accumulator.take(held):
+            return None
+        try:
+            buffer = bytearray(self._room_size(run.columns))
+            stretch = stretch_of(run, buffer, now_ms)
+            if stretch is None:
+                raise InvalidRecord(CHANGED_COLUMNS)
+            del buffer[stretch.size :]
+        except BaseException:
+            accumulator.memory_left += held
+            raise
+        kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
+        accumulator.memory_left += held - kept
+        now_s = time.monotonic()
+        batch = self._sender.enter(run.line, stretch.of_buffer(buffer), kept, now_s)
+        self._sender.pump(run.line, now_s)
+        return batch

@@ -1,0 +1,193 @@
+"""Outcomes: callbacks of decided batches that have not run yet, and failures nobody asked about.
+
+Callbacks are user code.  They never run inside send(), send_batch() or send_arrow(), where the
+program may hold a lock that a callback takes: `tell_soon` leaves them to the background thread.
+Threads inside result(), flush() and close() run them with `tell`, but only without a timeout: a
+callback that blocks must not make such a call last longer than it was given.
+
+A failure is seen when somebody asked for the outcome of its batch, before or after: by result(),
+exception(), a callback, or by awaiting it.  Failures that nobody has asked about are logged as an
+error, one line each REPORT_EVERY_S, and counted in `unseen_records`; a `with` block that ends with
+such a count raises.  The unit is the batch: asking about one record marks all of its batch as seen.
+
+All methods are called with the sender's lock, except those of the last section.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
+from kafkalite.errors import KafkaError
+
+REPORT_EVERY_S = 10.0
+"""Minimum time between two log lines about failures."""
+
+UNSEEN_BATCHES_MAX = 1_000
+"""Failed batches that are kept for `check`; of older ones only the number of records is kept."""
+
+log = logging.getLogger(__name__)
+
+
+class Gate(Protocol):
+    """A locked lock that a thread sleeps on, or its counterpart for an event loop."""
+
+    def release(self) -> None: ...
+
+
+class Outcomes:
+    """The outcomes of a producer's batches; see the module."""
+
+    def __init__(self, kick: Callable[[], None]) -> None:
+        self.gates: deque[Gate] = deque()
+        """Gates of threads that wait for another thread's progress.  A Condition does not survive
+        a KeyboardInterrupt."""
+        self.unseen_records = 0
+        self._unseen: dict[Batch, None] = {}
+        self._first_dropped: KafkaError | None = None
+        """The error of the first batch that was dropped from `_unseen`."""
+        self._kick = kick
+        self._finished: deque[Batch] = deque()
+        """Batches whose callbacks have not all run."""
+        self._telling: dict[int, Batch] = {}
+        """The batch whose callbacks a thread runs, by the thread's ident."""
+        self._unreported: deque[Batch] = deque()
+        self._reported_s = -math.inf
+
+    def decided(self, batch: Batch) -> None:
+        """Register that a batch was decided, and its parent with its last part.  Idempotent."""
+        if batch.heard:
+            self._finished.append(batch)
+        is_seen = batch.looked_at or batch.root.looked_at or batch in self._unseen
+        if batch.fault is not None and batch.count and not is_seen:
+            self._unseen[batch] = None
+            self.unseen_records += batch.count
+            self._unreported.append(batch)
+            if len(self._unseen) > UNSEEN_BATCHES_MAX:
+                self._drop_oldest()
+        parent = batch.parent
+        if parent is not None and parent.ended and not parent.done:
+            parent.decide(None, NO_OFFSET, NO_TIMESTAMP)
+            self.decided(parent)
+        self.open_gates()
+
+    def _drop_oldest(self) -> None:
+        """Keep only the number of records of the batch that failed first."""
+        oldest = next(iter(self._unseen))
+        del self._unseen[oldest]
+        oldest.looked_at = True
+        self._first_dropped = self._first_dropped or oldest.fault
+
+    def look_at(self, batch: Batch) -> None:
+        """Register that somebody asks for the outcome of a batch."""
+        batch.looked_at = True
+        for leaf in batch.leaves():
+            if leaf in self._unseen:
+                del self._unseen[leaf]
+                self.unseen_records -= leaf.count
+
+    def check(self) -> None:
+        """Raise the first error of records that failed since the last call, if nobody asked."""
+        count, self.unseen_records = self.unseen_records, 0
+        unseen, self._unseen = self._unseen, {}
+        first, self._first_dropped = self._first_dropped, None
+        for batch in unseen:
+            batch.looked_at = True
+            first = first or batch.fault
+        if first is not None:
+            raise type(first)(
+                f"{count} records were not delivered, and nobody asked for their"
+                f" outcome (result(), on_delivery).  The first error was: {first}"
+            )
+
+    # Without the lock.
+
+    @property
+    def is_telling(self) -> bool:
+        """True if the calling thread is inside a callback."""
+        return threading.get_ident() in self._telling
+
+    @property
+    def is_owing(self) -> bool:
+        """True if there are callbacks to run, or failures to log."""
+        return bool(self._finished or self._unreported)
+
+    @property
+    def report_due_s(self) -> float:
+        """Monotonic time at which the next failures are logged; infinite if there are none."""
+        return self._reported_s + REPORT_EVERY_S if self._unreported else math.inf
+
+    def open_gates(self) -> None:
+        """Wake the threads that wait for progress."""
+        while self.gates:
+            try:
+                gate = self.gates.popleft()
+            except IndexError:
+                return
+            gate.release()
+
+    def owed(self) -> list[Batch]:
+        """Return the batches whose callbacks wait or run."""
+        return [*self._finished.copy(), *self._telling.copy().values()]
+
+    def is_told(self, batch: Batch) -> bool:
+        """Return whether all callbacks of a decided batch have run."""
+        return not batch.has_hearers and batch not in self._telling.copy().values()
+
+    def owe(self, batch: Batch) -> None:
+        """Have the background thread run a callback that came after its batch was decided."""
+        self._finished.append(batch)
+        self._kick()
+
+    def tell_soon(self) -> None:
+        """Have the background thread run the callbacks there are."""
+        if self._finished or self.report_due_s <= time.monotonic():
+            self._kick()
+
+    def tell(self, *, final: bool = False) -> None:
+        """Run the callbacks of decided batches, and report failures; `final`: all of them."""
+        finished, me = self._finished, threading.get_ident()
+        while finished:
+            try:
+                batch = finished[0]
+            except IndexError:
+                break
+            try:
+                self._telling[me] = batch
+                batch.tell()
+                # Only now: an interrupt (Ctrl-C) leaves the batch with its other callbacks here.
+                with contextlib.suppress(ValueError):  # another thread has removed it
+                    finished.remove(batch)
+                if batch.has_hearers:
+                    finished.append(batch)
+            finally:
+                self._telling.pop(me, None)
+                self.open_gates()
+        if self._unreported and (final or self.report_due_s <= time.monotonic()):
+            self._report()
+
+    def _report(self) -> None:
+        self._reported_s = time.monotonic()
+        batches = []
+        while self._unreported:
+            try:
+                batch = self._unreported.popleft()
+            except IndexError:
+                break
+            if not batch.root.looked_at:
+                batches.append(batch)
+        if batches:
+            first = batches[0]
+            log.error(
+                "Records were not delivered, and nobody has asked for their outcome: %s  topic=%s"
+                " partition=%d records=%d batches=%d",
+                first.fault, first.line.topic.name, first.line.index,
+                sum(batch.count for batch in batches), len(batches),
+            )  # fmt: skip

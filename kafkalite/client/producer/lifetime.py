@@ -1,0 +1,197 @@
+"""Lifetime: the end of a producer, by close(), by the garbage collector, at exit, or by a fork.
+
+    close()        flush, fail what is left, end the thread, which closes descriptors
+    collected      the background thread flushes, then ends and closes everything; ResourceWarning
+    at exit        each producer of the process that is still open is closed in EXIT_TIMEOUT_S
+    fork           the child's copy can only be dropped; its rings are closed
+
+A close with a timeout returns END_TIMEOUT_S after it at the latest, also while a delivery callback
+blocks: callbacks run in the background thread then, which closes the descriptors when they return.
+
+A Lifetime and the background thread hold no reference to the Producer, so that a Producer nobody
+holds is collected.  The collector may run anywhere, also in a thread that holds the sender's lock:
+the finalizer takes no lock, it sets a flag and wakes the background thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import warnings
+import weakref
+from typing import TYPE_CHECKING
+
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.producer.background import Background
+from kafkalite.client.producer.batch import Batch
+from kafkalite.client.producer.sender import Sender
+from kafkalite.errors import RequestTimedOut
+
+if TYPE_CHECKING:
+    from kafkalite.client.producer.producer import Producer
+
+END_TIMEOUT_S = 1.0
+"""Time for the last callbacks, and to end the background thread, after the timeout of a close."""
+EXIT_TIMEOUT_S = 5.0
+"""Time to send what is left at the interpreter's exit, or when an exception ends a with block."""
+CLOSED = "The producer was closed before an answer came."
+EXITED = "The program ended before an answer came: the producer was not closed."
+
+log = logging.getLogger(__name__)
+
+_open: set[Lifetime] = set()
+
+
+class Lifetime:
+    """The thread, descriptors and unsent records of one producer, until they are closed."""
+
+    def __init__(self, producer: Producer, sender: Sender, cluster: Cluster) -> None:
+        self.forked = False
+        self.closed = False
+        self._sender = sender
+        self._cluster = cluster
+        self._background = Background(sender, self._finish)
+        self._producer = weakref.ref(producer)
+        self._finalizer = weakref.finalize(producer, self._collected, repr(producer))
+        self._finalizer.atexit = False  # _at_exit sees to it
+        self._background.start()
+        _open.add(self)
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until all that was sent so far is decided, and its callbacks have run.
+
+        TimeoutError when that takes longer.
+        """
+        sender = self._sender
+        sender.waiting.check_may_wait()
+        outcomes = sender.outcomes
+        waiting = list(dict.fromkeys([*outcomes.owed(), *sender.turn(sender.want_all)]))
+        left = iter(waiting)
+        current = next(left, None)
+
+        def is_done(batch: Batch) -> bool:
+            return batch.done and outcomes.is_told(batch)
+
+        def done() -> bool:
+            nonlocal current
+            while current is not None and is_done(current):
+                current = next(left, None)
+            return current is None
+
+        if not sender.waiting.work_until(done, timeout):
+            count = sum(not batch.done for batch in waiting)
+            raise TimeoutError(
+                f"After {timeout:g} s {count} batches are neither delivered nor failed"
+                if count else f"After {timeout:g} s delivery callbacks still run"
+            )  # fmt: skip
+
+    def close(self, timeout: float | None, reason: str = CLOSED) -> None:
+        """Send what is left and end; what is not decided in time has failed, for this reason."""
+        sender = self._sender
+        if self.closed:
+            return
+        sender.waiting.check_may_wait()
+        sender.turn(sender.want_all)  # raises where it interrupts a turn, and nothing is closed
+        if not self._claim():
+            return
+        deadline = Deadline(math.inf if timeout is None else timeout)
+        try:
+            with contextlib.suppress(TimeoutError):
+                self.flush(timeout)
+        except BaseException:  # Ctrl-C, perhaps because a callback blocks
+            deadline = Deadline(0)
+            raise
+        finally:
+            sender.turn(sender.abandon, RequestTimedOut(reason))
+            sender.turn(self._background.stop)
+            self._cluster.close()  # what the background thread asks for is not waited for
+            left_s = deadline.left_s + END_TIMEOUT_S
+            if not self._background.join(left_s if left_s < math.inf else None):
+                log.warning(
+                    "A delivery callback has not returned; the producer is closed when it does."
+                    "  timeout_s=%g",
+                    left_s,
+                )
+
+    def _claim(self) -> bool:
+        """Return whether this call is the one that ends it."""
+        try:
+            _open.remove(self)  # one step: the background thread may be here too
+        except KeyError:
+            return False
+        self.closed = True
+        self._finalizer.detach()
+        producer = self._producer()
+        if producer is not None:
+            producer.is_open = False
+        return True
+
+    # In the background thread.
+
+    def _finish(self) -> None:
+        """Run the last callbacks and close the descriptors.
+
+        Everything is decided: it was flushed or abandoned by close(), or drained.
+        """
+        self._claim()
+        sender = self._sender
+        while sender.outcomes.is_owing:
+            try:
+                sender.outcomes.tell(final=True)
+            except BaseException:  # SystemExit of a callback; the others are still to run
+                log.exception("A delivery callback failed.")
+        sender.turn(sender.abandon, RequestTimedOut(CLOSED))
+        sender.turn(sender.close)
+        self._cluster.close()
+
+    # The garbage collector.
+
+    def _collected(self, name: str) -> None:
+        if self.forked or self.closed:
+            return
+        self._background.drain()
+        warnings.warn(
+            f"{name} was dropped without close(); its records are being sent", ResourceWarning,
+            stacklevel=1,
+        )  # fmt: skip
+
+    # The process.
+
+    def exit(self) -> None:
+        self.close(EXIT_TIMEOUT_S, EXITED)
+
+    def leave_to_parent(self) -> None:
+        """Forget everything in a forked child but the rings, whose leases would outlive it."""
+        self.forked = True
+        producer = self._producer()
+        if producer is not None:
+            producer.is_open = False
+        for node in self._sender.nodes.values():
+            if node.ring is not None:
+                node.ring.close()
+
+
+def exit_timeout_s(kind: type[BaseException] | None) -> float | None:
+    """Return the time to close in, at the end of a with block that this exception ends."""
+    if kind is None or issubclass(kind, (SystemExit, GeneratorExit)):
+        return None
+    return EXIT_TIMEOUT_S
+
+
+def _at_exit() -> None:
+    for lifetime in list(_open):
+        lifetime.exit()
+
+
+def _after_fork() -> None:
+    for lifetime in list(_open):
+        lifetime.leave_to_parent()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

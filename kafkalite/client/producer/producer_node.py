@@ -1,0 +1,38 @@
+"""A broker that leads what a producer writes to, and the ways there are to it."""
+
+from __future__ import annotations
+
+from kafkalite.client.net.deadline import Backoff
+from kafkalite.client.producer.batch import Batch
+from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.tcp_transport import ProduceLane
+from kafkalite.ids import NO_ID
+
+RING_AGAIN_MS = 1_000
+RING_AGAIN_MAX_MS = 30_000
+
+
+class Node:
+    """One broker, its ring if there is one, and its connection."""
+
+    def __init__(self, node_id: int, reconnect_ms: int, reconnect_max_ms: int) -> None:
+        self.node_id = node_id
+        self.ring: RingLane | None = None
+        self.tcp: ProduceLane | None = None
+        self.ring_tried = False
+        """Whether it is known if there is a ring; until then nothing goes."""
+        self.ring_backoff = Backoff(RING_AGAIN_MS, RING_AGAIN_MAX_MS)
+        self.tcp_backoff = Backoff(reconnect_ms, reconnect_max_ms)
+
+    def __repr__(self) -> str:
+        return f"<node {self.node_id}: {self.ring}, {self.tcp}>"
+
+    def lane_for(self, batch: Batch) -> RingLane | ProduceLane | None:
+        """The way for a batch; None while there is none."""
+        ring = self.ring_for(batch.line)
+        return self.tcp if ring is None or batch.by_tcp else ring
+
+    def ring_for(self, line: Line) -> RingLane | None:
+        """The ring, where a frame can name the topic: old brokers tell no ids."""
+        return None if line.topic.topic_id == NO_ID else self.ring

@@ -1,0 +1,181 @@
+"""The way to a node of this host through shared memory.
+
+    local socket   found, opened, asked for a ring; its end is the ring's (local_socket.py)
+    ring           batches one way, answers the other (transport/ring.py)
+
+A batch is written where the node reads it.  Whatever goes wrong with the ring is a NetworkException
+it is of no use any more, and what was under way goes again over TCP, under the numbers it had.
+
+Not locked: sender.py has the lock, and says who sleeps on the ring.  A ring is watched by one
+thread at a time, for as long as its lease; the others leave its answers alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from kafkalite._ext.ring import HEADER_SIZE
+from kafkalite.client.net.local_socket import LocalSocket, close_all, open_local
+from kafkalite.client.producer.batch import Batch
+from kafkalite.errors import KafkaError, NetworkException
+from kafkalite.protocol.schemas.local import ATTACH, ATTACHED
+from kafkalite.transport.ring import ProducerRing, RingFault
+
+ATTACH_TIMEOUT_S = 2.0
+CORRELATIONS = 1 << 32
+
+WAKE_SIZE = 64 << 10
+"""What may lie in a ring before a node that sleeps is woken for it, where nobody is in a hurry: to
+wake it costs as much as to write several batches, and it takes them together for less."""
+
+
+class Answer(NamedTuple):
+    """What a node said of a batch."""
+
+    batch: Batch
+    error_code: int
+    base_offset: int
+    append_time_ms: int
+    message: str | None = None
+
+
+def open_ring(
+    cluster_id: str, node_id: int, port: int, client_id: str | None, timeout_ms: int
+) -> RingLane | None:
+    """A ring of the node that Metadata names so; None when there is none to be had."""
+    local = open_local(cluster_id, node_id, port, client_id)
+    if local is None:
+        return None
+    try:
+        local.send(ATTACH(request_id=0))
+        heard = local.receive(ATTACH_TIMEOUT_S)
+        if heard is not None:
+            record, descriptors = heard
+            if record.kind is ATTACHED and record.fields["error_code"] == 0:
+                return RingLane(node_id, local, ProducerRing(descriptors), timeout_ms)
+            close_all(descriptors)
+    except (KafkaError, RingFault):
+        pass
+    local.close()
+    return None
+
+
+class RingLane:
+    """A ring, and the batches that are under way in it."""
+
+    def __init__(
+        self, node_id: int, local: LocalSocket, ring: ProducerRing, timeout_ms: int
+    ) -> None:
+        self.node_id = node_id
+        self._timeout_ms = timeout_ms
+        self.local = local
+        self.ring = ring
+        self.batch_size_max = ring.writer.frame_size_max - HEADER_SIZE
+        self.under_way: dict[int, Batch] = {}
+        self.full = False
+        """Whether a batch found no room since somebody looked."""
+        self.watched_until_s = 0.0
+        self.listened = False
+        """Whether somebody wants to hear of a batch who does not wait for it."""
+        self.answered = False
+        """Whether it has ever answered."""
+        self.astray = False
+        """Whether it has refused batches that nobody waits for (acks=0)."""
+        self.unwoken_size = 0
+        """How much lies there that a sleeping node has not been woken for."""
+        self._correlation = 0
+
+    def __repr__(self) -> str:
+        return f"<ring of node {self.node_id}: {len(self.under_way)} under way>"
+
+    def reserve(self, size: int) -> memoryview | None:
+        """Room for a batch; None, and `full`, when there is none now."""
+        try:
+            room = self.ring.writer.reserve(size)
+        except RingFault as fault:
+            raise NetworkException(f"The ring ended: {fault}.") from None
+        self.full = room is None
+        if self.full:
+            self.wake()
+        return room
+
+    def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
+        """Send what was written where there was room."""
+        line = batch.line
+        number = self._correlation
+        self._correlation = (number + 1) % CORRELATIONS
+        batch.sent_s = now_s
+        if acks:
+            self.under_way[number] = batch
+        try:
+            asleep = self.ring.writer.commit(
+                line.topic.topic_id, line.index, number, acks, self._timeout_ms, size
+            )
+        except RingFault as fault:
+            raise NetworkException(f"The ring ended: {fault}.") from None
+        if asleep:
+            self.unwoken_size += size
+            if hurry or self.unwoken_size >= WAKE_SIZE:
+                self.wake()
+
+    def wake(self) -> None:
+        """Wake the node, if there is something that it was not woken for."""
+        if self.unwoken_size:
+            self.unwoken_size = 0
+            try:
+                self.ring.wake_worker()
+            except RingFault as fault:
+                raise NetworkException(f"The ring ended: {fault}.") from None
+
+    def answers(self) -> list[Answer]:
+        """What has been answered."""
+        try:
+            acks = self.ring.take_acks()
+        except RingFault as fault:
+            raise NetworkException(f"The ring ended: {fault}.") from None
+        found = []
+        self.answered = self.answered or bool(acks)
+        for number, error_code, base_offset, append_time_ms, _ in acks:
+            batch = self.under_way.pop(number, None)
+            if batch is not None:
+                found.append(Answer(batch, error_code, base_offset, append_time_ms))
+            elif error_code:
+                self.astray = True
+        if not self.under_way:
+            self.listened = False
+        return found
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether what went first should have been answered by now."""
+        if not self.under_way:
+            return False
+        first = next(iter(self.under_way.values()))
+        return now_s - first.sent_s > self._timeout_ms / 1000
+
+    def spin(self, limit_ns: int) -> bool:
+        """Wait awake for an answer, so long at most; whether one came, or the ring has ended."""
+        try:
+            return self.ring.writer.spin(limit_ns)
+        except RingFault:
+            return True
+
+    def rest(self) -> bool:
+        """Before sleeping on the ring: False when there is something to take, so do not."""
+        try:
+            return self.ring.writer.rest()
+        except RingFault as fault:
+            raise NetworkException(f"The ring ended: {fault}.") from None
+
+    def woke(self) -> None:
+        """Nobody sleeps on it; NetworkException when the node has left it."""
+        try:
+            self.ring.writer.woke()
+            self.ring.clear()
+        except RingFault as fault:
+            raise NetworkException(f"The ring ended: {fault}.") from None
+
+    def close(self) -> None:
+        self.ring.close()
+        with contextlib.suppress(OSError):
+            self.local.close()

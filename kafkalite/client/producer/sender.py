@@ -1,0 +1,598 @@
+"""Who sends what, and when: the turns of a producer, taken by whichever thread has the time.
+
+    send()      fills batches, and commits a full one to the ring itself
+    result()    and flush(), and who waits for memory: commit, take answers, sleep on the ring
+    background  linger, TCP, retries, metadata, time-outs, and answers nobody waits for
+
+A turn is everything between taking the lock and giving it back; it never waits.  Whoever waits,
+works (waiting.py): a round trip through a ring needs no thread but the one that asked for it.
+
+An exception in the middle of a turn (Ctrl-C is one) leaves nothing half done: the next turn
+gives up every lane, and what was under way goes again under its numbers.
+
+The background thread is background.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from kafkalite._ext.locking import LockGuard
+from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.deadline import rest_s
+from kafkalite.client.net.settings import ClientSettings, compression_level, required_acks
+from kafkalite.client.net.topology import TopicMeta
+from kafkalite.client.producer.accumulator import Accumulator, Topic
+from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, NOBODY, Batch, Identity
+from kafkalite.client.producer.column_sender import ColumnSender
+from kafkalite.client.producer.completion import Waiting
+from kafkalite.client.producer.delivery_callbacks import Outcomes
+from kafkalite.client.producer.delivery_outcome import Verdict, judge
+from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.payload import Content
+from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.ring_transport import Answer, RingLane
+from kafkalite.config.client import (
+    COMPRESSION_TYPE,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
+    MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION,
+    RECONNECT_BACKOFF_MAX_MS,
+    RECONNECT_BACKOFF_MS,
+    REQUEST_TIMEOUT_MS,
+    RETRIES,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
+from kafkalite.errors import (
+    InvalidRecord,
+    KafkaError,
+    NetworkException,
+    RequestTimedOut,
+    StaleMetadata,
+    UnknownTopicOrPartition,
+)
+from kafkalite.records.compression import Codec
+
+T = TypeVar("T")
+
+TICK_S = 0.005
+"""How often the background thread looks in while others are at work."""
+
+log = logging.getLogger(__name__)
+
+
+class Sender:
+    """The batches of a producer, and the lanes they go by."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        topics: dict[str, Topic],
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.accumulator = accumulator
+        self.topics = topics
+        self.acks = required_acks(settings)
+        self.numbered = settings[ENABLE_IDEMPOTENCE]
+        self.in_flight_max = settings[MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION]
+        self.timeout_ms = settings[REQUEST_TIMEOUT_MS]
+        self.codec = Codec[settings[COMPRESSION_TYPE].upper()]
+        self.level = compression_level(settings, self.codec)
+        self._delivery_timeout_s = settings[DELIVERY_TIMEOUT_MS] / 1000
+        self._retries = settings[RETRIES]
+
+        self.lock = threading.RLock()
+        self.nodes: dict[int, Node] = {}
+        self.busy: dict[Line, None] = {}
+        """Lines with batches."""
+        self.identity: Identity = NOBODY
+        self.stale: set[str] = set()
+        """Topics whose leaders are not where they were."""
+        self.ended: KafkaError | None = None
+        """Why nothing is taken in any more."""
+        self.begun = 0
+        """How many batches were begun."""
+        self.counts = dict.fromkeys(
+            ("records", "batches", "failed_records", "sent_again", "ring_batches", "tcp_batches",
+             "rings_lost", "identities"), 0,
+        )  # fmt: skip
+        self.kick_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.wakes_at_s = 0.0
+        """When the background thread looks again by itself."""
+        self.epoll = select.epoll()
+        self.background_id = 0
+        self._kicked = False
+        self.outcomes = Outcomes(self.kick)
+        self._in_turn = False
+        self._shaken = False
+        self.waiting = Waiting(self)
+        self.columns = ColumnSender(self)
+
+    # Turns.
+
+    def turn(self, step: Callable[..., T], *arguments: Any) -> T:
+        """Do a step with the lock; KafkaErrors are answers, anything else is an accident."""
+        with LockGuard(self.lock):
+            if self._in_turn:
+                raise RuntimeError("The producer was interrupted at work and cannot be used here.")
+            self._in_turn = True
+            try:
+                if self._shaken:
+                    self._mend()
+                    self._shaken = False
+                return step(*arguments)
+            except KafkaError:
+                raise
+            except BaseException:
+                self._shaken = True
+                self.kick()
+                raise
+            finally:
+                self._in_turn = False
+
+    def _mend(self) -> None:
+        """Nobody knows how far the last turn came: begin anew with what is not decided."""
+        for node in self.nodes.values():
+            self.drop_ring(node)
+            if node.tcp is not None:
+                node.tcp.close()  # the background thread finds it so
+        lines = [line for topic in self.topics.values() for line in topic.lines]
+        for line in lines:
+            for batch in line.mend():
+                self.outcomes.decided(batch)
+        self.busy = {line: None for line in lines if line.batches}
+        waiting = [batch for line in self.busy for batch in line.batches]
+        taken = sum(batch.memory_size for batch in waiting)
+        self.accumulator.memory_left = self.accumulator.memory_size - taken
+        self.kick()
+
+    def kick(self) -> None:
+        """Have the background thread look now."""
+        if not self._kicked:
+            self._kicked = True
+            os.eventfd_write(self.kick_event, 1)
+
+    def kicked(self) -> None:
+        """It looks."""
+        if self._kicked:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.kick_event)
+            self._kicked = False
+
+    # Gathering: what send() does about once a batch.
+
+    def open_line(self, line: Line, seen: Batch | None, size: int) -> bool:
+        """Open a batch with so much room instead of the one seen; False: there is no memory."""
+        accumulator = self.accumulator
+        now_s = time.monotonic()
+        self.check_open(line)
+        if seen is not None and line.under_way:
+            self.take_unwatched(line, now_s)
+        if line.open_batch is not seen:
+            return True  # another thread was here, or it could go at last
+        if seen is not None and line.waits(seen) and accumulator.widen(seen, size):
+            return True
+        if not accumulator.take(size):
+            return False
+        if line.open_batch is not None:
+            self.close_open(line, now_s)
+        batch = accumulator.begin(line, size, now_s)
+        self._begun(line, max(batch.due_s, now_s + TICK_S))
+        return True
+
+    def _begun(self, line: Line, look_s: float) -> None:
+        """The line has another batch; see to it that somebody looks after it, by then."""
+        self.busy[line] = None
+        self.begun += 1
+        if look_s < self.wakes_at_s:
+            self.kick()
+
+    def take_unwatched(self, line: Line, now_s: float) -> None:
+        """Take the answers of the line's ring, unless somebody else waits for them there."""
+        node = self.nodes.get(line.leader)
+        if node is not None and node.ring is not None and now_s >= node.ring.watched_until_s:
+            self.take(node, now_s)
+
+    def close_open(self, line: Line, now_s: float) -> None:
+        """Close the open batch and send what may go; one without records was never there."""
+        batch = line.close_batch()
+        assert batch is not None
+        if batch.count:
+            self.pump(line, now_s)
+        else:
+            line.batches.remove(batch)
+            self.accumulator.give_back(batch)
+
+    def add(self, line: Line, content: Content, size: int) -> Batch | None:
+        """A batch of content that is whole already; None: there is no memory."""
+        self.check_open(line)
+        if not self.accumulator.take(size):
+            return None
+        now_s = time.monotonic()
+        if line.open_batch is not None:
+            self.close_open(line, now_s)
+        batch = self.enter(line, content, size, now_s)
+        self.pump(line, now_s)
+        return batch
+
+    def enter(self, line: Line, content: Content, size: int, now_s: float) -> Batch:
+        batch = Batch(line, content, now_s, now_s, size)
+        batch.count = content.count
+        line.batches.append(batch)
+        self._begun(line, now_s + TICK_S)
+        return batch
+
+    def want_all(self) -> list[Batch]:
+        """Let nothing linger; what is not decided yet."""
+        now_s = time.monotonic()
+        found = []
+        for line in list(self.busy):
+            for batch in line.batches:
+                if batch is line.open_batch and batch.content and not batch.content.count:
+                    continue
+                batch.wanted = True
+                found.append(batch)
+            self.pump(line, now_s)
+        self.wake_nodes()
+        return found
+
+    def want(self, batch: Batch) -> None:
+        """Let a batch linger no longer."""
+        if not batch.done:
+            for part in [part for _, part in batch.parts or ()] or [batch]:
+                part.wanted = True
+            self.pump(batch.line, time.monotonic())
+            self.wake_nodes()
+
+    def wake_nodes(self) -> None:
+        """Somebody is in a hurry for what lies in the rings."""
+        for node in self.nodes.values():
+            if node.ring is not None and node.ring.unwoken_size:
+                try:
+                    node.ring.wake()
+                except NetworkException as fault:
+                    self.lose_ring(node, fault)
+
+    def end_batch(self, line: Line) -> None:
+        """Nothing more goes into the open batch."""
+        if line.open_batch is not None:
+            self.close_open(line, time.monotonic())
+
+    def push(self, line: Line) -> None:
+        """Send of the line what may go."""
+        self.pump(line, time.monotonic())
+
+    # Sending.
+
+    def pump(self, line: Line, now_s: float) -> None:
+        """Send what may go now: into a ring by whoever is here, over TCP by the background."""
+        while (batch := line.next_batch(now_s)) is not None:
+            node = self.nodes.get(line.leader)
+            lane = None if node is None else node.lane_for(batch)
+            if lane is None or (self.numbered and self.identity == NOBODY):
+                self.kick()
+                return
+            if line.under_way and line.lane is not lane:
+                return
+            if not isinstance(lane, RingLane):
+                self.kick()
+                return
+            if lane.full:
+                return
+            try:
+                if not self._commit(line, batch, lane, now_s):
+                    return
+            except NetworkException as fault:
+                self.lose_ring(node, fault)
+                return
+
+    def _commit(self, line: Line, batch: Batch, lane: RingLane, now_s: float) -> bool:
+        """Put a batch into a ring; False when it has no room, or the batch is too large for it."""
+        content = self.prepared(batch)
+        if content.size > lane.batch_size_max:
+            batch.by_tcp = True
+            self.kick()
+            return False
+        room = lane.reserve(content.size)
+        if room is None:
+            return False
+        if self.write(batch, room):
+            self.go(batch, lane, content.size, now_s)
+        return True
+
+    def write(self, batch: Batch, room: memoryview) -> bool:
+        """Write a batch with its number where it is to go; False: it cannot be, and has failed."""
+        batch.line.number(batch, self.identity)
+        assert batch.content is not None
+        try:
+            size = batch.content.write(room, *batch.identity, batch.sequence)
+        except InvalidRecord as fault:
+            self.fail(batch, fault, unwritten=not batch.doubtful)
+            self.kick()  # what stands behind it may go
+            return False
+        assert size == batch.content.size, "a batch is as large as it said"
+        return True
+
+    def go(self, batch: Batch, lane: RingLane, size: int, now_s: float) -> None:
+        """Commit what stands in the ring."""
+        line = batch.line
+        line.went(batch, lane)
+        hurry = batch.wanted or now_s >= batch.due_s or not line.may_go(line.under_way)
+        lane.commit(batch, size, self.acks, now_s, hurry)
+        self.counts["ring_batches"] += 1
+        if not self.acks:
+            self.settle(Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP), now_s)
+        elif batch.heard:
+            lane.listened = True
+            self.arm(lane)
+
+    def prepared(self, batch: Batch) -> Any:
+        """A batch's content as it is sent: closed, and compressed."""
+        if batch is batch.line.open_batch:
+            batch.line.close_batch()
+        assert batch.content is not None
+        if self.codec is not Codec.NONE and not batch.attempts:
+            batch.content = batch.content.packed(self.codec, self.level)
+        return batch.content
+
+    def arm(self, lane: RingLane) -> None:
+        """Have the node wake the background thread; unless somebody has the ring on lease."""
+        if time.monotonic() >= lane.watched_until_s and not lane.rest():
+            self.kick()
+
+    def listen(self, batch: Batch) -> None:
+        """Somebody wants to hear of this batch without waiting for it."""
+        with LockGuard(self.lock):
+            lane = batch.lane
+            if isinstance(lane, RingLane):
+                lane.listened = True
+                if not self._in_turn:
+                    self.turn(self.arm, lane)
+
+    # Answers.
+
+    def take(self, node: Node, now_s: float) -> None:
+        """Take in a ring's answers, and send what was waiting for them."""
+        lane = node.ring
+        if lane is None:
+            return
+        try:
+            found = lane.answers()
+        except NetworkException as fault:
+            self.lose_ring(node, fault)
+            return
+        lines = self.settle_all(found, now_s)
+        if lane.full:
+            lane.full = False
+            lines = {line: None for line in self.busy if line.leader == node.node_id}
+        for line in lines:
+            self.pump(line, now_s)
+
+    def settle_all(self, answers: Iterable[Answer], now_s: float) -> dict[Line, None]:
+        """Take in answers; the lines they were about."""
+        lines: dict[Line, None] = {}
+        for answer in answers:
+            if not answer.batch.done:
+                self.settle(answer, now_s)
+            lines[answer.batch.line] = None
+        return lines
+
+    def settle(self, answer: Answer, now_s: float) -> None:
+        """Do what an answer to a batch asks for."""
+        batch, line = answer.batch, answer.batch.line
+        verdict, fault, unwritten = judge(answer, self._retries)
+        if verdict is Verdict.WRITTEN:
+            batch.decide(None, answer.base_offset, answer.append_time_ms)
+            self.outcomes.decided(batch)
+            line.written(batch)
+            self.counts["records"] += batch.count
+            self.counts["batches"] += 1
+            self._leave(batch)
+            return
+        assert fault is not None
+        if verdict is Verdict.FAILED:
+            self.fail(batch, fault, unwritten=unwritten)
+            return
+        self.counts["sent_again"] += 1
+        not_before_s = now_s
+        if isinstance(fault, StaleMetadata):
+            self.stale.add(line.topic.name)
+        if verdict is Verdict.AGAIN and not line.stalled:
+            not_before_s += self._rest_s(batch)
+        line.again(batch, not_before_s, unwritten=unwritten)
+        if verdict is Verdict.RENUMBER:
+            self.renumber(line)
+        elif verdict is Verdict.SPLIT:
+            self._split(batch)
+        self.kick()
+
+    def renumber(self, line: Line) -> None:
+        """Go on under another identity on this line; the others keep theirs."""
+        if line.identity == self.identity:
+            self.identity = NOBODY
+        line.forget_numbers()
+
+    def _rest_s(self, batch: Batch) -> float:
+        settings = self.settings
+        return rest_s(batch.attempts, settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+
+    def _split(self, batch: Batch) -> None:
+        """Too large for the topic: two halves go in its place."""
+        line = batch.line
+        assert batch.content is not None
+        try:
+            halves = batch.content.halves()
+        except InvalidRecord as fault:
+            self.fail(batch, fault, unwritten=not batch.doubtful)
+            return
+        parts = []
+        for content in halves:
+            part = Batch(line, content, batch.created_s, batch.due_s, 0)
+            part.count = content.count
+            part.wanted = True
+            part.parent = batch
+            # As compressed as it will be.
+            part.attempts = batch.attempts
+            parts.append(part)
+        parts[0].memory_size, batch.memory_size = batch.memory_size, 0
+        batch.parts = [(0, parts[0]), (parts[0].count, parts[1])]
+        line.split(batch, parts)
+
+    def fail(self, batch: Batch, fault: KafkaError, *, unwritten: bool) -> None:
+        """Give a batch up."""
+        line = batch.line
+        if batch is line.open_batch:
+            line.close_batch()
+        was = line.identity
+        batch.decide(fault, NO_OFFSET, NO_TIMESTAMP)
+        self.outcomes.decided(batch)
+        line.failed(batch, unwritten=unwritten)
+        if was != NOBODY and line.identity == NOBODY and was == self.identity:
+            self.identity = NOBODY
+        self.counts["failed_records"] += batch.count
+        self._leave(batch)
+
+    def _leave(self, batch: Batch) -> None:
+        """A batch that is decided needs no room."""
+        self.accumulator.give_back(batch)
+        if not batch.line.batches:
+            self.busy.pop(batch.line, None)
+
+    def look_at(self, batch: Batch) -> None:
+        """Somebody asks for the batch's outcome."""
+        with LockGuard(self.lock):
+            self.outcomes.look_at(batch)
+
+    def changed(self) -> None:
+        """Something is different for those who wait."""
+        self.turn(self.outcomes.open_gates)
+
+    # Lanes that end.
+
+    def lose_ring(self, node: Node | None, fault: KafkaError) -> None:
+        """A ring is of no use any more: what is under way goes again, over TCP for now."""
+        if node is None or node.ring is None:
+            return
+        log.debug("The ring of node %d is left: %s", node.node_id, fault)
+        with contextlib.suppress(NetworkException):
+            self.settle_all(node.ring.answers(), time.monotonic())
+        batches = list(node.ring.under_way.values())
+        self.drop_ring(node)
+        self.counts["rings_lost"] += 1
+        node.ring_backoff.failed(fault)
+        self.again_all(batches, node.node_id)
+
+    def drop_ring(self, node: Node) -> None:
+        lane, node.ring = node.ring, None
+        if lane is not None:
+            for descriptor in (lane.ring, lane.local):
+                with contextlib.suppress(OSError, ValueError):
+                    self.epoll.unregister(descriptor)
+            lane.close()
+
+    def again_all(self, batches: Iterable[Batch], node_id: int) -> None:
+        """What was under way to a node goes again; whether it was written nobody knows."""
+        now_s = time.monotonic()
+        for batch in batches:
+            if batch.done or batch.lane is None:
+                continue
+            if batch.attempts > self._retries:
+                fault = NetworkException(f"The way to node {node_id} ended before an answer came.")
+                self.fail(batch, fault, unwritten=False)
+            else:
+                self.counts["sent_again"] += 1
+                batch.line.again(batch, now_s, unwritten=False)
+                self.stale.add(batch.line.topic.name)
+        self.kick()
+
+    def expire(self, now_s: float) -> None:
+        """Give up what is older than delivery.timeout.ms."""
+        oldest_s = now_s - self._delivery_timeout_s
+        for line in list(self.busy):
+            for batch in list(line.batches):
+                if batch.created_s > oldest_s:
+                    break
+                line_words = f"partition {line.index} of topic {line.topic.name!r}"
+                fault = RequestTimedOut(
+                    f"{line_words}: not delivered within delivery.timeout.ms"
+                    f" ({self._delivery_timeout_s:g} s)."
+                )
+                self.fail(batch, fault, unwritten=False)
+
+    # Topics.
+
+    def learn(self, topic: Topic, told: TopicMeta) -> None:
+        """Take in who leads a topic's partitions, and that there are more of them."""
+        if topic.topic_id != told.topic_id:
+            topic.topic_id = told.topic_id
+            for line in topic.lines:
+                line.known = False  # another log, which takes the first number that it hears
+            self._drop_lines(topic, len(told.partitions))
+        for index in range(len(topic.lines), len(told.partitions)):
+            topic.lines.append(Line(topic, index, self.in_flight_max, self.numbered))
+        for line in topic.lines:
+            partition = told.partitions.get(line.index)
+            if partition is not None:
+                line.leader, line.leader_epoch = partition
+                if line.leader >= 0 and line.leader not in self.nodes:
+                    self.nodes[line.leader] = Node(
+                        line.leader,
+                        self.settings[RECONNECT_BACKOFF_MS],
+                        self.settings[RECONNECT_BACKOFF_MAX_MS],
+                    )
+                    self.kick()
+
+    def _drop_lines(self, topic: Topic, count: int) -> None:
+        """Drop the lines of a topic that was made again with only so many partitions.
+
+        Their batches fail: nobody knows any more which records were sent to this very partition
+        and which were brought here by their keys.
+        """
+        for line in topic.drop_lines(count):
+            for batch in list(line.batches):
+                self.fail(batch, self._gone(line), unwritten=not batch.attempts)
+
+    @staticmethod
+    def _gone(line: Line) -> UnknownTopicOrPartition:
+        return UnknownTopicOrPartition(
+            f"Partition {line.index} of topic {line.topic.name!r} is gone: the topic was deleted"
+            " and made again with fewer partitions.  Send the record again to reach one of those."
+        )
+
+    def check_open(self, line: Line) -> None:
+        """Raise why the line takes no more batches, if it takes none."""
+        if self.ended is not None:
+            raise self.ended.again()
+        if line.dropped:
+            raise self._gone(line)
+
+    # The end.
+
+    def abandon(self, fault: KafkaError) -> None:
+        """Give up all that is not decided, and take no more."""
+        self.ended = fault
+        for line in list(self.busy):
+            for batch in list(line.batches):
+                self.fail(batch, fault.again(), unwritten=False)
+
+    def close(self) -> None:
+        """Close what is open; the background thread has ended."""
+        for node in self.nodes.values():
+            self.drop_ring(node)
+            if node.tcp is not None:
+                node.tcp.close()
+                node.tcp = None
+        self.epoll.close()
+        self._kicked = True  # by nobody any more
+        os.close(self.kick_event)

@@ -1,0 +1,157 @@
+"""The way to a node over TCP: Produce requests, several of them unanswered at a time.
+
+A request has at most one batch a partition.  Answers come in the order of the requests; one that
+is not there in time, or that does not fit its request, ends the connection, and what was under way
+on it goes again.  With acks=0 there are no answers: sent is done.
+
+Only the background thread uses it; it is not locked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+from kafkalite.client.net.connection import Connection
+from kafkalite.client.net.topology import NOBODY, PartitionMeta
+from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
+from kafkalite.client.producer.ring_transport import Answer
+from kafkalite.errors import NetworkException
+from kafkalite.ids import NO_ID
+from kafkalite.protocol.schema import Fields
+from kafkalite.protocol.schemas.produce import PRODUCE
+
+NAMED_VERSION_MAX = 12
+"""The last that names topics and does not need their ids."""
+
+
+class Asked(NamedTuple):
+    """A request on its way, and until when it must be answered."""
+
+    version: int
+    batches: list[Batch]
+    due_s: float
+
+
+class Moved(NamedTuple):
+    """What an answer tells of a partition's new leader."""
+
+    batch: Batch
+    leader: PartitionMeta
+    endpoints: list[Fields]
+
+
+class ProduceLane:
+    """A connection, and the requests under way on it."""
+
+    def __init__(
+        self, node_id: int, connection: Connection, acks: int, timeout_ms: int, requests_max: int
+    ) -> None:
+        self.node_id = node_id
+        self.connection = connection
+        self.moved: list[Moved] = []
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._requests_max = requests_max
+        self._asked: deque[Asked] = deque()
+
+    def __repr__(self) -> str:
+        return f"<TCP to node {self.node_id}: {len(self._asked)} requests>"
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    @property
+    def free(self) -> bool:
+        """Whether another request may go."""
+        return len(self._asked) < self._requests_max
+
+    @property
+    def due_s(self) -> float:
+        """When the next answer is overdue."""
+        return self._asked[0].due_s if self._asked else float("inf")
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What is under way."""
+        return [batch for asked in self._asked for batch in asked.batches]
+
+    def send(self, written: list[tuple[Batch, bytearray]]) -> list[Answer]:
+        """Send these in one request; with acks=0 they are answered by that."""
+        batches = [batch for batch, _ in written]
+        by_topic: dict[str, list[dict[str, object]]] = {}
+        for batch, records in written:
+            entry = {"index": batch.line.index, "records": records}
+            by_topic.setdefault(batch.line.topic.name, []).append(entry)
+        topic_ids = {batch.line.topic.name: batch.line.topic.topic_id for batch in batches}
+        by_name = NO_ID in topic_ids.values()
+        version = self.connection.version(PRODUCE, NAMED_VERSION_MAX if by_name else None)
+        body = {
+            "acks": self._acks,
+            "timeout_ms": self._timeout_ms,
+            "topic_data": [
+                {"name": name, "topic_id": topic_ids[name], "partition_data": entries}
+                for name, entries in by_topic.items()
+            ],
+        }
+        timeout_s = self._timeout_ms / 1000
+        asked = Asked(version, batches, time.monotonic() + timeout_s)
+        if self._acks:
+            self._asked.append(asked)
+        self.connection.send(PRODUCE, version, body, answered=self._acks != 0, timeout_s=timeout_s)
+        if self._acks:
+            return []
+        return [Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
+
+    def answers(self) -> list[Answer]:
+        """What has been answered."""
+        found: list[Answer] = []
+        while (came := self._taken()) is not None:
+            asked = self._asked.popleft()
+            response = PRODUCE.response.read(asked.version, came[1])
+            by_place = {
+                (batch.line.topic.topic_id if asked.version > NAMED_VERSION_MAX
+                 else batch.line.topic.name, batch.line.index): batch
+                for batch in asked.batches
+            }  # fmt: skip
+            for topic in response.responses:
+                name = topic.topic_id if asked.version > NAMED_VERSION_MAX else topic.name
+                for entry in topic.partition_responses:
+                    batch = by_place.pop((name, entry.index), None)
+                    if batch is not None:
+                        found.append(self._answer(batch, entry, response.node_endpoints))
+            if by_place:
+                # Those that were answered are; these go again with the rest.
+                self._asked.appendleft(asked._replace(batches=list(by_place.values())))
+                self.connection.close()
+                break
+        if time.monotonic() >= self.due_s:
+            self.connection.close()
+        if self.connection.closed and not found:
+            raise NetworkException(f"The connection to node {self.node_id} ended.")
+        return found
+
+    def _taken(self) -> tuple[int, memoryview] | None:
+        """The next answer; None also at the connection's end, which `answers` sees to."""
+        try:
+            return self.connection.take()
+        except NetworkException:
+            return None
+
+    def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> Answer:
+        leader = entry.current_leader
+        if entry.error_code and leader.leader_id != NOBODY:
+            moved = PartitionMeta(leader.leader_id, leader.leader_epoch)
+            self.moved.append(Moved(batch, moved, endpoints))
+        message = entry.error_message
+        if entry.record_errors:
+            told = entry.record_errors[0]
+            message = (
+                f"{message or ''} (record {told.batch_index}:"
+                f" {told.batch_index_error_message or 'refused'})".lstrip()
+            )
+        return Answer(batch, entry.error_code, entry.base_offset, entry.log_append_time_ms, message)
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,97 @@
+"""What a node's process does first and last: it lets go of what is the launcher's, and ends whole.
+
+It is a fork of the launcher in the middle of its work, so nothing of that may go on here: no
+handler, no `finally`, no `atexit` of the parent's.  It leaves by `os._exit` on every way.
+
+Its parent's death is its own (PR_SET_PDEATHSIG): a node without a launcher would hold the data
+directory, and nobody could end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Collection
+from typing import NoReturn
+
+from kafkalite.errors import Refusal
+from kafkalite.process.log_file import LOG_FILE, log_to
+from kafkalite.process.loop import ENDING
+from kafkalite.process.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
+from kafkalite.storage.disk import WriteBackFailed
+
+log = logging.getLogger("kafkalite.process")
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+libc = ctypes.CDLL(None, use_errno=True)
+
+HANDLED = (*ENDING, signal.SIGUSR2)
+SAID_MAX = 4096
+"""The longest sentence a node may leave; it fits into an empty pipe."""
+
+
+def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection[int]) -> NoReturn:
+    """Be a node's process, from just after the fork to the end.
+
+    `words` is the pipe for the sentence that says why it could not start; `kept` are the
+    descriptors that stay open.
+    """
+    code = 1
+    try:
+        log_to(birth.data / LOG_FILE, f"node-{birth.node_id}")
+        become_own(launcher_pid, {0, 1, 2, words, *kept})
+        libc.prctl(PR_SET_NAME, f"kafkalite-{birth.node_id}".encode(), 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        code = run(birth)
+    except Refusal as refusal:
+        code = REFUSED
+        log.error("%s", refusal)
+        say(words, str(refusal))
+    except WriteBackFailed as error:
+        code = WRITE_BACK_FAILED
+        log.critical("%s", error)
+        say(words, str(error))
+    except BaseException as fault:
+        log.critical("node %d ends because of a fault", birth.node_id, exc_info=True)
+        say(words, f"this is a fault of kafkalite: {type(fault).__name__}: {fault}")
+    finally:
+        leave(code)
+
+
+def become_own(launcher_pid: int, kept: Collection[int]) -> None:
+    """Take nothing of the launcher's along but these descriptors."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher_pid:
+        os._exit(1)  # it died before it could be heard of
+    signal.set_wakeup_fd(-1)  # a pipe to the launcher's loop
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+    # What the launcher's objects think they own is closed under them.  They never notice: the
+    # frames of this fork, which never return, keep them alive.
+    begin = 0
+    for descriptor in [*sorted(kept), os.sysconf("SC_OPEN_MAX")]:
+        if begin < descriptor:  # an empty range would be taken for all there are
+            os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def say(words: int, sentence: str) -> None:
+    """Leave a sentence for the launcher, unless it has executed itself anew since."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(words, sentence.encode()[:SAID_MAX])
+
+
+def leave(code: int) -> NoReturn:
+    """End now, with everything said."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,202 @@
+"""Upkeep: what is done to a node's logs from time to time, a little at each tick.
+
+retention    some logs at a tick, so that thousands do not hold the loop
+checkpoint   how far each log is durable and where it begins: noted of some logs at a tick, and
+             written beside the loop
+flushes      of logs that are left to the kernel, so that their recovery point moves on
+files of what was removed, when their delay is over, beside the loop
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+
+from kafkalite.clock import Clock
+from kafkalite.config.broker import (
+    LOG_BACKGROUND_FLUSH_INTERVAL_MS,
+    LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+)
+from kafkalite.config.settings import Settings
+from kafkalite.errors import KafkaStorageError
+from kafkalite.ids import METADATA_TOPIC, written_id
+from kafkalite.storage.background_flush import BackgroundFlush
+from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage.disk import Disk, failed
+from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.log import Log
+from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints
+
+log = logging.getLogger("kafkalite.storage")
+
+RETAINED_AT_ONCE = 64
+"""Of so many logs a tick asks what retention no longer keeps; a segment that goes is renamed."""
+
+STEP_MS = 10
+"""Duration of a step of retention, or of a checkpoint's notes: at least one log."""
+
+CHECKPOINT_MS_MIN = 1_000
+CHECKPOINT_MS_PER_LOG = 5
+"""Time after which a checkpoint follows a flush by clients: a second, or longer with many logs, so
+that a thousandth of the time is spent on checkpoints."""
+
+
+class Upkeep:
+    """The upkeep of some logs; see the module."""
+
+    def __init__(
+        self,
+        logs: Mapping[tuple[str, int], Log],
+        points: RecoveryPoints,
+        settings: Settings,
+        clock: Clock,
+        disk: Disk,
+    ) -> None:
+        self.doomed = Doomed(clock, disk)
+        self._logs = logs
+        self._points = points
+        self._disk = disk
+        self._clock = clock
+        now_ms = clock.monotonic_ms()
+        self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        self._settings = settings
+        self._to_retain: deque[Log] = deque()
+        self.trimmed: list[Log] = []
+        """Logs whose start offset retention moved, until their node has taken note."""
+        self._to_note: deque[Log] | None = None
+        self._writing = False
+        """True from a checkpoint's first note until it is written."""
+        self._looked_ms = now_ms
+        self._durable_sum = 0
+        self._background = BackgroundFlush()
+        self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take new intervals; what is due later than they say is due when they say."""
+        self._settings = settings
+        now_ms = self._clock.monotonic_ms()
+        self._retention_due_ms = min(
+            self._retention_due_ms, now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+        )
+        self._checkpoint_due_ms = min(
+            self._checkpoint_due_ms, now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        )
+        self._flush_due_ms = min(
+            self._flush_due_ms, now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
+        )
+
+    def tick(self, now_ms: int, flusher: Flusher | None) -> int:
+        """Do some of what is due; when to come again."""
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
+            self._to_retain = deque(self._logs.values())
+        if now_ms >= self._flush_due_ms:
+            self._flush_due_ms = now_ms + self._settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
+            if flusher is not None:
+                self._background.add(self._logs.values(), flusher, closed_only=False)
+        if now_ms >= self._checkpoint_due_ms or self._has_moved(now_ms):
+            interval_ms = self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+            self._checkpoint_due_ms = now_ms + interval_ms
+            self._begin_checkpoint(flusher)
+        if self._to_note is not None and flusher is not None:
+            self._note_some(self._to_note, flusher)
+        self._retain_some()
+        due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
+        if any(not found.is_left_to_kernel for found in self._logs.values()):
+            due.append(self._looked_ms + self._look_ms())
+        if self._to_retain or self._to_note is not None:
+            due.append(now_ms)
+        doomed_ms = self.doomed.remove_due(flusher)
+        if doomed_ms is not None:
+            due.append(doomed_ms)
+        return min(due)
+
+    def _look_ms(self) -> int:
+        return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
+
+    def _has_moved(self, now_ms: int) -> bool:
+        """Return whether it is time to look, and more is durable than at the last look."""
+        if now_ms - self._looked_ms < self._look_ms():
+            return False
+        self._looked_ms = now_ms
+        before = self._durable_sum
+        self._durable_sum = sum(found.durable_offset for found in self._logs.values())
+        return self._durable_sum != before
+
+    def _retain_some(self) -> None:
+        end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
+        for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
+            found = self._to_retain.popleft()
+            if found.topic == METADATA_TOPIC:
+                continue  # its snapshots decide what may go
+            before = found.log_start_offset
+            try:
+                found.retain()
+            except (OSError, KafkaStorageError) as fault:
+                log.error("%s: retention failed: %s", found.directory, fault)
+            if found.log_start_offset != before:
+                self.trimmed.append(found)
+            if self._clock.monotonic_ns() >= end_ns:
+                break
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def checkpoint_soon(self) -> None:
+        """Have the next tick begin a checkpoint."""
+        self._checkpoint_due_ms = self._clock.monotonic_ms()
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is durable and where it starts, here and now."""
+        for found in self._logs.values():
+            self._note(found)
+        write = self._points.begin_write()
+        if write is not None:
+            write.run(self._disk)
+            if write.error is not None:
+                failed(write.error, f"{write.where} cannot be written")
+            self._points.written(write)
+
+    def _begin_checkpoint(self, flusher: Flusher | None) -> None:
+        """The same, a step at a tick, and written beside the loop."""
+        if flusher is None:
+            self.checkpoint()
+            return
+        self._background.add(self._logs.values(), flusher, closed_only=True)
+        if self._writing:
+            return  # a slow disk still has the one before
+        self._writing = True
+        self._to_note = deque(self._logs.values())
+
+    def _note_some(self, to_note: deque[Log], flusher: Flusher) -> None:
+        """Note what is known of some logs; after the last of them, begin to write."""
+        end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
+        while to_note:
+            found = to_note.popleft()
+            if self._logs.get((found.topic, found.partition)) is found:
+                self._note(found)
+            if self._clock.monotonic_ns() >= end_ns:
+                break
+        if to_note:
+            return
+        self._to_note = None
+        write = self._points.begin_write()
+        if write is None:
+            self._writing = False
+        else:
+            write.done = self._written
+            flusher.submit([write])
+
+    def _written(self, write: CheckpointWrite) -> None:
+        self._writing = False
+        self._points.written(write)
+
+    def _note(self, found: Log) -> None:
+        if found.quarantined:
+            return  # what was known of it stays known
+        if not found.is_left_to_kernel:  # those get theirs with their flush
+            found.leave_snapshot()
+        point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
+        self._points.note(found.directory.name, point)

@@ -1,0 +1,199 @@
+"""The parts of a data directory: what lies with which node, seen from outside of all of them.
+
+    data/            node 0's logs
+    data/nodes/1/    node 1's, and so on; data/.node-1 says that this one was made
+
+Each log lies with one node.  A log moves by a rename, so no crash leaves it with two or with none;
+who finds that has a directory that somebody copied from, or took from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+
+from kafkalite.errors import KafkaStorageError, Refusal
+from kafkalite.ids import METADATA_TOPIC
+from kafkalite.storage import layout
+from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage.disk import DISK, SHORTAGES, Disk, remove_tree, write_file
+from kafkalite.storage.file_system import FileSystem
+from kafkalite.storage.log_directory import make_node_directory
+from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
+from kafkalite.storage.recovery_points import RecoveryPoints
+from kafkalite.storage.write_back import sync_names, write_back_failed
+
+log = logging.getLogger("kafkalite.storage")
+
+Belongs = Callable[[str, int, bytes], Path | None]
+"""The directory of the node that a partition (topic, number, topic id) belongs to; None when it
+is nobody's."""
+
+
+def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
+    """The directories of logs in a node's directory, and whose they are; not the metadata log."""
+    for name in sorted(os.listdir(directory)):
+        path = directory / name
+        owner = hand_over.owner_of(path)
+        if owner is not None and owner.topic != METADATA_TOPIC:
+            yield path, owner
+
+
+def check_parts(data: Path) -> None:
+    """Refuse a data directory that lacks a node's part, or that has a partition twice.
+
+    Asked before any node has a process: each begins by bringing directories to their places, and
+    would take a copy for what was handed over to it.
+    """
+    directories = layout.node_directories(data)
+    for node_id in layout.marked_nodes(data):
+        path = layout.node_directory(data, node_id)
+        if node_id not in directories:
+            raise Refusal(
+                f"{path} is missing, and with it the partitions of node {node_id}; put it back, or,"
+                f" if it is gone for good, make an empty one: mkdir {path}"
+            )
+    seen: dict[tuple[str, int], list[Path]] = {}
+    for directory in directories.values():
+        for path in directory.iterdir():
+            if (key := hand_over.key_of(path)) is not None:
+                seen.setdefault(key, []).append(path)
+    for (topic, partition), paths in seen.items():
+        for one, other in itertools.combinations(sorted(paths), 2):
+            if _are_the_same(one, other):
+                raise Refusal(
+                    f"partition {topic}-{partition} is there twice, as {one} and as {other}; move"
+                    f" the one that is a copy out of {data}"
+                )
+
+
+def _are_the_same(one: Path, other: Path) -> bool:
+    """Whether both directories hold records, and of one topic."""
+    owner = hand_over.owner_of(one)
+    return (
+        owner is not None
+        and owner.is_also(read_topic_id(other))
+        and _holds_records(one)
+        and _holds_records(other)
+    )
+
+
+def _holds_records(directory: Path) -> bool:
+    return any(path.stat().st_size for path in directory.glob(f"*{layout.LOG}"))
+
+
+def holders(data: Path, owner: Owner) -> list[Path]:
+    """Where a partition lies, with whatever node, taken up or not."""
+    names = (layout.directory_name(*owner.key), layout.arrived(*owner))
+    return [
+        path
+        for directory in layout.node_directories(data).values()
+        for name in names
+        if (path := directory / name).is_dir() and owner.is_also(read_topic_id(path))
+    ]
+
+
+def make_never_made(
+    data: Path, moved: Iterable[tuple[Owner, int]], disk: Disk = DISK
+) -> list[Path]:
+    """Make the logs that nobody had made yet when they were given on, empty, at the nodes that
+    lead them now; nobody else would, for who is given one waits for it.  At the start only, when
+    the nodes that run make nothing that another leads.
+
+    One that some node remembers was made, and is lost: that is for a person to mend.
+    """
+    directories = layout.node_directories(data)
+    # Twice, for a node that begins at this moment may hand one over, from a directory that was not
+    # looked at yet to one that was.
+    seen: dict[str, set[Path]] = {}
+    for directory in [*directories.values()] * 2:
+        for name in os.listdir(directory):
+            seen.setdefault(name, set()).add(directory / name)
+    made: list[Path] = []
+    points: list[RecoveryPoints] = []
+    for owner, node_id in moved:
+        name, arrived = layout.directory_name(*owner.key), layout.arrived(*owner)
+        # Under its name there may be the log of an older topic.
+        if arrived not in seen and not any(
+            owner.is_also(read_topic_id(path)) for path in seen.get(name, ())
+        ):
+            points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
+            if not any(known.is_of(name, owner.topic_id) for known in points):
+                made.append(_make(layout.node_directory(data, node_id) / arrived, owner, disk))
+    return made
+
+
+def _make(directory: Path, owner: Owner, disk: Disk) -> Path:
+    make_node_directory(disk, directory.parent)
+    disk.mkdir(directory)
+    write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(owner.topic_id))
+    return directory
+
+
+def evacuate(
+    data: Path,
+    node_ids: Collection[int],
+    belongs: Belongs,
+    file_system: FileSystem,
+    disk: Disk = DISK,
+    is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
+) -> bool:
+    """Hand over what lies with nodes that are none of these and will never run again, and remove
+    their directories, with what deleted topics left there; False when something stayed and is to
+    be tried again."""
+    done = True
+    for node_id, directory in layout.node_directories(data).items():
+        if node_id and node_id not in node_ids:
+            try:
+                _evacuate(data, directory, belongs, file_system, disk, is_deleted)
+            except (OSError, KafkaStorageError) as fault:
+                log.error("%s cannot be cleared yet: %s", directory, fault)
+                done = False
+    return done
+
+
+def _evacuate(
+    data: Path,
+    directory: Path,
+    belongs: Belongs,
+    file_system: FileSystem,
+    disk: Disk,
+    is_deleted: Callable[[bytes], bool],
+) -> None:
+    moved = [data, directory]
+    points = RecoveryPoints(data, directory, disk)
+    for path, owner in logs_in(directory):
+        to_directory = belongs(*owner)
+        if to_directory is None and is_deleted(owner.topic_id):
+            remove_tree(disk, path)
+        elif to_directory is None:
+            log.warning("%s is in no topic: set aside", path)
+            disk.rename(path, data / layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
+        else:
+            known = points.known(path, owner.topic_id)
+            hand_over.send(disk, path, owner, known, to_directory)
+            arrived = to_directory / layout.arrived(*owner)
+            moved += [to_directory, arrived, arrived / layout.HANDOVER]
+    # What is removed now is what would be asked if a power cut took the rest away.
+    try:
+        file_system.sync_paths(path for path in moved if path.exists())
+    except OSError as error:
+        # Room that lacks (ENOSPC) is no reason to try again: fsync reports it for pages that were
+        # written before and are lost, and the file system keeps the error.
+        if error.errno in SHORTAGES:
+            raise
+        raise write_back_failed(disk, directory / "*", error) from error
+    for path in list(directory.iterdir()):
+        if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
+            remove_tree(disk, path)
+        elif path.is_dir():
+            disk.rename(path, data / path.name)
+        else:
+            disk.unlink(path)
+    sync_names(disk, data)
+    if (mark := layout.node_mark(directory)).exists():
+        disk.unlink(mark)
+    disk.rmdir(directory)
