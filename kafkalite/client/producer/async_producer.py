@@ -1,15 +1,14 @@
-"""AsyncProducer: a Producer whose waiting is awaiting.
+"""AsyncProducer: the producer for asyncio.
 
     async with AsyncProducer("127.0.0.1:9092") as producer:
-        delivery = await producer.send("flights", b"EWR-IAH")     # it is on its way
+        delivery = await producer.send("flights", b"EWR-IAH")     # appended to a batch
         print(await delivery)                                     # RecordMetadata
 
-`send` stops the loop no longer than it takes to append a record.  For room in buffer.memory it
-waits in the loop, task after task in the order they came.  Topics are looked up, and send_arrow,
-flush and close run, in threads of the producer's own, never in the loop's default executor.  A
-send() that was cancelled appends nothing; a send_arrow() that has begun goes on.  Awaiting a
-delivery sends its batch at the end of the loop's turn, so that tasks which run in the same turn
-share it.
+`send` blocks the event loop only to append a record.  If buffer.memory is used up, tasks wait in
+the loop, in the order of their calls.  Topic lookups, send_arrow, flush and close run in the
+producer's own threads, never in the loop's default executor.  A send() that was cancelled appends
+nothing; a send_arrow() that has begun continues.  Awaiting a delivery sends its batch at the end of
+the loop iteration, so that tasks of the same iteration share the batch.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from kafkalite.errors import RequestTimedOut
 T = TypeVar("T")
 
 THREADS = 4
-"""For topics that are looked up, tables and flushes; what comes when all are busy waits."""
+"""Threads for topic lookups, tables and flushes; calls queue when all are busy."""
 
 
 class WouldWait(Exception):
-    """The topic has to be asked for first."""
+    """The topic must be looked up first."""
 
 
 class Deferred(Exception):
-    """A record cannot be taken yet.
+    """A record that cannot be appended yet.
 
     `record` holds the arguments of Producer.gather(): iterators of headers have been read and
     serializers called, which must happen once.
@@ -57,7 +56,7 @@ class Deferred(Exception):
 
 
 class Impatient(Producer):
-    """A Producer that does not wait in the loop's own thread."""
+    """A Producer that does not wait in the thread of the event loop."""
 
     def __init__(self, bootstrap: Bootstrap, **keywords: Any) -> None:
         super().__init__(bootstrap, **keywords)
@@ -79,18 +78,18 @@ class Impatient(Producer):
         return self._block_s
 
     def await_progress(self, gate: Room) -> None:
-        """Let nothing linger, and have the gate opened when the next batch is decided."""
+        """Send all batches without lingering; open the gate when the next batch completes."""
         sender = self._sender
         sender.turn(sender.outcomes.gates.append, gate)
         sender.turn(sender.want_all)
 
     def check_open(self) -> None:
-        """Raise RuntimeError if it is closed, or another process's."""
+        """Raise RuntimeError if it is closed, or was created before a fork."""
         self._check_open()
 
     @property
     def is_forked(self) -> bool:
-        """True if this process is a child of the one that made it."""
+        """True if this process is a child of the one that created it."""
         return self._lifetime.forked
 
     def _patience_s(self) -> float:
@@ -101,7 +100,7 @@ class Impatient(Producer):
 
 
 class Room:
-    """A gate that a task waits at until there may be room; any thread opens it."""
+    """A gate that tasks wait on until there may be memory; any thread opens it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,7 +110,7 @@ class Room:
         try:
             self._loop.call_soon_threadsafe(self._open)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits any more
+            pass  # the loop is closed, so no task waits
 
     def _open(self) -> None:
         if not self._opened.done():
@@ -126,7 +125,11 @@ class Room:
 
 
 class AsyncDelivery:
-    """What becomes of a record; awaited, it is the RecordMetadata, or raises why it failed."""
+    """The outcome of a record; awaited, it returns RecordMetadata or raises the error.
+
+    Raises:
+        KafkaError: When awaited: the record failed.
+    """
 
     __slots__ = ("_delivery", "_producer")
 
@@ -135,6 +138,7 @@ class AsyncDelivery:
         self._delivery = delivery
 
     def done(self) -> bool:
+        """Return True if the outcome is known."""
         return self._delivery.done()
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -147,7 +151,13 @@ class AsyncDelivery:
 
 
 class AsyncDeliveries:
-    """What becomes of a table's rows; awaited, (partition, base offset, count) of each batch."""
+    """The outcomes of a table's rows, one per batch.
+
+    Awaited, it returns a list of (partition, base offset, record count).
+
+    Raises:
+        KafkaError: When awaited: the first error of the batches.
+    """
 
     __slots__ = ("_deliveries", "_producer")
 
@@ -156,6 +166,7 @@ class AsyncDeliveries:
         self._deliveries = deliveries
 
     def done(self) -> bool:
+        """Return True if the outcomes of all rows are known."""
         return self._deliveries.done()
 
     def __await__(self) -> Generator[Any, None, list[tuple[int, int, int]]]:
@@ -167,18 +178,26 @@ class AsyncDeliveries:
 
 @hints.hinting(hints.PRODUCER)
 class AsyncProducer:
-    """Writes records to topics, from the tasks of one loop."""
+    """Writes records to topics, from the tasks of one event loop."""
 
     def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
-        """Open a producer; arguments as for a Producer."""
+        """Open a producer; it connects when it is first used.
+
+        Args:
+            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's keys.
+            keywords: Kafka's configuration keys with underscores, as for Producer.
+
+        Raises:
+            InvalidConfig: A key is unknown, a value is invalid, or settings contradict each other.
+        """
         self._producer = Impatient(bootstrap, **keywords)
         self._threads = ThreadPoolExecutor(THREADS, "kafkalite-async-producer")
         self._lookups: dict[str, asyncio.Future[int]] = {}
         self._turns = asyncio.Lock()
-        """Held by the task that waits for room; the others stand in line for it."""
+        """Held by the task that waits for memory; the others queue for it in order."""
         self._room: Room | None = None
         self._awaited: dict[Batch, asyncio.Future[None]] = {}
-        """Batches that tasks wait for, each with what wakes them."""
+        """Futures of the batches that tasks wait for."""
         self._wanted: list[Batch] = []
 
     def __repr__(self) -> str:
@@ -196,10 +215,29 @@ class AsyncProducer:
         *,
         serializer: Callable[[Any], Any] | None = None,
     ) -> AsyncDelivery:
-        """Take a record for a topic; await the answer to wait for it.
+        """Append a record to a batch; await the returned delivery to wait for the outcome.
 
-        Arguments and errors are Producer.send's.  Waits up to max.block.ms for the topic and for
-        room; a call that is cancelled has written nothing.
+        Waits up to max.block.ms for the topic and for memory.  A call that is cancelled appends
+        nothing.
+
+        Args:
+            topic: Name of the topic.
+            value: bytes, str (sent as UTF-8), None (a tombstone), or an argument of the serializer.
+            key: bytes, str or None, or an argument of `key_serializer`.
+            headers: (name, value) pairs, or a mapping of names to values.
+            timestamp: Milliseconds since 1970, or a datetime with a time zone; None: now.
+            partition: Partition to write to; None: selected by the key or the partitioner.
+            on_delivery: Called as on_delivery(error, metadata) once the outcome is known, as in
+                Producer.send().
+            serializer: Function of the value, instead of the producer's `value_serializer`.
+
+        Returns:
+            An AsyncDelivery; awaited, it returns RecordMetadata.
+
+        Raises:
+            MessageTooLarge: The record is larger than max.request.size.
+            BufferExhausted: buffer.memory was used up for max.block.ms.
+            RequestTimedOut: The topic was not looked up within max.block.ms.
         """
 
         try:
@@ -212,7 +250,7 @@ class AsyncProducer:
         return AsyncDelivery(self, delivery)
 
     async def _send_deferred(self, topic: str, deferred: Deferred) -> Delivery:
-        """Take the record once its topic is known and there is room."""
+        """Append the record once its topic is known and there is memory."""
 
         def attempt() -> Delivery | None:
             try:
@@ -238,7 +276,7 @@ class AsyncProducer:
                     if room is None or room.is_open:
                         room = self._room = Room()
                         self._producer.await_progress(room)
-                    # Only now: what is decided from here on opens the gate.
+                    # After registering the gate: batches completed from here on open it.
                     delivery = attempt()
                     if delivery is not None:
                         return delivery
@@ -250,7 +288,7 @@ class AsyncProducer:
             ) from None
 
     async def _look_up(self, topic: str) -> None:
-        """Learn of a topic, in a thread; one question for all tasks that want to know."""
+        """Look up a topic in a thread; tasks that need the same topic share one request."""
         looking = self._lookups.get(topic)
         if looking is None:
             looking = self._in_thread(self._producer.partitions_for, topic)
@@ -268,10 +306,10 @@ class AsyncProducer:
     def _looked_up(self, topic: str, done: asyncio.Future[int]) -> None:
         self._lookups.pop(topic, None)
         if not done.cancelled():
-            done.exception()  # seen, also when all who wanted to know were cancelled
+            done.exception()  # retrieved, even if all waiting tasks were cancelled
 
     def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Run a call in a thread; RuntimeError when the producer is closed before it begins."""
+        """Run a call in a thread; RuntimeError if the producer is closed before it begins."""
         self._producer.check_open()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
@@ -292,42 +330,72 @@ class AsyncProducer:
         return outcome
 
     async def send_arrow(self, topic: str, rows: Any) -> AsyncDeliveries:
-        """Send the rows of an Arrow table; back when all are on their way."""
+        """Send each row of an Arrow table as a record; runs in a thread.
+
+        Args:
+            topic: Name of the topic.
+            rows: Table or data frame, as for Producer.send_arrow().
+
+        Returns:
+            An AsyncDeliveries, when all rows are sent or appended to a batch.
+
+        Raises:
+            TypeError, ValueError, KafkaError: As Producer.send_arrow().
+        """
         deliveries = await self._in_thread(self._producer.send_arrow, topic, rows)
         return AsyncDeliveries(self, deliveries)
 
     async def send_table(
         self, topic: str, frame: Any, format: str = "json", **options: Any
     ) -> AsyncDeliveries:
-        """Send the rows of a data frame, each as one record; encoded and sent in a thread.
+        """Send each row of a data frame as a record; encoded and sent in a thread.
 
         Args:
             topic: Name of the topic.
             frame: pyarrow Table or RecordBatch, pandas or polars DataFrame, with any columns.
             format: "json", "csv" or "avro".
-            options: `key`, `timestamp`, `columns` and `schema` of Producer.send_table.
+            options: `key`, `timestamp`, `columns` and `schema` of Producer.send_table().
 
         Returns:
-            What is awaited for the outcomes, when all rows are on their way.
+            An AsyncDeliveries, when all rows are sent or appended to a batch.
 
         Raises:
-            TypeError, ValueError, KafkaError: As Producer.send_table.
+            TypeError, ValueError, KafkaError: As Producer.send_table().
         """
         send = partial(self._producer.send_table, topic, frame, format, **options)
         deliveries = await self._in_thread(send)
         return AsyncDeliveries(self, deliveries)
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """Return the current number of partitions of a topic; waits up to max.block.ms.
+
+        Args:
+            topic: Name of the topic.
+
+        Raises:
+            KafkaError: The topic does not exist, or no broker responded in time.
+        """
         return await self._in_thread(self._producer.partitions_for, topic)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is decided; TimeoutError when that takes longer."""
-        if self._producer.is_open:  # a closed one has nothing to wait for
+        """Wait until all records sent so far are delivered or failed.
+
+        Args:
+            timeout: Seconds to wait; None: up to delivery.timeout.ms for each record.
+
+        Raises:
+            TimeoutError: The timeout has passed.
+        """
+        if self._producer.is_open:
             await self._in_thread(self._producer.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end; what is not decided in time has failed."""
+        """Flush and close the producer.
+
+        Args:
+            timeout: Seconds to wait; records that are not delivered by then fail.  None: up to
+                delivery.timeout.ms for each record.
+        """
         closing = ThreadPoolExecutor(1, "kafkalite-async-producer-close")
         try:
             await asyncio.get_running_loop().run_in_executor(
@@ -346,7 +414,7 @@ class AsyncProducer:
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """As the end of a Producer's with block."""
+        """Close and raise unrequested failures, as Producer.__exit__()."""
         if self._producer.is_forked:
             return
         await self.close(exit_timeout_s(kind))
@@ -354,11 +422,11 @@ class AsyncProducer:
             self._producer.check_unseen()
 
     def metrics(self) -> dict[str, int]:
-        """What it has counted, and what is waiting now."""
+        """Return counters and gauges, as Producer.metrics()."""
         return self._producer.metrics()
 
     def _decided(self, batch: Batch) -> asyncio.Future[None]:
-        """What tasks wait on until the batch is decided; one for all of them."""
+        """Return the future that is done with the batch; tasks share it."""
         loop = asyncio.get_running_loop()
         waiting = self._awaited.get(batch)
         if waiting is None:
@@ -367,7 +435,7 @@ class AsyncProducer:
             if not self._wanted:
                 loop.call_soon(self._want)
             self._wanted.append(batch)
-        # A task that is cancelled does not cancel what the others wait for.
+        # Cancelling one task must not cancel the future for the others.
         return asyncio.shield(waiting)
 
     def _want(self) -> None:
@@ -376,11 +444,11 @@ class AsyncProducer:
             self._producer.want(batch)
 
     def _wake_soon(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
-        """Called by whichever thread learned of it."""
+        """Wake the waiting tasks; called in the thread that ran the callback."""
         try:
             loop.call_soon_threadsafe(self._wake, batch)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits any more
+            pass  # the loop is closed, so no task waits
 
     def _wake(self, batch: Batch) -> None:
         waiting = self._awaited.pop(batch, None)

@@ -1,25 +1,26 @@
-"""Producer: what a program holds to write records.
+"""Producer: writes records to topics.
 
     with Producer("127.0.0.1:9092", linger_ms=5) as producer:
         producer.send("flights", b"EWR-IAH", key="UA1545")          # a Delivery, like a future
         producer.send("flights", "JFK-MIA").result()                # waits: RecordMetadata
         producer.send_arrow("flights", table)
-        producer.send_table("flights", frame, key="carrier")        # a row as JSON
+        producer.send_table("flights", frame, key="carrier")        # one JSON value per row
 
-On the broker's own host records go through a ring of shared memory, elsewhere over TCP; nobody
-notices when that changes.  Batches are numbered (enable.idempotence), so that what is sent again
-after a fault is written once.
+Transports: a shared memory ring to a broker on the same host, TCP otherwise.  The producer changes
+between them without an effect on the API.  With enable.idempotence, batches carry sequence numbers,
+so that a batch that is retried after an error is written once.
 
-Any thread may use it.  It is of no use in a process forked from this one, which is told so.  One
-that is dropped without close() is flushed and closed in the background, with a ResourceWarning;
-what is not sent when the interpreter ends is given EXIT_TIMEOUT_S (lifetime.py).
+Thread-safe.  Not usable in a forked child, where its methods raise RuntimeError.  A producer that
+is garbage collected without close() is flushed and closed in the background, with a
+ResourceWarning; at interpreter exit, unsent records have EXIT_TIMEOUT_S (lifetime.py).
 
 on_delivery and done callbacks run in the background thread, or in a thread that is inside
-result(), exception(), flush() or close() without a timeout: never inside send().  They must not
-block, and cannot wait for deliveries or close the producer.  A failure that nobody asks about is
-logged, and a with block that ends after one raises it (outcomes.py).
+result(), exception(), flush() or close() without a timeout; never inside send().  They must not
+block, and cannot wait for deliveries or close the producer.  A failure whose outcome is never
+requested is logged, and a with block that ends after one raises it (delivery_callbacks.py).
 
-A record is appended to its batch by ext/gathering; here is what happens about once a batch.
+Records are appended to their batch by ext/gathering; this module holds the steps that are needed
+about once per batch.
 """
 
 from __future__ import annotations
@@ -65,15 +66,25 @@ def closed() -> RuntimeError:
 
 @hints.hinting(hints.PRODUCER)
 class Producer(Gatherer):
-    """Writes records to topics."""
+    """Writes records to topics.
+
+    Example:
+        with Producer("127.0.0.1:9092") as producer:
+            producer.send("flights", b"EWR-IAH", key="UA1545")
+    """
 
     def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
         """Open a producer; it connects when it is first used.
 
         Args:
-            bootstrap: Brokers as HOST:PORT, or a mapping of Kafka's keys ("linger.ms": 5).
-            keywords: Kafka's keys with underscores.  `key_serializer` and `value_serializer` are
-                functions of one argument that return bytes or str; None is not passed to them.
+            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's configuration keys
+                ("linger.ms": 5).
+            keywords: Kafka's configuration keys with underscores.  `key_serializer` and
+                `value_serializer` are functions of one argument that return bytes or str; they are not
+                called for None.
+
+        Raises:
+            InvalidConfig: A key is unknown, a value is invalid, or settings contradict each other.
         """
         settings = producer_settings(bootstrap, keywords)
         super().__init__(partitioner_of(settings))
@@ -107,7 +118,7 @@ class Producer(Gatherer):
         partition: int | None,
         on_delivery: OnDelivery | None,
     ) -> Delivery:
-        """Take a record that did not fit where records go: see to it that the next one does."""
+        """Append a record that the open batch could not take, after opening a batch with room for it."""
         self._check_open()
         deadline = Deadline(self._patience_s())
         topic = self._topic(name)
@@ -131,7 +142,7 @@ class Producer(Gatherer):
         return delivery
 
     def _line(self, topic: Topic, key: bytes | None, partition: int | None) -> Line:
-        """The line of a record that has a partition, or a key, or a partitioner."""
+        """Return the partition queue for a record with a partition or a key, or for the partitioner."""
         count = len(topic.lines)
         if partition is None and self.partitioner is not None:
             partition = self.partitioner(topic.name, key, count)
@@ -143,7 +154,7 @@ class Producer(Gatherer):
         return line
 
     def _topic(self, name: str, wait_s: float | None = None) -> Topic:
-        """The topic, asked for when it is not known; waits so long, or max.block.ms."""
+        """Return the topic; look it up if it is unknown, for up to `wait_s` or max.block.ms."""
         if not isinstance(name, str):
             raise TypeError(f"a topic's name is text, not {type(name).__name__}")
         topic: Topic | None = self.topics.get(name)
@@ -151,20 +162,33 @@ class Producer(Gatherer):
             told = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
             topic = Topic(name, self._sender)
             self._sender.turn(self._sender.learn, topic, told)
-            # Only now, when it has lines, may the fast way find it.
+            # Register it only now: Gatherer.take() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
         return topic
 
     def send_arrow(self, topic: str, rows: Any) -> Deliveries:
-        """Send the rows of an Arrow table or record batch, or of what can become one.
+        """Send each row of an Arrow table as a record, without creating Python objects per row.
 
-        Columns: value, and if wanted key, headers, timestamp, partition (arrow_in.py).  Returns
-        when all rows are on their way, or waits up to max.block.ms for room.  Few rows wait for
-        more up to linger.ms, as those of send() do.
+        Returns when all rows are sent or appended to a batch; a few rows wait for more up to linger.ms,
+        as records of send() do.  All rows are checked before the first one is sent.
 
-        Rows that cannot be records, or are larger than max.request.size, are refused before the
-        first is sent.  What is raised later (BufferExhausted, for one) has an attribute
-        `deliveries`: the Deliveries of the rows that were sent before, as those below.
+        Args:
+            topic: Name of the topic.
+            rows: pyarrow Table or RecordBatch, pandas or polars DataFrame, or any object with
+                `__arrow_c_stream__`.  It has a column `value` (binary or string) and optionally `key`,
+                `headers`, `timestamp` and `partition`; arrow_columns.py lists their types.
+
+        Returns:
+            A Deliveries with the outcomes of the rows.
+
+        Raises:
+            TypeError: The rows are not a table, or a column has another name or type.
+            ValueError: A row cannot be a record, or a partition does not exist.
+            MessageTooLarge: A row is larger than max.request.size or buffer.memory allows.
+            BufferExhausted: buffer.memory was used up for max.block.ms.  Errors raised after sending
+                has begun, like this one, have an attribute `deliveries`: the Deliveries of the rows
+                sent before.
+            RuntimeError: The producer is closed.
         """
         self._check_open()
         require_pyarrow("send_arrow() and send_table() take Arrow columns")
@@ -196,34 +220,33 @@ class Producer(Gatherer):
         columns: Sequence[str] | None = None,
         schema: Any = None,
     ) -> Deliveries:
-        """Send the rows of a data frame, each as one record whose value is the row as JSON.
+        """Send each row of a data frame as a record whose value is the row as JSON, CSV or Avro.
 
             producer.send_table("readings", frame, key="sensor", timestamp="time").result()
 
         Args:
             topic: Name of the topic.
             frame: pyarrow Table or RecordBatch, pandas or polars DataFrame, with any columns.
-            format: "json" (one object a row), "csv" (without a header line) or "avro" (the plain
-                datum, without registry framing; needs fastavro).  row_encoding.py has each type's
-                form; NaN and infinity are null in JSON.
-            key: Column whose cells are the keys: text, binary, or a value with an exact text.
-                Null: no key.
-            timestamp: Column whose cells are the records' timestamps: timestamps of any unit, or
-                integers of milliseconds.
-            columns: Columns that the value holds, in this order.  By default all of them, those
-                of `key` and `timestamp` included.
-            schema: Avro only: the schema, as a dict or JSON text.  Derived from the columns
-                by default.
+            format: "json" (one object per row), "csv" (without a header line) or "avro" (the plain
+                datum, without registry framing; needs fastavro).  row_encoding.py describes each type;
+                NaN and infinity are null in JSON.
+            key: Name of the column that holds the keys: text, binary, or a type with an exact text
+                form.  A null is no key.
+            timestamp: Name of the column that holds the record timestamps: timestamps of any unit, or
+                integers in milliseconds.
+            columns: Names of the columns in the value, in this order.  Default: all columns, including
+                those of `key` and `timestamp`.
+            schema: Avro only: the schema, as a dict or JSON text.  Default: derived from the columns.
 
         Returns:
-            The Deliveries of the rows, as those of send_arrow.
+            A Deliveries with the outcomes of the rows, as send_arrow().
 
         Raises:
             TypeError: The frame, or a column, is of a type that cannot be encoded.
             ValueError: A column or format does not exist, or a row does not fit the schema.
             MessageTooLarge: A row is larger than max.request.size allows.
-            BufferExhausted: There was no room for max.block.ms; its `deliveries` are of the rows
-                sent before.  No row is sent with the other errors.
+            BufferExhausted: buffer.memory was used up for max.block.ms; its `deliveries` are those of
+                the rows sent before.  With the other errors no row is sent.
         """
         from kafkalite.client.producer.row_encoding import records_of
 
@@ -235,9 +258,17 @@ class Producer(Gatherer):
         return self.send_arrow(topic, records)
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> int:
-        """How many partitions the topic has now; made by the first question where brokers do that.
+        """Return the current number of partitions of a topic.
 
-        Waits up to `timeout` seconds, without one up to max.block.ms.
+        An unknown topic is created by the request if brokers and client allow auto-creation.
+
+        Args:
+            topic: Name of the topic.
+            timeout: Seconds to wait; None waits up to max.block.ms.
+
+        Raises:
+            KafkaError: The topic does not exist, or no broker responded in time.
+            RuntimeError: The producer is closed.
         """
         self._check_open()
         known: Topic | None = self.topics.get(topic)
@@ -261,10 +292,26 @@ class Producer(Gatherer):
         max_timestamp: int,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Send records that stand encoded behind room for a header: batch[61:61 + payload_size].
+        """Send records that are already encoded, as one batch.
 
-        They are uncompressed and their offset deltas count from 0.  One outcome for all: the offset
-        is the first one's.  The buffer is the producer's from now on.
+        Args:
+            topic: Name of the topic.
+            partition: Partition to write to.
+            batch: Buffer with uncompressed records at [61:61 + payload_size], behind space for the
+                batch header; their offset deltas count from 0.  The producer owns it from now on.
+            payload_size: Size of the records in bytes.
+            count: Number of records.
+            base_timestamp: Timestamp of the first record, in milliseconds since 1970.
+            max_timestamp: Largest timestamp, in milliseconds since 1970.
+            on_delivery: Called as on_delivery(error, metadata) once the outcome is known.
+
+        Returns:
+            A Delivery for the whole batch; its offset is that of the first record.
+
+        Raises:
+            MessageTooLarge: The batch is larger than max.request.size or buffer.memory.
+            BufferExhausted: buffer.memory was used up for max.block.ms.
+            ValueError: The partition does not exist.
         """
         self._check_open()
         line = self._line(self._topic(topic), None, partition)
@@ -280,19 +327,19 @@ class Producer(Gatherer):
         self._sender.outcomes.tell_soon()
         return delivery
 
-    # The whole.
+    # Flush and close.
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all records sent so far are delivered or failed, and their callbacks have run.
 
-        Failed records raise nothing here: their deliveries do.
+        Failed records raise nothing here; their deliveries do.
 
         Args:
-            timeout: Seconds to wait.  Without one, each record is decided within
+            timeout: Seconds to wait.  None: the outcome of each record is known within
                 delivery.timeout.ms, and callbacks may run in this thread.
 
         Raises:
-            TimeoutError: It took longer.
+            TimeoutError: The timeout has passed.
             ValueError: The timeout is negative.
             RuntimeError: Called inside a delivery callback.
         """
@@ -301,16 +348,16 @@ class Producer(Gatherer):
         self._lifetime.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, wait for the outcomes and their callbacks, and close.
+        """Flush, wait for callbacks, and close the producer.
 
-        Failed records raise nothing here either; those whose outcome nobody asked for are logged
-        as an error.  The end of a with block raises for them.  A second call does nothing, and so
-        does a call in a forked child, whose parent still uses the producer.
+        Failed records raise nothing here; those whose outcome was never requested are logged as an
+        error, and raised at the end of a with block.  A second call does nothing, and so does a call in
+        a forked child, whose parent still uses the producer.
 
         Args:
-            timeout: Seconds to wait; records that are not delivered by then fail.  By default
-                each is waited for up to delivery.timeout.ms, and callbacks for as long as they
-                run.  With a timeout, a callback that blocks is given one second more.
+            timeout: Seconds to wait; records that are not delivered by then fail.  None: each record
+                is waited for up to delivery.timeout.ms, and callbacks until they return.  With a
+                timeout, a callback that blocks is given one second more.
 
         Raises:
             RuntimeError: Called inside a delivery callback; nothing is closed.
@@ -328,10 +375,10 @@ class Producer(Gatherer):
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; raise the first error of failed records whose outcome nobody has asked for.
+        """Close; raise the first error of failed records whose outcome was never requested.
 
-        An exception that ends the block is never replaced, and waits for EXIT_TIMEOUT_S at most,
-        except SystemExit: a program that ends by sys.exit() has its records sent.
+        An exception that ends the block is never replaced.  Closing then waits for EXIT_TIMEOUT_S at
+        most, except for SystemExit: after sys.exit() all records are sent.
         """
         if self._lifetime.forked:
             return
@@ -340,11 +387,21 @@ class Producer(Gatherer):
             self.check_unseen()
 
     def check_unseen(self) -> None:
-        """Raise the first error of records that failed unseen since the last call."""
+        """Raise the first error of records that failed since the last call, if it was never requested.
+
+        Raises:
+            KafkaError: Records failed, and the outcome of their batches was never requested.
+        """
         self._sender.turn(self._sender.outcomes.check)
 
     def metrics(self) -> dict[str, int]:
-        """What it has counted, and what is waiting now."""
+        """Return counters since the producer was opened, and current gauges.
+
+        Returns:
+            Counters: `records`, `batches`, `failed_records`, `sent_again` (retries), `ring_batches`,
+            `tcp_batches`, `rings_lost`, `identities`.  Gauges: `waiting_batches` (without an outcome),
+            `under_way_batches` (in flight), `buffer_memory` and `buffer_memory_left` (bytes), `rings`.
+        """
         sender = self._sender
         lines = list(sender.busy)
         return {
@@ -357,13 +414,13 @@ class Producer(Gatherer):
         }
 
     def want(self, batch: Batch) -> None:
-        """Send a batch without waiting for more records; somebody waits for it."""
+        """Send a batch without waiting for linger.ms."""
         if not batch.done:
             self._sender.turn(self._sender.want, batch)
             self._sender.outcomes.tell_soon()
 
     def _patience_s(self) -> float:
-        """How long a call may wait for room."""
+        """Return the time in seconds that a call may wait for buffer memory."""
         return self._block_s
 
     def _check_open(self) -> None:
