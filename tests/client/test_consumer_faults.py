@@ -261,6 +261,17 @@ def test_nobody_there_is_told_of_when_the_time_is_up():
             consumer.to_table(timeout=0.2)
 
 
+@pytest.mark.parametrize("alone", [0], indirect=True, ids=["one process"])
+def test_bounded_reads_wait_for_a_broker_that_is_started_again(alone):
+    topic = alone.topic()
+    produce(alone.bootstrap, topic, numbered(3))
+    with Consumer(alone.bootstrap, topics=[topic]) as consumer:
+        alone.stop()
+        starting, _ = in_thread(alone.start)
+        assert consumer.watermarks((topic, 0), timeout=PATIENCE_S) == (0, 3)
+        starting.join()
+
+
 def test_a_poll_keeps_its_time_while_nobody_is_there(alone, native):
     topic = alone.topic()
     with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:

@@ -20,6 +20,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
@@ -37,7 +38,7 @@ from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, consumer_settings
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite.client.net.topology import TopicMeta, TopicPartition
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import CHECK_CRCS, CONSUMER_TIMEOUT_MS, GROUP_ID
 from kafkalite.errors import InvalidConfig, KafkaError
@@ -128,13 +129,19 @@ class Intake:
         names = [name for name in dict.fromkeys(topics) if not self.reading.knows(name)]
         deadline = Deadline(self.limit_s(timeout)).within(LAG_S)
         while names:
-            told = self.cluster.described(names, self.limit_s(timeout), create=False)
+            told = self.cluster.until(self.limit_s(timeout), partial(self._describe, names))
             errors = [error for error in told.values() if isinstance(error, KafkaError)]
             names = [name for name in names if isinstance(told[name], KafkaError)]
             if errors and (deadline.passed or not errors[0].retriable):
                 raise errors[0]
             if names:
                 self.cluster.rest(min(LAG_REST_S, deadline.left_s))
+
+    def _describe(
+        self, names: Sequence[str], deadline: Deadline
+    ) -> dict[str, TopicMeta | KafkaError]:
+        """Describe topics without creating them."""
+        return self.cluster.described(names, deadline.left_s, create=False)
 
     # Who is inside.
 
