@@ -1,10 +1,10 @@
-"""Where records wait: topics, their lines, and the memory all of it may take.
+"""Accumulator: topics, their partition queues, and the memory that batches take.
 
-`buffer.memory` is counted by the room that batches were given, not by what is in it, as Kafka
-does; a record larger than `batch.size` has a batch to itself.  Whoever finds no room waits in
-sender.py, up to `max.block.ms`.
+As in Kafka, `buffer.memory` counts the capacity given to batches, not their content; a record
+larger than `batch.size` has a batch to itself.  Threads that find no memory wait in completion.py,
+up to `max.block.ms`.
 
-No I/O; its owner has the lock.
+No I/O; called with the sender's lock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.sender import Sender
 
 WIDENED_MAX = 8
-"""How many times batch.size a batch may grow to while those before it are under way; see
-CHUNK_SIZE_MAX in arrow_sending.py for why not more."""
+"""Limit, in multiples of batch.size, for a batch that grows while those before it are in flight; see
+CHUNK_SIZE_MAX in column_batches.py for the reason."""
 
 
 class BufferExhausted(RequestTimedOut):
-    """There was no room in buffer.memory for as long as max.block.ms allows."""
+    """buffer.memory was used up for max.block.ms."""
 
 
 class Topic(OpenTopic):
-    """A topic that is written to."""
+    """A topic that records are sent to."""
 
     __slots__ = ("sender", "topic_id")
 
@@ -44,23 +44,23 @@ class Topic(OpenTopic):
         self.topic_id = NO_ID
 
     def wait(self, batch: Batch, timeout_s: float | None) -> bool:
-        """Wait until the batch is decided; False: it is not, and the time is up."""
+        """Wait for the outcome of the batch; return False if the timeout has passed."""
         return self.sender.waiting.wait_for(batch, timeout_s)
 
     def listen(self, batch: Batch) -> None:
-        """Somebody wants to hear of a batch that is under way without waiting for it."""
+        """Have a response read for a batch in flight that has callbacks."""
         self.sender.listen(batch)
 
     def look_at(self, batch: Batch) -> None:
-        """Somebody asks for a batch's outcome."""
+        """Register that a batch's outcome was requested."""
         self.sender.look_at(batch)
 
     def owe(self, batch: Batch) -> None:
-        """Have the background thread run a callback that was added after the batch was decided."""
+        """Have the background thread run a callback that was added after the batch was completed."""
         self.sender.outcomes.owe(batch)
 
     def drop_lines(self, count: int) -> list[Line]:
-        """Keep only `count` lines; return the others, which take no more records."""
+        """Keep only `count` partition queues; return the others, which take no more records."""
         dropped: list[Line] = self.lines[count:]
         del self.lines[count:]
         for line in dropped:
@@ -70,7 +70,7 @@ class Topic(OpenTopic):
         return dropped
 
     def stick(self) -> Line:
-        """Another partition for what has no key: any that has a leader, but not the last one."""
+        """Choose the next partition for records without a key: any with a leader but the current one."""
         lines = self.lines
         if len(lines) == 1:
             self.sticky = lines[0]
@@ -84,7 +84,7 @@ class Topic(OpenTopic):
 
 
 class Accumulator:
-    """The room there is, and batches put into it."""
+    """The memory of a producer, and the batches that use it."""
 
     def __init__(self, batch_size: int, linger_s: float, memory_size: int, record_size_max: int):
         self.linger_s = linger_s
@@ -93,7 +93,7 @@ class Accumulator:
         self.batch_size = min(batch_size, memory_size)
         self.record_size_max = record_size_max
         self.widest = min(WIDENED_MAX * self.batch_size, record_size_max, memory_size)
-        """What a batch may become that has to wait."""
+        """Maximum size in bytes of a batch that grows while it waits."""
 
     def room_for(
         self,
@@ -101,7 +101,7 @@ class Accumulator:
         value: object,
         headers: object,
     ) -> int:
-        """The room of a batch that has this record in it; MessageTooLarge when nothing would do."""
+        """Return the capacity of a batch for this record; MessageTooLarge if it exceeds the limits."""
         size = HEADER_SIZE + record_size_max(key, value, headers)  # type: ignore[arg-type]
         if size > self.record_size_max:
             raise MessageTooLarge(
@@ -114,17 +114,16 @@ class Accumulator:
         return max(size, self.batch_size)
 
     def take(self, size: int) -> bool:
-        """Take so much room, if there is."""
+        """Reserve memory; return False if there is not enough."""
         if size > self.memory_left:
             return False
         self.memory_left -= size
         return True
 
     def widen(self, batch: Batch, size: int) -> bool:
-        """Let a full batch that cannot go yet grow instead of beginning another.
+        """Let a full batch that cannot be sent yet grow, instead of opening another.
 
-        One large batch costs the broker what a small one does, so a backlog is worked off the
-        sooner the longer it is.
+        A large batch costs the broker as much as a small one, so a long backlog is sent faster.
         """
         content = batch.content
         wider = min(2 * batch.memory_size, self.widest)
@@ -137,11 +136,12 @@ class Accumulator:
         return True
 
     def give_back(self, batch: Batch) -> None:
+        """Release the memory of a batch."""
         self.memory_left += batch.memory_size
         batch.memory_size = 0
 
     def begin(self, line: Line, size: int, now_s: float) -> Batch:
-        """Open a batch on a line that has none, in room that was taken."""
+        """Open a batch in memory that was reserved, on a partition queue without an open batch."""
         builder = BatchBuilder(size - HEADER_SIZE)
         batch = Batch(line, Rows(builder), now_s, now_s + self.linger_s, size)
         line.batches.append(batch)

@@ -1,14 +1,14 @@
-"""The background thread of a producer: all that nobody is waiting for.
+"""Background thread of a producer: all work that no user thread waits for.
 
-It sends batches whose linger time is over and everything that goes by TCP, connects, opens rings,
-asks for leaders and for an identity, gives up what is too old, and takes in the answers that no
-other thread takes.  While others are at work on the rings it only looks in every few milliseconds,
-for to wake it at each answer would cost more than the answer.
+It sends batches whose linger time is over and everything that is sent over TCP, connects, opens
+rings, refreshes metadata, requests a producer id, expires batches, and reads the responses that no
+other thread reads.  While other threads use the rings it only polls every few milliseconds: waking
+it for each response would cost more than handling the response.
 
-What waits (connecting, asking) it does without the lock.
+Blocking calls (connecting, requests) are made without the lock.
 
-Left out: a thread for each broker.  One that takes no bytes, or does not answer while it is being
-connected to, holds up what goes to others over TCP for some seconds; rings are not held up.
+Left out: a thread per broker.  A broker that takes no bytes, or does not respond while being
+connected to, delays batches to other brokers over TCP by some seconds; rings are not delayed.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Background:
     """The thread, from `start` until `stop`; it sleeps while there is nothing to do."""
 
     def __init__(self, sender: Sender, finish: Callable[[], None]) -> None:
-        """`finish` is called once, in the thread, when its loop has ended."""
+        """Create the thread; it calls `finish` once, when its loop has ended."""
         self._sender = sender
         self._finish = finish
         self._stopped = False
         self._draining = False
         self._begun = 0
         self._misled = False
-        """Whether batches went astray that nobody waits for."""
+        """True if a node refused batches with acks=0, which have no response."""
         self._expired_s = time.monotonic()
         self._refreshed_s = time.monotonic()
         settings = sender.settings
@@ -75,22 +75,23 @@ class Background:
         )
 
     def start(self) -> None:
+        """Start the thread."""
         sender = self._sender
         sender.epoll.register(sender.kick_event, select.EPOLLIN)
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end.  In a turn: the thread closes what it is woken by in another."""
+        """Stop the thread.  Call in a locked section: the thread closes its wake-up event in another."""
         self._stopped = True
         self._sender.kick()
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait for the end of the thread; return whether it has ended in time."""
+        """Wait for the thread to end; return whether it did within the timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def drain(self) -> None:
-        """Have the thread send what there is, and end.  Takes no lock: finalizers call it."""
+        """Send everything, then end the thread.  Takes no lock: finalizers call it."""
         self._draining = True
         self._sender.kick()
 
@@ -124,7 +125,7 @@ class Background:
         self._finish()
 
     def _rest_s(self) -> float:
-        """How long it may sleep; and whoever wakes it knows that it does."""
+        """Return the time to sleep in seconds, -1 for no limit, and arm the wake-ups of the rings."""
         sender = self._sender
         now_s = time.monotonic()
         others_work = sender.begun != self._begun
@@ -155,18 +156,18 @@ class Background:
         return max(0.0, until_s - now_s) if until_s < math.inf else -1.0
 
     def _due_s(self, line: Line, now_s: float) -> float:
-        """When something of a line becomes due by time alone."""
+        """Return the time at which the queue's next batch becomes ready by time alone."""
         if line.under_way >= len(line.batches):
             return math.inf
         batch = line.batches[line.under_way]
         due_s = batch.not_before_s
         if batch is line.open_batch and not batch.wanted:
             due_s = max(due_s, batch.due_s)
-        # What is due already waits for something else that will wake us.
+        # A batch already due waits for another event, which wakes this thread.
         return due_s if due_s > now_s else math.inf
 
     def _look(self, events: list[tuple[int, int]]) -> None:
-        """Take in what came, and send what is due."""
+        """Handle events and responses, and send ready batches."""
         sender = self._sender
         sender.kicked()
         now_s = time.monotonic()
@@ -206,7 +207,7 @@ class Background:
             self._sender.expire(now_s)
 
     def _ask_about(self, node: Node) -> None:
-        """The node has refused what nobody waits for: does it lead what we send it?"""
+        """Refresh a node's topics: it refused a batch with acks=0 and may not be the leader."""
         self._misled = True
         self._sender.stale |= {
             topic.name
@@ -217,7 +218,7 @@ class Background:
     # TCP.
 
     def _talk(self) -> None:
-        """Take in answers, and send requests."""
+        """Read responses and send requests over TCP."""
         sender = self._sender
         for node in list(sender.nodes.values()):
             while node.tcp is not None:
@@ -232,7 +233,7 @@ class Background:
                 except KafkaError as fault:
                     sender.turn(self._lose_tcp, node, fault)
                 except Exception:
-                    # What was to go is under way by now, and would never be answered.
+                    # The gathered batches count as in flight, and would get no response.
                     sender.turn(self._lose_tcp, node, NetworkException("sending failed"))
                     raise
 
@@ -244,7 +245,7 @@ class Background:
         sender.settle_all(answers, time.monotonic())  # type: ignore[arg-type]
 
     def _gather(self, node: Node, lane: ProduceLane) -> list[tuple[Batch, bytearray]]:
-        """What goes in the next request, as it goes: of each line at most one batch."""
+        """Return the batches of the next request with their bytes, at most one per partition."""
         sender = self._sender
         now_s = time.monotonic()
         size_left = sender.settings[MAX_REQUEST_SIZE]
@@ -283,12 +284,12 @@ class Background:
             mine = [batch for batch in batches if batch.lane is lane]
             sender.again_all(mine, node.node_id)
         if not sender.acks:
-            self._ask_about(node)  # a broker says so that it has refused one
+            self._ask_about(node)  # with acks=0 a broker closes the connection on an error
 
-    # Chores: what waits for somebody.
+    # Chores: blocking calls.
 
     def _chores_due_s(self, now_s: float) -> float:
-        """When the next chore may be done."""
+        """Return the time at which the next chore may run."""
         sender = self._sender
         due_s = math.inf
         for node in sender.nodes.values():
@@ -303,7 +304,7 @@ class Background:
         return due_s
 
     def _is_needed(self, node: Node) -> bool:
-        """Whether something must go to this node, or will."""
+        """Return whether batches are queued for this node, or its transport is not chosen yet."""
         if not node.ring_tried:
             return True
         return any(line.leader == node.node_id for line in self._sender.busy)
@@ -325,19 +326,19 @@ class Background:
         return time.monotonic() - self._refreshed_s > age_s
 
     def _did_chore(self) -> bool:
-        """Fail what has expired meanwhile, and run its callbacks; return True."""
+        """Fail batches that expired meanwhile, and run their callbacks; return True."""
         self._sender.turn(self._expire, time.monotonic())
         self._sender.outcomes.tell()
         return True
 
     def _chore_timeout_s(self, limit_s: float) -> float:
-        """Return the time for a chore: until the next batch expires, but at most this long."""
+        """Return the timeout for a chore: until the next batch expires, at most `limit_s`."""
         created_s = self._sender.turn(self._first_created_s)
         left_s = created_s + self._sender.settings[DELIVERY_TIMEOUT_MS] / 1000 - time.monotonic()
         return min(limit_s, max(left_s, CHORE_TIMEOUT_S_MIN))
 
     def _first_created_s(self) -> float:
-        """Return when the oldest batch was made; infinity when there is none."""
+        """Return the creation time of the oldest batch; infinity if there is none."""
         batches = (line.batches[0] for line in self._sender.busy if line.batches)
         return min((batch.created_s for batch in batches), default=math.inf)
 
@@ -362,7 +363,10 @@ class Background:
             sender.changed()
 
     def _wants_identity(self) -> bool:
-        """From the first leader on that is known: a producer that writes nothing needs none."""
+        """Return whether a producer id must be requested.
+
+        Only once a leader is known: a producer that writes nothing needs none.
+        """
         sender = self._sender
         return sender.numbered and sender.identity == NOBODY and bool(sender.nodes)
 
@@ -373,7 +377,7 @@ class Background:
             connection = sender.cluster.connection(node.node_id, PURPOSE, timeout_s)
         except KafkaError as fault:
             node.tcp_backoff.failed(fault)
-            # Perhaps it is another node's by now.
+            # The partitions may have another leader by now.
             sender.stale |= {
                 line.topic.name for line in list(sender.busy) if line.leader == node.node_id
             }
@@ -388,7 +392,7 @@ class Background:
             node.ring_tried = True
 
     def _attach(self, node: Node) -> None:
-        """Open the node's ring, or know that there is none for now."""
+        """Open the node's ring, or register that there is none for now."""
         sender = self._sender
         lane = None
         try:
@@ -408,7 +412,7 @@ class Background:
         node.ring_tried = True
 
     def _ask_identity(self) -> None:
-        """A producer id of the cluster's, under which batches are numbered."""
+        """Request a producer id (InitProducerId, KIP-98)."""
         sender = self._sender
         words = {
             "transactional_id": None,
@@ -431,7 +435,7 @@ class Background:
         sender.counts["identities"] += 1
 
     def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
-        """Nothing can be sent, to a topic or at all, and asking again will not help."""
+        """Fail the batches not in flight, of one topic or all, after an error that is not retriable."""
         sender = self._sender
         for line in list(sender.busy):
             if name not in (None, line.topic.name):
@@ -441,7 +445,7 @@ class Background:
                     sender.fail(batch, fault.again(), unwritten=not batch.attempts)
 
     def _refresh(self) -> None:
-        """Ask who leads what; what cannot be told is asked again."""
+        """Refresh the metadata of stale topics; retry those with a retriable error."""
         sender = self._sender
         stale, sender.stale = sender.stale, set()
         misled, self._misled = self._misled, False

@@ -1,24 +1,24 @@
-"""A partition's batches, from their first record until their last answer.
+"""Partition queue: a partition's batches, from their first record until their outcome.
 
-    [ under way ]  [ waiting ]  [ open ]
-      at most 5      closed       taken from by ext/gathering
+    [ in flight ]  [ waiting ]  [ open ]
+      at most 5      closed       appended to by ext/gathering
 
-They are sent in this order and stay here until they are decided, so whatever happens on the way
-nothing is lost: what is not decided is here.
+Batches are sent in this order and stay here until their outcome is known, so that every retry and
+recovery finds them here.
 
-Numbers.  A batch gets its sequence number when it is first sent and keeps it for as long as the
-broker may have written it.  Only an answer that says that nothing was written gives a number back,
-and then everything behind it is numbered anew as it is sent again, for the broker has refused, or
-will refuse, what does not follow.  So one that fails stalls the line: nothing more is sent until
-what is under way is answered, and then all goes again in order.  A broker takes the first number
-it hears of a producer whatever it is, so until one batch is known to be written they go one by one.
+Sequences (KIP-98).  A batch gets its sequence when it is first sent and keeps it for as long as the
+broker may have written it.  Only a response that says that nothing was written frees a sequence;
+then all batches behind it get new sequences when they are sent again, because the broker refuses a
+batch that does not follow.  So a failed batch stalls the queue: nothing more is sent until the
+batches in flight have responses, and then sending resumes in order.  A broker accepts any first
+sequence of a producer id, so until one batch is known to be written they are sent one by one.
 
-`settled` is the number after the last batch that is known to be written.  A broker that does not
-take a batch with exactly this number does not remember what it wrote; a new identity, which begins
-at 0, is the way on.  Batches whose outcome is not known stay with the identity they had, and those
-of another are not sent beside them.
+`settled` is the sequence after the last batch known to be written.  A broker that refuses a batch
+with exactly this sequence has lost its producer state; a new producer id, which begins at 0, solves
+that.  Batches with an unknown outcome keep their producer id, and batches of two ids are never in
+flight together.
 
-No I/O, no clock, no lock: sender.py calls.
+No I/O, no clock, no lock: sender.py holds the lock.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SEQUENCES = 1 << 31
 
 
 def after(sequence: int, count: int) -> int:
-    """The number after so many from this one on."""
+    """Return the sequence after `count` records from this one on."""
     return (sequence + count) % SEQUENCES
 
 
 def later(one: int, other: int) -> int:
-    """Which of two numbers comes after the other; they begin anew at 0, and are never far apart."""
+    """Return the later of two sequences; they wrap to 0, and are never far apart."""
     return one if (one - other) % SEQUENCES < SEQUENCES // 2 else other
 
 
 class Line(OpenLine):
-    """The batches of one partition."""
+    """The batches of one partition, with their sequences."""
 
     __slots__ = (
         "batches",
@@ -72,7 +72,7 @@ class Line(OpenLine):
         self.leader = -1
         self.leader_epoch = -1
         self.lane: Any = None
-        """Over which the last batch went."""
+        """The transport that the last batch was sent over."""
         self.dropped = False
         """True if the topic was created again with fewer partitions, without this one."""
         self.batches: list[Batch] = []
@@ -80,7 +80,7 @@ class Line(OpenLine):
         self.stalled = False
         self.identity = NOBODY
         self.known = False
-        """Whether the broker has written a batch of this identity."""
+        """True if the broker has written a batch of this producer id."""
         self.next_sequence = 0
         self.settled = 0
 
@@ -90,7 +90,7 @@ class Line(OpenLine):
     # Gathering.
 
     def close_batch(self) -> Batch | None:
-        """The open batch takes no more records; None: there was none."""
+        """Close the open batch and return it; None if there was none."""
         batch: Batch | None = self.end_batch()
         if batch is not None:
             assert batch.content is not None
@@ -101,25 +101,25 @@ class Line(OpenLine):
     # Sending.
 
     def waits(self, batch: Batch) -> bool:
-        """Whether others have to be answered before the batch can go, however full it is."""
+        """Return whether the batch must wait for responses before it can be sent, however full it is."""
         out = self.under_way
         return not self.may_go(out) or self.batches[out] is not batch
 
     def may_go(self, out: int) -> bool:
-        """Whether one more may be under way than so many."""
+        """Return whether one more batch may be in flight beside `out` others."""
         if self.stalled or (out and self.numbered and not self.known):
             return False
         return out < self.in_flight_max
 
     @property
     def is_free(self) -> bool:
-        """Whether what comes now would go at once."""
+        """True if a batch that is added now would be sent at once."""
         self._go_on()
         out = self.under_way
         return self.may_go(out) and out == len(self.batches)
 
     def next_batch(self, now_s: float) -> Batch | None:
-        """The batch whose turn it is; None: there is none, or it has to wait."""
+        """Return the next batch if it is ready to send, or None."""
         self._go_on()
         if self.under_way >= len(self.batches) or not self.may_go(self.under_way):
             return None
@@ -130,7 +130,7 @@ class Line(OpenLine):
             if not batch.wanted and now_s < batch.due_s:
                 return None
             if not batch.content or not batch.content.count:
-                return None  # whoever opened it has not come to it yet
+                return None  # just opened; its first record is not appended yet
         if self.under_way and self.numbered:
             wanted = batch.identity if batch.sequence != NO_SEQUENCE else self.identity
             if self.batches[self.under_way - 1].identity != wanted:
@@ -138,13 +138,13 @@ class Line(OpenLine):
         return batch
 
     def _go_on(self) -> None:
-        """A line that was stalled goes on when nothing is under way any more."""
+        """Resume a stalled queue when nothing is in flight any more."""
         if self.stalled and not self.under_way:
             self.stalled = False
             self.next_sequence = self.settled
 
     def number(self, batch: Batch, identity: Identity) -> None:
-        """Give the batch its number, unless it has one that may be known to the broker."""
+        """Assign a sequence to the batch, unless it has one that the broker may know."""
         if not self.numbered or batch.sequence != NO_SEQUENCE:
             return
         if self.identity == NOBODY:
@@ -154,7 +154,7 @@ class Line(OpenLine):
         batch.sequence = self.next_sequence
 
     def went(self, batch: Batch, lane: Any) -> None:
-        """The batch is under way from now on."""
+        """Register that the batch is in flight."""
         assert self.batches[self.under_way] is batch, "batches go in order"
         batch.lane = self.lane = lane
         batch.attempts += 1
@@ -162,10 +162,10 @@ class Line(OpenLine):
         if self.numbered and batch.identity == self.identity:
             self.next_sequence = later(self.next_sequence, after(batch.sequence, batch.count))
 
-    # Answers.
+    # Responses.
 
     def again(self, batch: Batch, not_before_s: float, *, unwritten: bool) -> None:
-        """It has to go once more; `unwritten`: the broker surely has not written it."""
+        """Return a batch to the queue for a retry; `unwritten`: the broker has certainly not written it."""
         if unwritten:
             batch.sequence = NO_SEQUENCE
             batch.doubtful = False
@@ -175,7 +175,7 @@ class Line(OpenLine):
         self._back(batch)
 
     def written(self, batch: Batch) -> None:
-        """It lies in the log."""
+        """Remove a batch that was written."""
         self._settle(batch)
         self._out(batch)
 
@@ -185,26 +185,26 @@ class Line(OpenLine):
             self.settled = later(self.settled, after(batch.sequence, batch.count))
 
     def failed(self, batch: Batch, *, unwritten: bool) -> None:
-        """It is given up."""
+        """Remove a batch that failed."""
         if batch.sequence != NO_SEQUENCE and unwritten:
             self.stalled = True
         elif batch.attempts and not unwritten:
-            # Also where its number was given back: should it be written after all, the next one
-            # would be taken for it.
+            # Also if its sequence was freed: should the batch be written after all, the broker
+            # would take the next one for a duplicate of it.
             self.forget_numbers()
         self._out(batch)
 
     def follows(self, batch: Batch) -> bool:
-        """Whether its number is the very one that the broker should take next."""
+        """Return whether the batch has exactly the sequence that the broker should accept next."""
         return batch.identity == self.identity and batch.sequence == self.settled
 
     def forget_numbers(self) -> None:
-        """Go on under another identity."""
+        """Continue with a new producer id."""
         self.identity = NOBODY
         self.known = False
 
     def split(self, batch: Batch, parts: list[Batch]) -> None:
-        """These go in its place."""
+        """Replace a batch by its parts."""
         assert batch.lane is None
         place = self.batches.index(batch)
         self.batches[place : place + 1] = parts
@@ -224,9 +224,9 @@ class Line(OpenLine):
         self.batches.remove(batch)
 
     def mend(self) -> list[Batch]:
-        """After somebody was interrupted in the middle of the above: nothing is under way.
+        """Requeue all batches after an interrupted locked section, so that none is in flight.
 
-        Those that are decided already, and were not taken out.
+        Returns those that already have an outcome, which are removed.
         """
         decided = [batch for batch in self.batches if batch.done]
         for batch in decided:
@@ -245,7 +245,7 @@ class Line(OpenLine):
                 batch.content.close()
                 batch.count = batch.content.count
                 if not batch.count:
-                    continue  # it was never opened
+                    continue  # no record was appended
             kept.append(batch)
         self.batches = kept
         self.under_way = 0

@@ -1,16 +1,17 @@
-"""Who sends what, and when: the turns of a producer, taken by whichever thread has the time.
+"""Sender: the producer's send loop, run in locked sections by any thread that needs progress.
 
     send()      fills batches, and commits a full one to the ring itself
-    result()    and flush(), and who waits for memory: commit, take answers, sleep on the ring
-    background  linger, TCP, retries, metadata, time-outs, and answers nobody waits for
+    result()    and flush(), and threads that wait for memory: commit, read responses, sleep on the
+                ring
+    background  linger, TCP, retries, metadata, timeouts, and responses that no thread waits for
 
-A turn is everything between taking the lock and giving it back; it never waits.  Whoever waits,
-works (waiting.py): a round trip through a ring needs no thread but the one that asked for it.
+A locked section (`turn`) never waits.  Threads that wait do the work themselves (completion.py): a
+round trip through a ring needs no other thread.
 
-An exception in the middle of a turn (Ctrl-C is one) leaves nothing half done: the next turn
-gives up every lane, and what was under way goes again under its numbers.
+An exception inside a locked section (KeyboardInterrupt, for example) leaves no partial state: the
+next section drops every transport, and batches in flight are sent again with their sequences.
 
-The background thread is background.py's.
+The background thread is in background.py.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ from kafkalite.records.compression import Codec
 T = TypeVar("T")
 
 TICK_S = 0.005
-"""How often the background thread looks in while others are at work."""
+"""Interval in which the background thread polls while other threads are sending."""
 
 log = logging.getLogger(__name__)
 
 
 class Sender:
-    """The batches of a producer, and the lanes they go by."""
+    """The batches of a producer, and the transports that send them."""
 
     def __init__(
         self,
@@ -95,21 +96,21 @@ class Sender:
         self.lock = threading.RLock()
         self.nodes: dict[int, Node] = {}
         self.busy: dict[Line, None] = {}
-        """Lines with batches."""
+        """Partition queues with batches."""
         self.identity: Identity = NOBODY
         self.stale: set[str] = set()
-        """Topics whose leaders are not where they were."""
+        """Topics whose metadata must be refreshed."""
         self.ended: KafkaError | None = None
-        """Why nothing is taken in any more."""
+        """The error that new batches are refused with, once the producer was closed."""
         self.begun = 0
-        """How many batches were begun."""
+        """Number of batches opened."""
         self.counts = dict.fromkeys(
             ("records", "batches", "failed_records", "sent_again", "ring_batches", "tcp_batches",
              "rings_lost", "identities"), 0,
         )  # fmt: skip
         self.kick_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.wakes_at_s = 0.0
-        """When the background thread looks again by itself."""
+        """Monotonic time at which the background thread next runs by itself."""
         self.epoll = select.epoll()
         self.background_id = 0
         self._kicked = False
@@ -119,10 +120,10 @@ class Sender:
         self.waiting = Waiting(self)
         self.columns = ColumnSender(self)
 
-    # Turns.
+    # Locked sections.
 
     def turn(self, step: Callable[..., T], *arguments: Any) -> T:
-        """Do a step with the lock; KafkaErrors are answers, anything else is an accident."""
+        """Run a step in a locked section; after an exception other than KafkaError, state is repaired."""
         with LockGuard(self.lock):
             if self._in_turn:
                 raise RuntimeError("The producer was interrupted at work and cannot be used here.")
@@ -142,11 +143,11 @@ class Sender:
                 self._in_turn = False
 
     def _mend(self) -> None:
-        """Nobody knows how far the last turn came: begin anew with what is not decided."""
+        """Repair the state after an interrupted locked section: requeue all batches without an outcome."""
         for node in self.nodes.values():
             self.drop_ring(node)
             if node.tcp is not None:
-                node.tcp.close()  # the background thread finds it so
+                node.tcp.close()  # the background thread drops it
         lines = [line for topic in self.topics.values() for line in topic.lines]
         for line in lines:
             for batch in line.mend():
@@ -158,29 +159,29 @@ class Sender:
         self.kick()
 
     def kick(self) -> None:
-        """Have the background thread look now."""
+        """Wake the background thread."""
         if not self._kicked:
             self._kicked = True
             os.eventfd_write(self.kick_event, 1)
 
     def kicked(self) -> None:
-        """It looks."""
+        """Clear the wake-up; called by the background thread."""
         if self._kicked:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.kick_event)
             self._kicked = False
 
-    # Gathering: what send() does about once a batch.
+    # Gathering: the steps of send() that are needed about once per batch.
 
     def open_line(self, line: Line, seen: Batch | None, size: int) -> bool:
-        """Open a batch with so much room instead of the one seen; False: there is no memory."""
+        """Open a batch of `size` bytes in place of `seen`; return False if there is no memory."""
         accumulator = self.accumulator
         now_s = time.monotonic()
         self.check_open(line)
         if seen is not None and line.under_way:
             self.take_unwatched(line, now_s)
         if line.open_batch is not seen:
-            return True  # another thread was here, or it could go at last
+            return True  # another thread opened one, or the batch was sent
         if seen is not None and line.waits(seen) and accumulator.widen(seen, size):
             return True
         if not accumulator.take(size):
@@ -192,20 +193,20 @@ class Sender:
         return True
 
     def _begun(self, line: Line, look_s: float) -> None:
-        """The line has another batch; see to it that somebody looks after it, by then."""
+        """Register a new batch of the queue; wake the background thread if it would run after `look_s`."""
         self.busy[line] = None
         self.begun += 1
         if look_s < self.wakes_at_s:
             self.kick()
 
     def take_unwatched(self, line: Line, now_s: float) -> None:
-        """Take the answers of the line's ring, unless somebody else waits for them there."""
+        """Read the responses of the queue's ring, unless another thread holds its lease."""
         node = self.nodes.get(line.leader)
         if node is not None and node.ring is not None and now_s >= node.ring.watched_until_s:
             self.take(node, now_s)
 
     def close_open(self, line: Line, now_s: float) -> None:
-        """Close the open batch and send what may go; one without records was never there."""
+        """Close the open batch and send the batches that are ready; drop the batch if it is empty."""
         batch = line.close_batch()
         assert batch is not None
         if batch.count:
@@ -215,7 +216,7 @@ class Sender:
             self.accumulator.give_back(batch)
 
     def add(self, line: Line, content: Content, size: int) -> Batch | None:
-        """A batch of content that is whole already; None: there is no memory."""
+        """Queue a complete batch; return None if there is no memory."""
         self.check_open(line)
         if not self.accumulator.take(size):
             return None
@@ -227,6 +228,7 @@ class Sender:
         return batch
 
     def enter(self, line: Line, content: Content, size: int, now_s: float) -> Batch:
+        """Append a batch to the partition queue."""
         batch = Batch(line, content, now_s, now_s, size)
         batch.count = content.count
         line.batches.append(batch)
@@ -234,7 +236,7 @@ class Sender:
         return batch
 
     def want_all(self) -> list[Batch]:
-        """Let nothing linger; what is not decided yet."""
+        """Stop lingering for all batches; return those without an outcome."""
         now_s = time.monotonic()
         found = []
         for line in list(self.busy):
@@ -248,7 +250,7 @@ class Sender:
         return found
 
     def want(self, batch: Batch) -> None:
-        """Let a batch linger no longer."""
+        """Stop lingering for a batch."""
         if not batch.done:
             for part in [part for _, part in batch.parts or ()] or [batch]:
                 part.wanted = True
@@ -256,7 +258,7 @@ class Sender:
             self.wake_nodes()
 
     def wake_nodes(self) -> None:
-        """Somebody is in a hurry for what lies in the rings."""
+        """Wake the nodes that have unread batches in their rings, because a thread waits for them."""
         for node in self.nodes.values():
             if node.ring is not None and node.ring.unwoken_size:
                 try:
@@ -265,18 +267,18 @@ class Sender:
                     self.lose_ring(node, fault)
 
     def end_batch(self, line: Line) -> None:
-        """Nothing more goes into the open batch."""
+        """Close the queue's open batch, if there is one."""
         if line.open_batch is not None:
             self.close_open(line, time.monotonic())
 
     def push(self, line: Line) -> None:
-        """Send of the line what may go."""
+        """Send the batches of a partition queue that are ready."""
         self.pump(line, time.monotonic())
 
     # Sending.
 
     def pump(self, line: Line, now_s: float) -> None:
-        """Send what may go now: into a ring by whoever is here, over TCP by the background."""
+        """Send ready batches into a ring; leave those for TCP to the background thread."""
         while (batch := line.next_batch(now_s)) is not None:
             node = self.nodes.get(line.leader)
             lane = None if node is None else node.lane_for(batch)
@@ -298,7 +300,7 @@ class Sender:
                 return
 
     def _commit(self, line: Line, batch: Batch, lane: RingLane, now_s: float) -> bool:
-        """Put a batch into a ring; False when it has no room, or the batch is too large for it."""
+        """Put a batch into a ring; return False if the ring is full or the batch too large for it."""
         content = self.prepared(batch)
         if content.size > lane.batch_size_max:
             batch.by_tcp = True
@@ -312,20 +314,20 @@ class Sender:
         return True
 
     def write(self, batch: Batch, room: memoryview) -> bool:
-        """Write a batch with its number where it is to go; False: it cannot be, and has failed."""
+        """Write a batch with its sequence to `room`; return False if it cannot be encoded and has failed."""
         batch.line.number(batch, self.identity)
         assert batch.content is not None
         try:
             size = batch.content.write(room, *batch.identity, batch.sequence)
         except InvalidRecord as fault:
             self.fail(batch, fault, unwritten=not batch.doubtful)
-            self.kick()  # what stands behind it may go
+            self.kick()  # the batches behind it may be ready
             return False
         assert size == batch.content.size, "a batch is as large as it said"
         return True
 
     def go(self, batch: Batch, lane: RingLane, size: int, now_s: float) -> None:
-        """Commit what stands in the ring."""
+        """Commit the batch that was written to the ring."""
         line = batch.line
         line.went(batch, lane)
         hurry = batch.wanted or now_s >= batch.due_s or not line.may_go(line.under_way)
@@ -338,7 +340,7 @@ class Sender:
             self.arm(lane)
 
     def prepared(self, batch: Batch) -> Any:
-        """A batch's content as it is sent: closed, and compressed."""
+        """Return a batch's content ready to send: closed, and compressed."""
         if batch is batch.line.open_batch:
             batch.line.close_batch()
         assert batch.content is not None
@@ -347,12 +349,12 @@ class Sender:
         return batch.content
 
     def arm(self, lane: RingLane) -> None:
-        """Have the node wake the background thread; unless somebody has the ring on lease."""
+        """Arm the ring's wake-up for the background thread, unless another thread holds its lease."""
         if time.monotonic() >= lane.watched_until_s and not lane.rest():
             self.kick()
 
     def listen(self, batch: Batch) -> None:
-        """Somebody wants to hear of this batch without waiting for it."""
+        """Have the background thread read the response for a batch that has callbacks."""
         with LockGuard(self.lock):
             lane = batch.lane
             if isinstance(lane, RingLane):
@@ -360,10 +362,10 @@ class Sender:
                 if not self._in_turn:
                     self.turn(self.arm, lane)
 
-    # Answers.
+    # Responses.
 
     def take(self, node: Node, now_s: float) -> None:
-        """Take in a ring's answers, and send what was waiting for them."""
+        """Handle a ring's responses, and send the batches that were waiting for them."""
         lane = node.ring
         if lane is None:
             return
@@ -380,7 +382,7 @@ class Sender:
             self.pump(line, now_s)
 
     def settle_all(self, answers: Iterable[Answer], now_s: float) -> dict[Line, None]:
-        """Take in answers; the lines they were about."""
+        """Handle responses; return the partition queues that they were for."""
         lines: dict[Line, None] = {}
         for answer in answers:
             if not answer.batch.done:
@@ -389,7 +391,7 @@ class Sender:
         return lines
 
     def settle(self, answer: Answer, now_s: float) -> None:
-        """Do what an answer to a batch asks for."""
+        """Apply a response to its batch: complete, fail, retry, renumber or split it."""
         batch, line = answer.batch, answer.batch.line
         verdict, fault, unwritten = judge(answer, self._retries)
         if verdict is Verdict.WRITTEN:
@@ -418,7 +420,7 @@ class Sender:
         self.kick()
 
     def renumber(self, line: Line) -> None:
-        """Go on under another identity on this line; the others keep theirs."""
+        """Continue this partition queue with a new producer id; the other queues keep theirs."""
         if line.identity == self.identity:
             self.identity = NOBODY
         line.forget_numbers()
@@ -428,7 +430,7 @@ class Sender:
         return rest_s(batch.attempts, settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
 
     def _split(self, batch: Batch) -> None:
-        """Too large for the topic: two halves go in its place."""
+        """Split a batch that is too large for the topic into two halves."""
         line = batch.line
         assert batch.content is not None
         try:
@@ -442,7 +444,7 @@ class Sender:
             part.count = content.count
             part.wanted = True
             part.parent = batch
-            # As compressed as it will be.
+            # Not 0: `prepared` must not compress it a second time.
             part.attempts = batch.attempts
             parts.append(part)
         parts[0].memory_size, batch.memory_size = batch.memory_size, 0
@@ -450,7 +452,7 @@ class Sender:
         line.split(batch, parts)
 
     def fail(self, batch: Batch, fault: KafkaError, *, unwritten: bool) -> None:
-        """Give a batch up."""
+        """Fail a batch with an error; `unwritten`: the broker has certainly not written it."""
         line = batch.line
         if batch is line.open_batch:
             line.close_batch()
@@ -464,24 +466,24 @@ class Sender:
         self._leave(batch)
 
     def _leave(self, batch: Batch) -> None:
-        """A batch that is decided needs no room."""
+        """Release the memory of a completed batch."""
         self.accumulator.give_back(batch)
         if not batch.line.batches:
             self.busy.pop(batch.line, None)
 
     def look_at(self, batch: Batch) -> None:
-        """Somebody asks for the batch's outcome."""
+        """Register that the batch's outcome was requested."""
         with LockGuard(self.lock):
             self.outcomes.look_at(batch)
 
     def changed(self) -> None:
-        """Something is different for those who wait."""
+        """Wake the threads that wait for progress."""
         self.turn(self.outcomes.open_gates)
 
-    # Lanes that end.
+    # Transports that end.
 
     def lose_ring(self, node: Node | None, fault: KafkaError) -> None:
-        """A ring is of no use any more: what is under way goes again, over TCP for now."""
+        """Drop a ring after an error; its batches in flight are sent again, over TCP for now."""
         if node is None or node.ring is None:
             return
         log.debug("The ring of node %d is left: %s", node.node_id, fault)
@@ -494,6 +496,7 @@ class Sender:
         self.again_all(batches, node.node_id)
 
     def drop_ring(self, node: Node) -> None:
+        """Unregister and close the node's ring."""
         lane, node.ring = node.ring, None
         if lane is not None:
             for descriptor in (lane.ring, lane.local):
@@ -502,7 +505,7 @@ class Sender:
             lane.close()
 
     def again_all(self, batches: Iterable[Batch], node_id: int) -> None:
-        """What was under way to a node goes again; whether it was written nobody knows."""
+        """Retry batches that were in flight to a node; whether they were written is not known."""
         now_s = time.monotonic()
         for batch in batches:
             if batch.done or batch.lane is None:
@@ -517,7 +520,7 @@ class Sender:
         self.kick()
 
     def expire(self, now_s: float) -> None:
-        """Give up what is older than delivery.timeout.ms."""
+        """Fail batches older than delivery.timeout.ms."""
         oldest_s = now_s - self._delivery_timeout_s
         for line in list(self.busy):
             for batch in list(line.batches):
@@ -533,11 +536,11 @@ class Sender:
     # Topics.
 
     def learn(self, topic: Topic, told: TopicMeta) -> None:
-        """Take in who leads a topic's partitions, and that there are more of them."""
+        """Update the leaders of a topic's partitions, and add new partitions."""
         if topic.topic_id != told.topic_id:
             topic.topic_id = told.topic_id
             for line in topic.lines:
-                line.known = False  # another log, which takes the first number that it hears
+                line.known = False  # another log, which accepts any first sequence
             self._drop_lines(topic, len(told.partitions))
         for index in range(len(topic.lines), len(told.partitions)):
             topic.lines.append(Line(topic, index, self.in_flight_max, self.numbered))
@@ -554,10 +557,10 @@ class Sender:
                     self.kick()
 
     def _drop_lines(self, topic: Topic, count: int) -> None:
-        """Drop the lines of a topic that was made again with only so many partitions.
+        """Drop the partition queues of a topic that was recreated with only `count` partitions.
 
-        Their batches fail: nobody knows any more which records were sent to this very partition
-        and which were brought here by their keys.
+        Their batches fail: whether a record was sent to this very partition or hashed to it by its
+        key is not known any more.
         """
         for line in topic.drop_lines(count):
             for batch in list(line.batches):
@@ -571,28 +574,28 @@ class Sender:
         )
 
     def check_open(self, line: Line) -> None:
-        """Raise why the line takes no more batches, if it takes none."""
+        """Raise the error with which the queue refuses batches, if it does."""
         if self.ended is not None:
             raise self.ended.again()
         if line.dropped:
             raise self._gone(line)
 
-    # The end.
+    # Close.
 
     def abandon(self, fault: KafkaError) -> None:
-        """Give up all that is not decided, and take no more."""
+        """Fail all batches without an outcome, and refuse new ones."""
         self.ended = fault
         for line in list(self.busy):
             for batch in list(line.batches):
                 self.fail(batch, fault.again(), unwritten=False)
 
     def close(self) -> None:
-        """Close what is open; the background thread has ended."""
+        """Close the transports and descriptors; the background thread has ended."""
         for node in self.nodes.values():
             self.drop_ring(node)
             if node.tcp is not None:
                 node.tcp.close()
                 node.tcp = None
         self.epoll.close()
-        self._kicked = True  # by nobody any more
+        self._kicked = True  # so that kick() does not write to the closed descriptor
         os.close(self.kick_event)
