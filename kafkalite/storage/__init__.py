@@ -1,1 +1,1 @@
-"""DISK: one host's partitions as files, in Kafka's own formats."""
+"""Storage: the partitions of one host as files, in Kafka's own formats."""

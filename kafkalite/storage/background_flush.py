@@ -1,11 +1,11 @@
 """BackgroundFlush: flushes logs that are otherwise left to the kernel, so that recovery is short.
 
-With `durability=os` nobody waits for a flush, and without one the recovery point would stay where
-it was: after a power cut the whole active segment would be read again.
+With `durability=os` no request waits for a flush.  Without flushes the recovery point would not
+move, and a start after a power cut would scan the whole active segment.
 
     at each checkpoint                      closed segments
-    every log.background.flush.interval.ms  whole logs, and what producers did up to there if much
-                                            was written: a recovery begins where both are known
+    every log.background.flush.interval.ms  whole logs, with a producer snapshot if much was
+                                            written: recovery begins where both are known
 
 One flush is in flight at a time, so that the flusher's threads stay free for group commits.
 """
@@ -24,14 +24,14 @@ log = logging.getLogger("kafkalite.storage")
 
 
 class BackgroundFlush:
-    """The queue of one node; see the module."""
+    """The queue of background flushes of one node."""
 
     def __init__(self) -> None:
         self._pending: dict[Log, bool] = {}
         self._in_flight = False
 
     def add(self, logs: Iterable[Log], flusher: Flusher, *, closed_only: bool) -> None:
-        """Flush what is not durable of these: their closed segments, or all of them."""
+        """Flush what is not yet durable: closed segments only, or the whole logs."""
         for found in logs:
             if found.is_left_to_kernel and found.durable_offset < (
                 found.active.base_offset if closed_only else found.end_offset
@@ -44,7 +44,7 @@ class BackgroundFlush:
             found = next(iter(self._pending))
             closed_only = self._pending.pop(found)
             if found.fault is not None:
-                continue  # closed or damaged meanwhile
+                continue  # closed or damaged since it was queued
             try:
                 if not closed_only:
                     found.leave_snapshot()
@@ -52,7 +52,7 @@ class BackgroundFlush:
             except KafkaStorageError as error:
                 log.warning("Background flush failed; a later one repeats it. error=%r", str(error))
                 if isinstance(error.__cause__, OSError) and error.__cause__.errno not in PASSING:
-                    continue  # it is this log's alone
+                    continue  # the error concerns this log only
                 self._pending.clear()
                 return
             if flush is not None:

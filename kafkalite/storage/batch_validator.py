@@ -1,27 +1,28 @@
-"""Intake: what a topic asks of a client's batch, and does to it, before it is appended.
+"""Batch validation: the topic settings a client's batch must satisfy before it is appended.
 
     max.message.bytes                    MessageTooLarge
     segment.bytes                        RecordListTooLarge
     message.timestamp.before.max.ms      InvalidTimestamp, with the records that are wrong
     message.timestamp.after.max.ms       the same
-    compression.type                     compressed again when it came otherwise; InvalidTimestamp
-                                         for records of before 1970 then
-    message.timestamp.type               stamped with the time of the append
-    compressed.records.validate          InvalidRecord, when the header says otherwise
+    compression.type                     recompresses a batch of another codec; InvalidTimestamp for
+                                         records from before 1970 then
+    message.timestamp.type               stamps the batch with the time of the append
+    compressed.records.validate          InvalidRecord, if the header contradicts the records
 
-A compressed batch is opened to check its records, unless the topic says otherwise; any batch is
-opened to compress it again, to check records against `before.max.ms` once that is set, or to say
-which records are too new.  Otherwise its header is believed about its newest timestamp.  Opening
-is long work, which `opening` offers in steps to be taken before the append.  The checks that hold
-for every topic are record_batch.judge's.
+A compressed batch is decompressed to check its records, unless the topic disables that.  Any batch
+is opened to recompress it, to check records against `before.max.ms` if that is set, or to report
+which records are too new.  Otherwise the maximum timestamp in its header is trusted.  Opening a
+batch is expensive; `opening` offers it as steps that run before the append.  The checks that apply
+to every topic are in record_batch.judge.
 
-What cannot be decompressed is InvalidRecord, which no client retries, and not CorruptMessage: the
-CRC held, so it was sent like that and would be again.  More than `output_size_max` is
-MessageTooLarge, upon which Java's producers send smaller batches.  What Kafka's Java clients could
-not decompress is InvalidRecord as well, as in Kafka: lz4 in linked blocks or several frames.
+A batch that cannot be decompressed is InvalidRecord, which no client retries, and not
+CorruptMessage: its CRC is valid, so a retry would send the same bytes.  A batch that decompresses
+to more than `output_size_max` is MessageTooLarge, upon which Java producers send smaller batches.
+LZ4 with linked blocks or several frames, which Kafka's Java clients cannot decompress, is
+InvalidRecord, as in Kafka.
 
-Left out: the keys of compacted topics, with compaction itself; transactions, whose batches are
-refused as Kafka refuses those of a transaction it has not been told of.
+Left out: keys of compacted topics, with compaction itself; transactions, whose batches are refused
+as Kafka refuses those of a transaction that was not added to the partition.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from kafkalite.records.compression import Codec, output_size_max
 from kafkalite.records.opening import Steps, finish, recompress, scan_of, walk
 
 ATTRIBUTES_LOW = 22
-"""Position in a batch of the attributes' byte that holds its codec."""
+"""Position in a batch of the low attributes byte, which holds the codec."""
 
 CODECS = {
     "uncompressed": Codec.NONE,
@@ -82,7 +83,7 @@ LEVELS = {
 
 
 class Intake:
-    """One topic's rules, read once from its settings."""
+    """The validation rules of one topic, read once from its settings."""
 
     __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",
                  "opened_codecs", "opens_all", "segment_size_max", "size_max",
@@ -91,7 +92,7 @@ class Intake:
     def __init__(self, settings: Settings) -> None:
         self.message_size_max = settings[MAX_MESSAGE_BYTES]
         self.segment_size_max = settings[SEGMENT_BYTES]
-        # Both hold; which one was broken is found out when it was.
+        # Both apply; `refuse_size` finds out which one was exceeded.
         self.size_max = min(self.message_size_max, self.segment_size_max)
         self.stamps = settings[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
         self.before_max_ms = LONG_MAX if self.stamps else settings[MESSAGE_TIMESTAMP_BEFORE_MAX_MS]
@@ -101,15 +102,18 @@ class Intake:
         self.level = settings[level] if level is not None else None
         self.opens_all = self.codec is not None or self.before_max_ms != LONG_MAX
         self.opened_codecs = CODEC_MASK if settings[COMPRESSED_RECORDS_VALIDATE] else 0
-        """The bits of a batch's attributes of which one being set has it opened."""
+        """Attribute bits; a batch with any of them set is opened."""
 
     # -- before the append -------------------------------------------------------------------
 
     def opening(
         self, batch: bytes | bytearray | memoryview, clock: Clock
     ) -> Steps[bytes] | None:
-        """Return the steps that open a client's batch and return what is to be appended as
-        `opened`, or None for a batch that needs none; raise what is wrong outside its records."""
+        """Return the steps that open a client's batch and return the bytes to append as `opened`,
+        or None if the batch need not be opened.
+
+        Raises the error of anything that is wrong outside the batch's records.
+        """
         if not self.opens_all and (
             len(batch) < HEADER_SIZE or not batch[ATTRIBUTES_LOW] & self.opened_codecs
         ):
@@ -118,13 +122,13 @@ class Intake:
             self.refuse_size(len(batch))
         if code := judge(batch):
             raise_for(code)
-        # The steps may be taken after the caller's buffer has other bytes in it.
+        # The steps may run after the caller's buffer was reused.
         return self._opened(bytes(batch), clock.wall_ms())
 
     def _opened(self, batch: bytes, now_ms: int) -> Steps[bytes]:
         opened = RecordBatch(batch)
         scan = scan_of(opened)
-        # A time before 1970 is a time; Kafka cannot build batches with one, though, only keep them.
+        # Kafka stores batches with timestamps before 1970, but cannot build them.
         rebuilt = self.codec is not None and self.codec is not opened.header.codec
         oldest = max(now_ms - self.before_max_ms, 0 if rebuilt else -LONG_MAX - 1)
         newest = min(now_ms + self.after_max_ms, LONG_MAX)
@@ -145,7 +149,7 @@ class Intake:
         if scan.hits:
             self._refuse_timestamps(scan.hits, oldest, newest)
         if scan.max_timestamp != opened.header.max_timestamp:
-            # Retention and searches by time go by the header, so Kafka corrects it as well.
+            # Retention and timestamp lookups use the header, so Kafka corrects it as well.
             corrected = bytearray(kept)
             correct_max_timestamp(corrected, scan.max_timestamp)
             kept = bytes(corrected)
@@ -163,8 +167,8 @@ class Intake:
         *,
         opened: bool,
     ) -> bytes | bytearray | memoryview:
-        """Return a client's batch as the topic keeps it, or raise why it is not taken."""
-        # Garbage under a true CRC would stop every reader here for good.
+        """Return a client's batch as the topic stores it; raise the error if it is refused."""
+        # Invalid records under a valid CRC would stop every consumer at this offset for good.
         if not attributes & CODEC_MASK:
             code = validate(memoryview(batch)[HEADER_SIZE:], count, count - 1)
             if code:
@@ -187,7 +191,7 @@ class Intake:
         return batch
 
     def refuse_size(self, size: int) -> None:
-        """Say which bound a batch above `size_max` broke."""
+        """Raise the error for a batch larger than `size_max`, naming the limit it exceeds."""
         if size > self.message_size_max:
             raise MessageTooLarge(
                 f"The batch is {size} bytes; the topic's max.message.bytes is"
@@ -198,7 +202,7 @@ class Intake:
         )
 
     def _too_much(self, size: int) -> MessageTooLarge:
-        """Return what to say of a batch that holds more than it may become."""
+        """Return the error for a batch that decompresses to more than is allowed."""
         remedy = "send smaller batches"
         if not self.opens_all:
             remedy += ", or set compressed.records.validate=false for the topic"
@@ -211,7 +215,7 @@ class Intake:
     def _refuse_timestamps(
         self, hits: list[tuple[int, int]], oldest: int, newest: int
     ) -> None:
-        # A client's offset deltas are the records' places.
+        # The offset deltas of a client's batch are the indexes of its records.
         error = InvalidTimestamp("Records bear timestamps out of bounds.")
         error.record_errors = [
             (place, f"Timestamp {timestamp} lies outside {oldest} to {newest}.")

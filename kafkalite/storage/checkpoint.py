@@ -1,11 +1,11 @@
-"""Our own small files: one line that says what they are, then JSON.
+"""Small state files of kafkalite: a header line with a checksum, then JSON.
 
     kafkalite 1 9f0c4b1e7a2d3356
     {"flights-0":[120,0,"pT3mGvYJQ3m2aV0hD1kq9Q"], …}
 
-The hexadecimal is the XXH3-64 of what follows its line.  They are replaced whole (put_file), and
-where losing one would hurt, the one before is kept beside it as NAME.previous and read when NAME
-does not check.
+The hexadecimal number is the XXH3-64 of everything after the header line.  Files are replaced
+atomically (put_file).  `write` also keeps the previous version as NAME.previous, which `read` uses
+if NAME is missing or damaged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PREVIOUS = ".previous"
 
 
 def sealed(content: object) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of a file with this content."""
     rest = json.dumps(content, separators=(",", ":"), sort_keys=True).encode() + b"\n"
     return MARK + xxhash.xxh3_64_hexdigest(rest).encode() + b"\n" + rest
 
 
 def unsealed(file: bytes) -> Any:
-    """What it says; ValueError when it does not check."""
+    """Return the content of a file; raise ValueError if its checksum does not match."""
     line, newline, rest = file.partition(b"\n")
     if not newline or line != MARK + xxhash.xxh3_64_hexdigest(rest).encode():
         raise ValueError("its checksum does not hold")
@@ -37,7 +37,7 @@ def unsealed(file: bytes) -> Any:
 
 
 def read(path: Path) -> Any:
-    """What the file says, or the one before it; None when neither is there and whole."""
+    """Return the file's content or its previous version's; None if neither is valid."""
     for generation in (path, previous(path)):
         try:
             return unsealed(generation.read_bytes())
@@ -47,7 +47,7 @@ def read(path: Path) -> Any:
 
 
 def write(disk: Disk, path: Path, content: object) -> None:
-    """Replace the file, and keep the one before."""
+    """Replace the file, keeping its previous version."""
     try:
         before = path.read_bytes()
     except FileNotFoundError:

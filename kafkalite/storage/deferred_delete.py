@@ -1,19 +1,20 @@
-"""Doomed: files and directories that are out of service and removed a while later.
+"""Deferred deletes: removed files and directories, deleted after `file.delete.delay.ms`.
 
     add ─▶ delay ─▶ remove_due ─▶ Removal ┄┄ on a flusher's thread ┄┄▶ done ─▶ the next Removal
 
-Removing a file costs 0.4 s/GiB of its cached pages, so it is done beside the loop, in steps that
-are bounded in files and bytes, one at a time: the flusher's other threads stay free for flushes.
+Deleting a file costs 0.4 s/GiB of its cached pages, so it is done off the event loop, in steps
+bounded in files and bytes, one at a time: the flusher's other threads stay free for flushes.
 
-Who was given a slice of one holds its descriptor, and needs no name.  The delay is for those who
-come by name: another program that copies the files, or a person who changes their mind.
+A reader that holds a slice has a descriptor of the file and does not need its name.  The delay is
+for access by name: another program that copies the files, or an operator who restores them.
 
-A file that was lent (loans.py) is cut to nothing when it is removed, for as long as a reader keeps
-its descriptor the disk would keep its bytes.
+A file with a segment grant (segment_grants.py) is truncated to zero before it is deleted; otherwise
+the disk would keep its bytes for as long as a reader keeps its descriptor.
 
-Left out: a partition that another node leads by now may have lent segments; that node does not
-know, and what it removes keeps its room until its readers close it or end.  A file that a slow
-connection still reads is freed by the kernel when that connection ends, and on the loop.
+Left out: a partition that was transferred to another node may have segment grants; the new node
+does not know of them, and files that it deletes keep their disk space until the readers close them
+or exit.  A file that a slow connection still reads is freed by the kernel when that connection
+closes, on the event loop.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ log = logging.getLogger("kafkalite.storage")
 
 STEP_FILES_MAX = 64
 STEP_BYTES_MAX = 256 << 20
-"""A step ends with the file that reaches either; the process waits for a step when it ends."""
+"""A step ends with the file that reaches either limit; a process that exits waits for one step."""
 
 TRUNCATE_BYTES = 64 << 20
-"""A file that is cut is cut by so much at a time: a flush that meets it waits for no more."""
+"""Files are truncated by this much at a time, which bounds how long a concurrent flush waits."""
 
 LOOK_AGAIN_MS = 1_000
-"""Interval of looks while a removal is running and another is due."""
+"""Interval of checks while a removal is running and another is due."""
 
 
 class Doomed:
-    """What is to be removed, and when; see the module."""
+    """The deferred deletes of one node."""
 
     def __init__(self, clock: Clock, disk: Disk) -> None:
         self._clock = clock
@@ -55,21 +56,21 @@ class Doomed:
         self._due: list[tuple[int, Path]] = []
         self._lent: set[tuple[int, int]] = set()
         self._removal: Removal | None = None
-        """The one that is under way."""
+        """The removal in flight."""
 
     def add(self, paths: Iterable[Path], delay_ms: int) -> None:
-        """Remove these after a delay."""
+        """Delete these paths after the delay."""
         due_ms = self._clock.monotonic_ms() + delay_ms
         for path in paths:
             heapq.heappush(self._due, (due_ms, path))
 
     def lend(self, file: OpenFile) -> None:
-        """Somebody else has a descriptor of this file, for as long as they like."""
+        """Note that another process may hold a descriptor of this file for any length of time."""
         self._lent.add(_file_id(os.fstat(file.fileno())))
 
     def remove_due(self, flusher: Flusher | None = None) -> int | None:
-        """Begin to remove those whose delay is over, or without a flusher remove them here and
-        now; when to come again, if there are more."""
+        """Begin to delete the paths whose delay is over, or delete them synchronously if there is
+        no flusher.  Return the time of the next call (monotonic, in ms), or None."""
         if self._removal is None:
             self._begin(flusher)
         if not self._due:
@@ -103,10 +104,10 @@ class Doomed:
 
 
 class Removal:
-    """Removes files and directories, one step in each run (flusher.Flushable).
+    """Deletes files and directories, one step in each run (flusher.Flushable).
 
-    While it is under way nobody else touches `paths`; `lent` is shared with the loop, which only
-    adds to it.
+    While it is in flight only the flusher's thread uses `paths`.  `lent` is shared with the event
+    loop, which only adds to it.
     """
 
     def __init__(self, paths: deque[Path], lent: set[tuple[int, int]]) -> None:
@@ -119,7 +120,7 @@ class Removal:
         self.done: Callable[[Removal], None] | None = None
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Remove some; what cannot be removed is removed by the next start."""
+        """Run one step; paths that cannot be deleted are deleted by the next start."""
         count = size = 0
         while self.paths and count < STEP_FILES_MAX and size < STEP_BYTES_MAX:
             path = self.paths.popleft()
@@ -127,7 +128,7 @@ class Removal:
             try:
                 size += self._remove(disk, path)
             except FileNotFoundError:
-                pass  # Somebody was quicker, or the log has moved and its new owner tidies up.
+                pass  # deleted by another program, or by the node the log was transferred to
             except OSError as error:
                 log.warning(
                     "Deleted file cannot be removed; the next start removes it. path=%s error=%r",
@@ -135,7 +136,8 @@ class Removal:
                 )  # fmt: skip
 
     def _remove(self, disk: Disk, path: Path) -> int:
-        """Remove a file or an empty directory, and of any other its files first; the size."""
+        """Delete a file or an empty directory, or queue a directory's files before the directory
+        itself.  Return the number of bytes freed."""
         if path.is_dir():
             inside = list(path.iterdir())
             if inside and path not in self._listed:

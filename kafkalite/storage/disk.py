@@ -1,13 +1,13 @@
-"""The file calls that storage makes, in one place, so that a test can stand in for the kernel.
+"""Disk: every file system call that storage makes to write, in one class that tests can replace.
 
-Everything storage writes goes through a Disk: a test hands in one whose N-th call fails, or one
-that remembers each write so that it can rebuild what a crash would have left.  Reads do not pass
-here: they are made by sendfile and by compiled walks, and what they find is checked.
+All writes of storage go through a Disk.  A test passes one whose N-th call fails, or one that
+records each write so that it can rebuild the state a crash would have left.  Reads do not: they are
+made by sendfile and by compiled code, and the data read is validated.
 
-Two kinds of failure are kept apart.  A disk that is full is an answer: what was half written is
-cut off, and writing goes on once there is room.  Any other failure to write or flush ends the
-process (DiskFailed), because nobody can say any more what the disk holds: after a failed flush
-the kernel takes its pages for clean, and a second flush would succeed without writing them.
+There are two kinds of failure.  A full disk is reported to the client (KafkaStorageError): the
+partial write is truncated, and writes continue once there is space.  Any other failure to write or
+flush ends the process (DiskFailed), because the state of the disk is unknown: after a failed flush
+the kernel marks the pages clean, and a second flush would succeed without writing them.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from kafkalite.records.file_slice import OpenFile
 log = logging.getLogger("kafkalite.storage")
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a full disk says."""
+"""Errors of a full disk or quota."""
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors of a call that the kernel refused for want of descriptors or memory."""
+"""Errors of a call refused for lack of descriptors or memory."""
 
 PASSING = NO_ROOM | SHORTAGES
-"""What says nothing about the disk's soundness: the call was refused, and may succeed later."""
+"""Errors that say nothing about the disk's health: the call was refused and may succeed later."""
 
 OF_ONE_LOG = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR})
-"""Errors that concern the files of one log, which somebody removed or which cannot be named."""
+"""Errors that concern one log's files, which were removed or cannot be named."""
 
 DESCRIPTORS_RESERVED = 32
-"""Kept for files that are open for a moment: a flush of a directory, a checkpoint, a new segment.
-Fewer than connections leave (transport), so that a crowd of clients never stops a log; flushes
-take half of them, so that what was written is flushed although nothing more can be."""
+"""Descriptors kept for files that are open briefly: a directory flush, a checkpoint, a new segment.
+Fewer than connections leave (transport), so that many clients never stop a log.  Flushes may use
+half of them, so that written data is flushed even if no more can be written."""
 
 SMALL_FILE_BYTES = 4096
 
 FAILURE_MARK = "write-failed"
-"""A file in the data directory: the kernel's pages of these logs may differ from the disk."""
+"""A file in the data directory: the page cache of these logs may differ from the disk."""
 
 
 class DiskFailed(Fatal):
-    """The disk refused bytes it had taken, or cannot be written; the process must end.
+    """The disk lost bytes it had accepted, or cannot be written; the process must end.
 
-    The next start reads the files again as after a crash.  Nothing may retry the flush.
+    The next start recovers the logs as after a crash.  The flush must not be retried.
     """
 
 
 class WriteBackFailed(DiskFailed):
-    """A flush failed: the kernel's pages may differ from the disk, for every process that writes
-    to this file system.  All of them must end."""
+    """A flush failed: the page cache may differ from the disk, for every process that writes to
+    this file system.  All of them must end."""
 
 
 class Disk:
-    """The kernel's own calls."""
+    """The system calls themselves."""
 
     pwritev = staticmethod(os.pwritev)
     pwrite = staticmethod(os.pwrite)
@@ -83,10 +83,9 @@ class Disk:
     def open_to_keep(
         self, path: str | Path, flags: int, reserved: int = DESCRIPTORS_RESERVED
     ) -> OpenFile:
-        """Open a file of a log for as long as it takes.
+        """Open a file of a log, to be kept open.
 
-        Raises KafkaStorageError if it cannot be opened, whatever the reason: nothing was written,
-        and it concerns one log.
+        Raises KafkaStorageError for any failure: nothing was written, and only one log is affected.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
@@ -99,7 +98,7 @@ class Disk:
         return file
 
     def open_to_flush(self, path: str | Path) -> OpenFile:
-        """The same for a file that is open until it is flushed."""
+        """Open a file that is closed once it is flushed, using half of the reserved descriptors."""
         return self.open_to_keep(path, os.O_RDONLY, DESCRIPTORS_RESERVED // 2)
 
     def syncfs(self, descriptor: int) -> None:
@@ -108,7 +107,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def type_of(self, descriptor: int) -> int:
-        """The type of the file system an open file is on (statfs(2), f_type)."""
+        """Return the type of the file system that holds an open file (statfs(2), f_type)."""
         return segment_walk.file_system_type(descriptor)
 
 
@@ -116,8 +115,8 @@ DISK = Disk()
 
 
 def write_all(disk: Disk, descriptor: int, content: bytes | bytearray, position: int) -> None:
-    """Write every byte or raise."""
-    # A copy: who catches a failure may hold on to this frame, and a bytearray with it.
+    """Write all bytes at a position, or raise OSError."""
+    # A copy: an exception's traceback keeps this frame alive, and with it a view of a bytearray.
     view = memoryview(bytes(content))
     while view:
         written = disk.pwrite(descriptor, view, position)
@@ -126,14 +125,14 @@ def write_all(disk: Disk, descriptor: int, content: bytes | bytearray, position:
 
 
 def sync_directory(disk: Disk, path: str | Path) -> None:
-    """Make the names in this directory survive a power cut."""
+    """Flush a directory, so that its names survive a power cut."""
     directory = disk.open(path, os.O_RDONLY | os.O_DIRECTORY)
     disk.fsync(directory.fileno())
     directory.close()
 
 
 def remove_tree(disk: Disk, directory: Path) -> None:
-    """Remove a directory and its files; what cannot go now goes at a later start."""
+    """Remove a directory and its files; what cannot be removed is removed at a later start."""
     try:
         for path in list(directory.iterdir()):
             disk.unlink(path)
@@ -143,7 +142,7 @@ def remove_tree(disk: Disk, directory: Path) -> None:
 
 
 def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False) -> None:
-    """Write a small file in place: for what may be torn by a crash, because its reader notices."""
+    """Write a small file in place; its reader must detect a torn write."""
     file = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(disk, file.fileno(), content, 0)
@@ -154,7 +153,7 @@ def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False)
 
 
 def read_small_file(path: Path) -> bytes:
-    """Return a small file's bytes, at a third of the cost of `Path.read_bytes`: a start reads two
+    """Return a small file's content, at a third of the cost of `Path.read_bytes`: a start reads two
     of each log."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -167,9 +166,9 @@ def read_small_file(path: Path) -> bytes:
 
 
 def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) -> None:
-    """Replace a small file so that a crash leaves the old one or the new one, whole.
+    """Replace a small file atomically: a crash leaves the old content or the new.
 
-    Without `flushed` that holds when the process dies, and not when the machine does.
+    Without `flushed` that holds for a crash of the process, not of the machine.
     """
     beside = path.with_name(path.name + ".tmp")
     write_file(disk, beside, content, flushed=flushed)
@@ -179,7 +178,7 @@ def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) ->
 
 
 def failed(error: OSError, doing: str) -> NoReturn:
-    """Raise what a failed write means: an answer for one client, or the end of the process."""
+    """Raise the error for a failed write: KafkaStorageError for one client, or DiskFailed."""
     reason = f"{doing}: {error.strerror}"
     if error.errno in PASSING or error.errno in OF_ONE_LOG:
         raise KafkaStorageError(reason) from error
@@ -187,10 +186,10 @@ def failed(error: OSError, doing: str) -> NoReturn:
 
 
 class FreeSpace:
-    """How much may still be written before the disk is as full as it may get.
+    """The number of bytes that may be written before only `kept_free` bytes are left.
 
-    The file system is asked once in a QUANTUM of bytes written and at every tick, so that a
-    write costs a subtraction; what others write meanwhile is noticed within that.
+    The file system is queried once per QUANTUM bytes written and at every tick, so that a write
+    costs a subtraction; writes of other programs are noticed within that.
     """
 
     QUANTUM = 16 << 20
@@ -204,13 +203,13 @@ class FreeSpace:
         self.room = 0
 
     def measure(self) -> None:
-        """Ask the file system again."""
+        """Query the file system."""
         found = self._disk.fstatvfs(self._directory.fileno())
         free = found.f_bavail * found.f_frsize
         self.room = min(free - self.kept_free, self.QUANTUM)
 
     def take(self, size: int) -> None:
-        """Reserve room for `size` bytes; raises KafkaStorageError, which is retriable."""
+        """Reserve `size` bytes; raise KafkaStorageError, which is retriable, without room."""
         if size > self.room:
             self.measure()
             if size > self.room and self._short_of(size):
@@ -221,7 +220,7 @@ class FreeSpace:
         self.room -= size
 
     def _short_of(self, size: int) -> bool:
-        # One batch may be larger than a quantum.
+        # One batch may be larger than QUANTUM.
         found = self._disk.fstatvfs(self._directory.fileno())
         return found.f_bavail * found.f_frsize - self.kept_free < size
 
@@ -229,7 +228,7 @@ class FreeSpace:
 def pwritev_all(
     disk: Disk, descriptor: int, buffers: Sequence[bytes | bytearray | memoryview], position: int
 ) -> None:
-    """Go on after a short write, until every byte is written or the kernel says why not."""
+    """Write all buffers at a position, continuing after short writes, or raise OSError."""
     left = [memoryview(buffer) for buffer in buffers]
     while left:
         written = disk.pwritev(descriptor, left, position)

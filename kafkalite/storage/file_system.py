@@ -1,12 +1,13 @@
-"""FileSystem: the file system of a node's logs, flushed as a whole through one old descriptor.
+"""FileSystem: flushes the file system of a node's logs as a whole, by syncfs.
 
 Linux reports a write-back error once to each descriptor that was open when it happened (syncfs(2),
-since 5.8): one that is opened after another process was told never hears of it.  So each process
-opens its descriptor here at its start, before its first write, and calls syncfs on no other.
-The process's threads share it, and one of them alone is told, so the error is kept for all.
+since 5.8); a descriptor opened after the error was reported elsewhere never receives it.  So each
+process opens its descriptor here at its start, before its first write, and calls syncfs on no
+other.  The threads of a process share it, and only one of them receives the error, so the error is
+kept for all.
 
 syncfs is used on local file systems that report such errors.  Elsewhere (overlayfs, NFS, FUSE, an
-unknown type, an older kernel) every file is flushed by itself.
+unknown type, an older kernel) every file is flushed separately.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KERNEL_MIN = (5, 8)
 
 
 class FileSystem:
-    """The file system that holds one directory; see the module."""
+    """The file system that holds one directory."""
 
     def __init__(self, directory: Path, disk: Disk = DISK) -> None:
         self._disk = disk
@@ -39,12 +40,12 @@ class FileSystem:
         self._error_code = 0
         reported = kernel_version() >= KERNEL_MIN
         self.can_sync = reported and disk.type_of(self._directory.fileno()) in SYNCFS_TYPES
-        """True if `sync` flushes everything and reports every error since this was made."""
+        """True if `sync` flushes everything and reports every error since this object was made."""
 
     def sync(self) -> None:
-        """Flush the whole file system; OSError for any write-back error since this was made.
+        """Flush the whole file system; raise OSError for any write-back error since this was made.
 
-        Once it has failed it fails for ever: the lost pages would pass for flushed.
+        Once it has failed, every later call fails: the lost pages would count as flushed.
         """
         with self._lock:
             if not self._error_code:
@@ -60,7 +61,7 @@ class FileSystem:
         return self.can_sync and os.fstat(descriptor).st_dev == self.device
 
     def sync_paths(self, paths: Iterable[Path]) -> None:
-        """Flush these files and the names in these directories, at least."""
+        """Flush at least these files and the names in these directories."""
         if self.can_sync:
             self.sync()
             return

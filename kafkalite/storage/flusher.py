@@ -1,13 +1,13 @@
-"""Flusher: takes what was written to the disk itself, beside the loop and never in it.
+"""Flusher: flushes files to the disk on threads, off the event loop.
 
     loop:     log.flush_begin() ─▶ submit ┄┄ threads: fdatasync ┄┄▶ eventfd ─▶ collect ─▶ flush_end
 
-A few threads flush files side by side; where many files are dirty, one syncfs takes them all,
-which for a hundred files is ten times as fast (file_system.py says where).  A Flush holds its files
-open until it is done.
+A few threads flush files in parallel.  If many files are dirty, one syncfs flushes all of them,
+which for a hundred files is ten times as fast (file_system.py says where it is used).  A Flush
+holds its files open until it is done.
 
-A flush that fails is never tried again (disk.py says why): a mark is left for the next start of
-every node on this file system, collect raises WriteBackFailed, and their processes must end.
+A failed flush is never retried (disk.py says why): the directory of every node on this file system
+gets a mark for its next start, collect raises WriteBackFailed, and their processes must end.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from kafkalite.storage.log import Log
 
 SYNCFS_FROM = 16
-"""So many files, and flushing the whole file system is faster than each of them."""
+"""Number of files from which flushing the whole file system is faster than flushing each."""
 
 
 class Flushable(Protocol):
-    """What a Flusher takes, and gives back when it was run."""
+    """A unit of work for a Flusher, returned by `collect` once it was run."""
 
     files: list[OpenFile]
-    """What must be flushed first, and may be together with others'."""
+    """Files to flush first; they may be flushed together with those of others."""
     error: OSError | None
-    """Set by `run` when the process must end."""
+    """Set by `run` if the process must end."""
 
     @property
     def where(self) -> Path:
-        """Something in the node's directory, for the mark of a failure."""
+        """A path in the node's directory, which gets the mark of a failure."""
 
     @property
     def done(self) -> Callable[[Any], None] | None:
-        """Called by who collects it."""
+        """Called with this object by the code that collects it."""
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Flush, on whatever thread."""
+        """Flush, on any thread."""
 
 
 class EpochsFile(NamedTuple):
-    """A log's leader epochs, to be written where its directory is by then: the log may be deleted
-    meanwhile, and another one have its name."""
+    """A log's leader epochs, to be written to the directory's current path: the log may be deleted
+    meanwhile, and another log may take its name."""
 
     directory: OpenFile | None
-    """None if somebody removed it."""
+    """None if the directory was removed."""
     content: bytes
 
     def write(self, disk: Disk) -> None:
@@ -69,7 +69,7 @@ class EpochsFile(NamedTuple):
 
 
 class Flush:
-    """What one log needs flushed so that it is durable up to `end_offset`."""
+    """The flush that makes one log durable up to `end_offset`."""
 
     __slots__ = ("directories", "done", "end_offset", "epochs", "error", "files", "is_lost",
                  "log", "position", "refused", "segments_made", "written_size")  # fmt: skip
@@ -92,9 +92,9 @@ class Flush:
         self.segments_made = log.segments_made
         self.error: OSError | None = None
         self.refused: OSError | None = None
-        """The error of an epochs file that could not be written; the flush is then repeated."""
+        """The error if the epochs file could not be written; the flush is then repeated."""
         self.is_lost = False
-        """True if somebody removed the log's directory meanwhile."""
+        """True if the log's directory was removed by another program meanwhile."""
         self.done: Callable[[Flush], None] | None = None
 
     @property
@@ -102,13 +102,13 @@ class Flush:
         return self.log.directory
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Flush, on whatever thread; an error is kept for collect.
+        """Flush, on any thread; an error is kept for collect.
 
-        Flushes of one log go one after the other, and after a failed one all fail: the kernel tells
-        one descriptor of an error once, and the log's flushes share descriptors.
+        Flushes of one log run one after another, and after a failed one all fail: the kernel
+        reports an error once per descriptor, and the flushes of a log share descriptors.
 
-        A log that is deleted meanwhile takes its directory away, and need not be durable.  Where
-        somebody else took it away, that log is lost, and the disk as sound as before.
+        A log that is deleted meanwhile need not be durable.  If its directory was removed by
+        another program, the log is lost, but the disk is not at fault.
         """
         flushes = self.log.flushes
         with flushes.one_at_a_time:
@@ -134,7 +134,7 @@ class Flush:
             if self.epochs is not None:
                 self.epochs.write(disk)
         except OSError as error:
-            # Of a file that was to be replaced no old content is lost, and no record with it.
+            # Replacing a file loses no old content, and no record with it.
             if error.errno not in PASSING:
                 raise
             self.refused = error
@@ -146,9 +146,9 @@ class Flush:
 def flush_all(
     flushes: Sequence[Flushable], disk: Disk, file_system: FileSystem | None = None
 ) -> None:
-    """Flush these here and now; each Flush keeps its error.
+    """Flush synchronously; each Flush keeps its error.
 
-    Many files on `file_system` share one syncfs; any others are flushed one by one.
+    Many files on `file_system` share one syncfs; all others are flushed one by one.
     """
     shared = _shared(flushes, file_system)
     error: OSError | None = None
@@ -167,13 +167,13 @@ def flush_all(
 def _shared(
     flushes: Sequence[Flushable], file_system: FileSystem | None
 ) -> frozenset[Flushable]:
-    """Return the flushes that one syncfs takes."""
+    """Return the flushes that one syncfs can replace."""
     if file_system is None or not file_system.can_sync:
         return frozenset()
     if sum(len(flush.files) for flush in flushes) < SYNCFS_FROM:
         return frozenset()
-    # A log's files are in one directory, so the first says where all of them are.  A log whose
-    # closed segments were all removed has a place in its directory to flush only.
+    # A log's files are in one directory, so the first one tells the file system of all.  A log
+    # whose closed segments were all removed has only names in its directory to flush.
     return frozenset(
         flush for flush in flushes
         if not flush.files or file_system.holds(flush.files[0].fileno())
@@ -181,7 +181,7 @@ def _shared(
 
 
 class Flusher:
-    """A pool of threads that flush; see the module."""
+    """A pool of threads that flush."""
 
     def __init__(
         self, threads: int = 4, disk: Disk = DISK, file_system: FileSystem | None = None
@@ -196,16 +196,16 @@ class Flusher:
         self._failed: Exception | None = None
 
     def fileno(self) -> int:
-        """Readable when something can be collected."""
+        """Return the eventfd, which is readable when something can be collected."""
         return self._event
 
     @property
     def has_failed(self) -> bool:
-        """Whether a flush ever failed, collected or not."""
+        """True if a flush has failed, collected or not."""
         return self._failed is not None
 
     def submit(self, flushes: Sequence[Flushable]) -> None:
-        """Begin these flushes; collect gives each of them back."""
+        """Start these flushes; `collect` returns each of them."""
         if not flushes:
             return
         self._start_threads()
@@ -216,7 +216,7 @@ class Flusher:
                 self._jobs.put([flush])
 
     def collect(self) -> list[Flushable]:
-        """The flushes that are done since; raises DiskFailed once any has failed, and for ever."""
+        """Return the flushes done since the last call; raise DiskFailed once any has failed."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -229,7 +229,7 @@ class Flusher:
         return done
 
     def close(self) -> None:
-        """Let what is under way end, and the threads with it."""
+        """Wait for the flushes in flight, then end the threads."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -240,7 +240,7 @@ class Flusher:
             self._event = -1
 
     def _start_threads(self) -> None:
-        # Not before they are needed, and not before the launcher has forked.
+        # Started when first needed, and so after the launcher has forked.
         while len(self._threads) < self._thread_count:
             thread = threading.Thread(target=self._work, name="flusher", daemon=True)
             thread.start()
@@ -251,17 +251,17 @@ class Flusher:
             pass
 
     def _work_once(self) -> bool:
-        """One job; False at the end.
+        """Run one job; return False when the pool is closed.
 
-        A frame of its own: a thread that waits for work must not hold the last job's files open,
-        whose log may be deleted or another node's by then.
+        A separate frame: a thread that waits for work must not keep the last job's files open,
+        whose log may be deleted or transferred to another node by then.
         """
         flushes = self._jobs.get()
         if flushes is None:
             return False
         try:
             flush_all(flushes, self._disk, self._file_system)
-        except Exception as fault:  # raised again by collect: without a flusher nothing goes on
+        except Exception as fault:  # raised again by collect: the process cannot run without it
             self._failed = self._failed or fault
         for flush in flushes:
             if flush.error is not None and self._failed is None:

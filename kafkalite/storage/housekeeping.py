@@ -1,10 +1,10 @@
-"""Upkeep: what is done to a node's logs from time to time, a little at each tick.
+"""Housekeeping: periodic maintenance of a node's logs, a little at each tick.
 
-retention    some logs at a tick, so that thousands do not hold the loop
-checkpoint   how far each log is durable and where it begins: noted of some logs at a tick, and
-             written beside the loop
-flushes      of logs that are left to the kernel, so that their recovery point moves on
-files of what was removed, when their delay is over, beside the loop
+retention          some logs per tick, so that thousands of logs do not block the event loop
+checkpoint         each log's durable offset and start offset: noted for some logs per tick, and
+                   written off the event loop
+background flush   of logs left to the kernel, so that their recovery points advance
+deferred deletes   files whose delay is over, deleted off the event loop
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints
 log = logging.getLogger("kafkalite.storage")
 
 RETAINED_AT_ONCE = 64
-"""Of so many logs a tick asks what retention no longer keeps; a segment that goes is renamed."""
+"""Number of logs that retention checks per tick; removing a segment renames it."""
 
 STEP_MS = 10
-"""Duration of a step of retention, or of a checkpoint's notes: at least one log."""
+"""Maximum duration of a step of retention or of a checkpoint's notes; a step covers one log at
+least."""
 
 CHECKPOINT_MS_MIN = 1_000
 CHECKPOINT_MS_PER_LOG = 5
-"""Time after which a checkpoint follows a flush by clients: a second, or longer with many logs, so
-that a thousandth of the time is spent on checkpoints."""
+"""Delay from a flush by clients to a checkpoint: a second, or longer with many logs, so that about
+a thousandth of the time is spent on checkpoints."""
 
 
 class Upkeep:
-    """The upkeep of some logs; see the module."""
+    """The maintenance of a set of logs."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Upkeep:
         self._settings = settings
         self._to_retain: deque[Log] = deque()
         self.trimmed: list[Log] = []
-        """Logs whose start offset retention moved, until their node has taken note."""
+        """Logs whose start offset retention moved, until the node has taken them."""
         self._to_note: deque[Log] | None = None
         self._writing = False
         """True from a checkpoint's first note until it is written."""
@@ -75,7 +76,7 @@ class Upkeep:
         self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take new intervals; what is due later than they say is due when they say."""
+        """Apply new intervals; a due time later than the new interval allows is moved up."""
         self._settings = settings
         now_ms = self._clock.monotonic_ms()
         self._retention_due_ms = min(
@@ -89,7 +90,7 @@ class Upkeep:
         )
 
     def tick(self, now_ms: int, flusher: Flusher | None) -> int:
-        """Do some of what is due; when to come again."""
+        """Do part of the work that is due; return the time of the next call."""
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
             self._to_retain = deque(self._logs.values())
@@ -118,7 +119,7 @@ class Upkeep:
         return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
 
     def _has_moved(self, now_ms: int) -> bool:
-        """Return whether it is time to look, and more is durable than at the last look."""
+        """Return whether a check is due and more is durable than at the last check."""
         if now_ms - self._looked_ms < self._look_ms():
             return False
         self._looked_ms = now_ms
@@ -131,7 +132,7 @@ class Upkeep:
         for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
             found = self._to_retain.popleft()
             if found.topic == METADATA_TOPIC:
-                continue  # its snapshots decide what may go
+                continue  # retention of the metadata log is decided by its snapshots
             before = found.log_start_offset
             try:
                 found.retain()
@@ -149,7 +150,7 @@ class Upkeep:
         self._checkpoint_due_ms = self._clock.monotonic_ms()
 
     def checkpoint(self) -> None:
-        """Write down how far each log is durable and where it starts, here and now."""
+        """Write the durable offset and start offset of each log, synchronously."""
         for found in self._logs.values():
             self._note(found)
         write = self._points.begin_write()
@@ -160,18 +161,18 @@ class Upkeep:
             self._points.written(write)
 
     def _begin_checkpoint(self, flusher: Flusher | None) -> None:
-        """The same, a step at a tick, and written beside the loop."""
+        """Begin a checkpoint: a step per tick, written off the event loop if there is a flusher."""
         if flusher is None:
             self.checkpoint()
             return
         self._background.add(self._logs.values(), flusher, closed_only=True)
         if self._writing:
-            return  # a slow disk still has the one before
+            return  # a slow disk is still writing the previous checkpoint
         self._writing = True
         self._to_note = deque(self._logs.values())
 
     def _note_some(self, to_note: deque[Log], flusher: Flusher) -> None:
-        """Note what is known of some logs; after the last of them, begin to write."""
+        """Note the points of some logs; after the last one, begin to write the checkpoint."""
         end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
         while to_note:
             found = to_note.popleft()
@@ -195,8 +196,8 @@ class Upkeep:
 
     def _note(self, found: Log) -> None:
         if found.quarantined:
-            return  # what was known of it stays known
-        if not found.is_left_to_kernel:  # those get theirs with their flush
+            return  # its known point stays
+        if not found.is_left_to_kernel:  # the others take a snapshot with their flush
             found.leave_snapshot()
         point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
         self._points.note(found.directory.name, point)

@@ -1,17 +1,17 @@
-"""OffsetIndex and TimeIndex: from an offset, or a time, to a place near it in a segment.
+"""OffsetIndex and TimeIndex: sparse indexes from offset or timestamp to position in a segment.
 
-    .index        i32 relative offset, i32 position       a batch's last offset, where it begins
-    .timeindex    i64 timestamp, i32 relative offset      the greatest timestamp up to that offset
+    .index        i32 relative offset, i32 position       a batch's last offset, its position
+    .timeindex    i64 timestamp, i32 relative offset      the maximum timestamp up to that offset
 
-An entry is made about every index.interval.bytes.  Both files are caches: what they say is
-checked against the segment when it is used, and they are built again when it does not hold.
+An entry is added about every index.interval.bytes.  Both files are caches: an entry is checked
+against the segment when it is used, and the indexes are rebuilt if it is wrong.
 
-Entries gather in a tail in memory and are written a page at a time: a crash costs some entries,
-never a wrong one.  Files hold what was written and nothing more, so no map of a hole in a full
-disk can end the process.
+Entries are collected in memory and written a page at a time: a crash loses entries, but never
+leaves a wrong one.  The files are neither preallocated nor mapped, so a hole in a file on a full
+disk cannot end the process with SIGBUS.
 
 Left out: the TransactionIndex.  Without transactions there is nothing to write in it; the
-.txnindex of a segment copied from Kafka goes with its segment.
+.txnindex of a segment copied from Kafka is deleted with its segment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Entries:
-    """Entries of one size: a file of written ones, and a tail of those that are not yet."""
+    """Index entries of one size: a file of written entries, and a tail of unwritten ones."""
 
     __slots__ = ("_disk", "_file", "_soundness_known", "count", "open_segments", "path", "tail",
                  "written")  # fmt: skip
@@ -40,7 +40,7 @@ class Entries:
     entry_size: int
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        """Take up the file as it is; it need not be there."""
+        """Open the index at its present size; the file need not exist."""
         self._disk = disk
         self._file: OpenFile | None = None
         self.open_segments: OpenSegments | None = None
@@ -56,7 +56,7 @@ class Entries:
 
     @property
     def file(self) -> OpenFile:
-        """The file, opened when first needed: most segments are never asked."""
+        """The file, opened when first needed: most segments are never searched."""
         if self._file is None:
             shared = self.open_segments
             self._file = self._open() if shared is None else shared.open(self._open)
@@ -66,14 +66,14 @@ class Entries:
         return self._disk.open_to_keep(self.path, os.O_RDWR | os.O_CREAT)
 
     def write(self) -> None:
-        """Write the tail."""
+        """Write the tail to the file."""
         if self.tail:
             write_all(self._disk, self.file.fileno(), self.tail, self.written * self.entry_size)
             self.written = self.count
             self.tail.clear()
 
     def cut(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Truncate the index to its first `count` entries."""
         kept = bytes(self.tail[: max(0, count - self.written) * self.entry_size])
         self.tail = bytearray(kept)
         if count < self.written:
@@ -83,7 +83,7 @@ class Entries:
         self._soundness_known = self._soundness_known or count == 0
 
     def entries(self) -> bytes:
-        """All of them; KafkaStorageError if they cannot be read."""
+        """Return all entries; raise KafkaStorageError if they cannot be read."""
         size = self.written * self.entry_size
         return (self._read(size, 0) if size else b"") + self.tail
 
@@ -106,7 +106,7 @@ class Entries:
         return bisect_left(range(self.count), bound, key=word)
 
     def release(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._file = None
 
     def _descriptor(self) -> int:
@@ -114,7 +114,7 @@ class Entries:
 
 
 class OffsetIndex(Entries):
-    """Where, at the latest, to begin looking for an offset."""
+    """Index by offset: gives a position at or before a batch."""
 
     __slots__ = ()
     entry_size = 8
@@ -122,11 +122,12 @@ class OffsetIndex(Entries):
     unpack = struct.Struct(">ii").unpack
 
     def floor(self, relative_offset: int) -> tuple[int, int]:
-        """(relative offset, position) of the last entry at or before; (-1, 0) without one."""
+        """Return (relative offset, position) of the last entry at or before an offset; (-1, 0) if
+        there is none."""
         return floor_offset(self._descriptor(), self.written, self.tail, relative_offset)
 
     def sound(self, end_position: int) -> bool:
-        """Whether the entries could be true of a segment of this size; read once, then known."""
+        """Return whether the entries can be valid for a segment of this size; computed once."""
         if not self._soundness_known:
             self._soundness_known = sound_offsets(self.entries(), end_position) == self.count
         return self._soundness_known
@@ -135,16 +136,16 @@ class OffsetIndex(Entries):
         return self.floor((1 << 31) - 1)
 
     def count_before(self, position: int) -> int:
-        """How many entries point before this position."""
+        """Return the number of entries that point before a position."""
         return self._count_below(position, word_at=4)
 
     def floor_position(self, position: int) -> int:
-        """The last position there is an entry for, at or before this one; 0 without any."""
+        """Return the last indexed position at or before a position; 0 if there is none."""
         return self.last_at(position)[1]
 
     def last_at(self, position: int) -> tuple[int, int]:
-        """(relative offset, position) of the last entry that points no further; (-1, 0) without
-        one."""
+        """Return (relative offset, position) of the last entry at or before a position; (-1, 0) if
+        there is none."""
         slot = bisect_right(range(self.count), position, key=lambda slot: self._entry(slot)[1])
         return self._entry(slot - 1) if slot else (-1, 0)
 
@@ -153,23 +154,24 @@ class OffsetIndex(Entries):
             found = bytes(self.tail[self.entry_size * (slot - self.written) :][: self.entry_size])
         else:
             found = self._read(self.entry_size, self.entry_size * slot)
-        # A file that was cut under us says nothing, and what it says is checked.
+        # The file may have been truncated since; the result is checked against the segment.
         return self.unpack(found) if len(found) == self.entry_size else (-1, 0)
 
 
 class TimeIndex(Entries):
-    """From where on no earlier record reaches a timestamp."""
+    """Index by timestamp: gives an offset before which no record has a later timestamp."""
 
     __slots__ = ()
     entry_size = 12
     pack = struct.Struct(">qi").pack
 
     def floor(self, timestamp: int) -> tuple[int, int]:
-        """(timestamp, relative offset) of the last entry at or before; (-1, 0) without one."""
+        """Return (timestamp, relative offset) of the last entry at or before a timestamp; (-1, 0)
+        if there is none."""
         return floor_time(self._descriptor(), self.written, self.tail, timestamp)
 
     def sound(self, last_relative_offset: int) -> bool:
-        """Whether the entries could be true of a segment that ends with this offset."""
+        """Return whether the entries can be valid for a segment that ends at this offset."""
         if not self._soundness_known:
             self._soundness_known = sound_times(self.entries(), last_relative_offset) == self.count
         return self._soundness_known
@@ -178,5 +180,5 @@ class TimeIndex(Entries):
         return self.floor((1 << 63) - 1)
 
     def count_before(self, relative_offset: int) -> int:
-        """How many entries speak of offsets before this one only."""
+        """Return the number of entries whose offset is before this one."""
         return self._count_below(relative_offset, word_at=8)

@@ -1,20 +1,20 @@
-"""What files and directories of a log are called: Kafka's names, and nowhere else said.
+"""Layout: names of the files and directories of logs, as in Kafka; defined only here.
 
-.lock                                            held while a broker uses the data directory
-.node-1                                          nodes/1 was made: without it, it is lost
-nodes/1/                                         what node 1 owns, laid out as below; node 0's
-                                                 own lies in the data directory itself
+.lock                                            locked while a broker uses the data directory
+.node-1                                          mark: nodes/1 was made; if missing, it is lost
+nodes/1/                                         directory of node 1, laid out as below; that of
+                                                 node 0 is the data directory itself
 flights-3/                                       topic, dash, partition
   00000000000000004096.log                       a segment, named by its first offset
-  00000000000000004096.index   .timeindex        its indexes; .txnindex when there were aborts
-  00000000000000004096.snapshot                  what producers had written before this offset
+  00000000000000004096.index   .timeindex        its indexes; .txnindex if there were aborts
+  00000000000000004096.snapshot                  producer state before this offset
   leader-epoch-checkpoint   partition.metadata
-  handover                                       what the node knew that had it before
-  00000000000000000000.log.deleted               removed, kept a while for its readers
-flights-3.6d0c…-delete/                          a deleted topic's, removed a while later
-flights-3.6d0c…-stray/                           nobody knows it; kept for its owner to look at
-flights-3.7b1c…-arrived/                         handed over by another node, and not taken up yet;
-                                                 the digits are its topic's id
+  handover                                       state written by the node that had the log before
+  00000000000000000000.log.deleted               removed, kept for file.delete.delay.ms
+flights-3.6d0c…-delete/                          of a deleted topic, removed after the delay
+flights-3.6d0c…-stray/                           in no topic; kept for the operator
+flights-3.7b1c…-arrived/                         transferred by another node and not yet taken up;
+                                                 the digits are the topic id
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ DIRECTORY_NAME_MAX = 255
 
 
 def node_directory(data: Path, node_id: int) -> Path:
-    """Where a node's own logs lie."""
+    """Return the directory that holds a node's logs."""
     return data / NODES / str(node_id) if node_id else data
 
 
 def node_directories(data: Path) -> dict[int, Path]:
-    """The directories of the nodes, by their ids."""
+    """Return the directories of all nodes, by node id."""
     found = {0: data}
     nodes = data / NODES
     for path in sorted(nodes.iterdir()) if nodes.is_dir() else ():
@@ -71,23 +71,23 @@ def sibling_directories(directory: Path) -> list[Path]:
 
 
 def node_mark(directory: Path) -> Path:
-    """The file in the data directory that says that a further node's directory was made."""
+    """Return the path of the file that marks that a further node's directory was made."""
     return directory.parent.parent / f"{NODE_MARK}{directory.name}"
 
 
 def marked_nodes(data: Path) -> list[int]:
-    """The further nodes whose directories were made."""
+    """Return the ids of the further nodes whose directories were made."""
     found = (path.name.removeprefix(NODE_MARK) for path in data.glob(f"{NODE_MARK}*"))
     return sorted(int(name) for name in found if name.isascii() and name.isdecimal())
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """The name of a segment's file."""
+    """Return the name of a segment's file."""
     return f"{offset:020d}{suffix}"
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """The offset a file is named by; None when it is not a file of that kind."""
+    """Return the offset in a file's name, or None if it is not a file of that kind."""
     digits, dot, rest = name.partition(".")
     if dot + rest != suffix or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -99,18 +99,18 @@ def directory_name(topic: str, partition: int) -> str:
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """The topic and partition a directory is named by; None when it is not a log's."""
+    """Return the topic and partition a directory is named for, or None if it is not a log's."""
     found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", name, re.ASCII)
     return (found[1], int(found[2])) if found else None
 
 
 def set_aside(topic: str, partition: int, suffix: str) -> str:
-    """A name for a log's directory that no log has, and that says whose it was."""
+    """Return a unique name for a log's directory that names its partition but that no log has."""
     return _tagged(topic, partition, uuid.uuid4().hex, suffix)
 
 
 def arrived(topic: str, partition: int, topic_id: bytes) -> str:
-    """The name under which a log's directory comes from another node."""
+    """Return the name under which a log's directory is transferred to another node."""
     return _tagged(topic, partition, topic_id.hex(), ARRIVED_DIRECTORY)
 
 

@@ -1,8 +1,8 @@
-"""LeaderEpochCache: where each leader's reign began.
+"""LeaderEpochCache: the start offset of each leader epoch of a log.
 
 The file `leader-epoch-checkpoint` is Kafka's: version 0, the number of entries, then a line
-`epoch start-offset` for each.  Epochs and offsets both grow.  Every batch bears the epoch it was
-appended under, so a file that is lost or damaged is read again from the log.
+`epoch start-offset` for each.  Epochs and offsets increase.  Every batch carries the leader epoch
+it was appended under, so a lost or damaged file is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochCache:
-    """Epochs of one log, each with its first offset."""
+    """The leader epochs of one log, each with its start offset."""
 
     __slots__ = ("epochs", "latest", "starts", "unsaved")
 
@@ -29,9 +29,9 @@ class LeaderEpochCache:
 
     @classmethod
     def load(cls, path: Path) -> LeaderEpochCache | None:
-        """What the file says; None when it is missing or does not read.
+        """Return the cache stored in a file, or None if the file is missing or invalid.
 
-        As in Kafka it is empty until the first epoch.
+        As in Kafka the file is empty until the first epoch.
         """
         cache = cls()
         try:
@@ -57,10 +57,10 @@ class LeaderEpochCache:
         return len(self.epochs)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The leader of this epoch appends its first batch here."""
+        """Note that the leader of this epoch appends its first batch at `start_offset`."""
         if epoch == self.latest and start_offset >= self.starts[-1]:
             return
-        # What a later or equal entry says was written by a leader whose records are gone.
+        # Later or equal entries are of a leader whose records were truncated.
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
             self.epochs.pop()
             self.starts.pop()
@@ -70,9 +70,9 @@ class LeaderEpochCache:
         self.unsaved = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the greatest epoch at or below; (-1, -1) for one to come.
+        """Return (epoch, end offset) of the greatest epoch at or below; (-1, -1) for a later one.
 
-        An epoch below all that are known ends where the first known one begins.
+        An epoch below all known ones ends where the first known one begins.
         """
         if epoch < 0 or epoch > self.latest:
             return UNDEFINED
@@ -82,22 +82,22 @@ class LeaderEpochCache:
         return self.epochs[slot - 1] if slot else epoch, self.starts[slot]
 
     def epoch_at(self, offset: int) -> int | None:
-        """Return the epoch under which the record at `offset` was appended; None if it is from
-        before all that are known."""
+        """Return the epoch under which the record at `offset` was appended; None if it is older
+        than all known epochs."""
         slot = bisect_right(self.starts, offset)
         return self.epochs[slot - 1] if slot else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that began at `end_offset` or later."""
+        """Remove epochs that began at `end_offset` or later."""
         while self.starts and self.starts[-1] >= end_offset:
-            # Of an epoch that begins at the end no record tells; what the file says is no harm.
+            # An epoch that begins at the end has no records, so a file that has it is harmless.
             self.unsaved = self.unsaved or self.starts[-1] > end_offset
             self.epochs.pop()
             self.starts.pop()
         self.latest = self.epochs[-1] if self.epochs else -1
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before `start_offset`; the one reigning then begins there."""
+        """Remove epochs that ended before `start_offset`; the epoch there then begins there."""
         slot = bisect_right(self.starts, start_offset)
         if slot > 1 or (slot == 1 and self.starts[0] < start_offset):
             del self.epochs[: slot - 1]
