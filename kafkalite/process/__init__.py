@@ -1,1 +1,1 @@
-"""Processes: how a node is started, watched and ended."""
+"""Processes: starting, watching and ending the processes of a broker."""

@@ -1,4 +1,4 @@
-"""Announcement: the ready file, status.json and the banner, as long as they are true."""
+"""Announcement: the ready file, status.json and the banner, kept up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("kafkalite.process")
 
 
 class NodeThere(NamedTuple):
-    """A node that has answered: its process, and the address it listens on."""
+    """A node that has responded: its process, and the address it listens on."""
 
     node_id: int
     role: str
@@ -30,7 +30,7 @@ class NodeThere(NamedTuple):
 
 
 class Announcement:
-    """What a broker says of itself; see the module."""
+    """The published state of a broker; see the module."""
 
     def __init__(self, settings: Settings, data: Path, ready_file: Path | None) -> None:
         self.settings = settings
@@ -41,7 +41,7 @@ class Announcement:
         self.said: Ready | None = None
 
     def clear(self) -> None:
-        """Remove what a killed one left; the data directory must be ours by then."""
+        """Remove the files of a killed broker; the data directory must be locked by then."""
         for path in (self.status_file, self.ready_file):
             try:
                 if path is not None:
@@ -50,12 +50,12 @@ class Announcement:
                 raise Refusal(f"{path} cannot be the ready file: {fault.strerror}") from None
 
     def withdraw(self) -> None:
-        """It is true no more."""
+        """Remove the files at shutdown."""
         with contextlib.suppress(Refusal):
             self.clear()
 
     def say(self, ready: Ready) -> None:
-        """Write down what is so now, if it was not so before; the first time, print it."""
+        """Write the state to the files if it has changed; the first time, log it."""
         if ready == self.said:
             return
         first = self.said is None
@@ -78,16 +78,16 @@ class Announcement:
         """Print the banner."""
         assert self.said is not None
         warnings = log_file.warnings_since(self.log_file, self.since)
-        with contextlib.suppress(OSError):  # that nobody reads it is no reason to end
+        with contextlib.suppress(OSError):  # a closed standard output is no reason to end
             print(banner(self.said, self.settings, self.log_file, warnings), flush=True)
 
     def bootstrap(self, address: Listener) -> str:
-        """What clients of this host are given to begin with, where node 0 listens there."""
+        """Return the bootstrap server for clients of this host, given node 0's listener."""
         told = self.told(address, address)
         return f"[{told.host}]:{told.port}" if ":" in told.host else f"{told.host}:{told.port}"
 
     def nodes(self, there: list[NodeThere], first: Listener) -> list[NodeReady]:
-        """The nodes as clients are told of them, in order."""
+        """Return the nodes with the addresses sent to clients, by id."""
         nodes = []
         for node_id, role, address, pid in sorted(there):
             host, port = self.told(address, first)
@@ -95,8 +95,10 @@ class Announcement:
         return nodes
 
     def told(self, address: Listener, first: Listener) -> Listener:
-        """The address by which a node is reached; advertised ones are as far from each other as
-        those listened on."""
+        """Return the address by which clients reach a node.
+
+        Advertised ports have the same distances from each other as the ports of the listeners.
+        """
         advertised = self.settings[ADVERTISED_LISTENERS]
         if not advertised:
             return Listener(reachable(address.host), address.port)
@@ -105,7 +107,7 @@ class Announcement:
 
 
 def role_of(node_id: int, dedicated: frozenset[int] = frozenset()) -> str:
-    """What a node is, in one word."""
+    """Return the role of a node, as in status.json."""
     if node_id == SUPERVISOR_ID:
         return "supervisor"
     return "dedicated" if node_id in dedicated else "worker"

@@ -1,4 +1,4 @@
-"""What `kafkalite start` prints when it is ready: where it is, what it promises, what is next."""
+"""The text that `kafkalite start` prints when it is ready: addresses, durability, next commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARNINGS_MAX = 5
 
 
 def promise(settings: Settings) -> str:
-    """What is safe once it was acknowledged, in one sentence."""
+    """Return one sentence on the failures that acknowledged records survive."""
     mode = settings[DURABILITY]
     if mode == "fsync":
         return (
@@ -38,7 +38,7 @@ def promise(settings: Settings) -> str:
 
 
 def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[str] = ()) -> str:
-    """The whole text, plain and unbroken unless a person reads it on a terminal."""
+    """Return the banner; it has colour and wrapped lines only if standard output is a terminal."""
     nodes = ", ".join(
         f"{node['id']} ({node['role']}, port {node['port']}, pid {node['pid']})"
         for node in ready["nodes"]
@@ -81,7 +81,7 @@ def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[
 
 
 def entry(name: str, value: str, columns: int) -> str:
-    """A named fact, broken between words where the terminal would break it anywhere."""
+    """Return a line with a named fact, wrapped between words if it is longer than the terminal."""
     line = f"  {name:<11} {value}"
     if not columns or " " not in value:
         return line
@@ -95,7 +95,7 @@ def entry(name: str, value: str, columns: int) -> str:
 
 
 def command_name() -> str:
-    """What to type to run this program once more: its name where the shell finds it by that."""
+    """Return the command that runs this program: its name if the shell finds it, else its path."""
     if shutil.which("kafkalite"):
         return "kafkalite"
     program = sys.argv[0]

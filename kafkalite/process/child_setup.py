@@ -1,10 +1,10 @@
-"""What a node's process does first and last: it lets go of what is the launcher's, and ends whole.
+"""The first and last steps of a node's process: close what belongs to the launcher, and exit.
 
-It is a fork of the launcher in the middle of its work, so nothing of that may go on here: no
-handler, no `finally`, no `atexit` of the parent's.  It leaves by `os._exit` on every way.
+The process is a fork of the launcher in the middle of its event loop, so none of the launcher's
+code may continue here: no signal handler, no `finally`, no `atexit`.  It exits only by `os._exit`.
 
-Its parent's death is its own (PR_SET_PDEATHSIG): a node without a launcher would hold the data
-directory, and nobody could end it.
+It is killed when its parent ends (PR_SET_PDEATHSIG): a node without a launcher would hold the data
+directory, and no process would end it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 HANDLED = (*ENDING, signal.SIGUSR2)
 SAID_MAX = 4096
-"""The longest sentence a node may leave; it fits into an empty pipe."""
+"""Maximum size of the reason that a node sends; it fits into an empty pipe."""
 
 
 def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection[int]) -> NoReturn:
-    """Be a node's process, from just after the fork to the end.
+    """Run a node's process, from just after the fork to the exit.
 
-    `words` is the pipe for the sentence that says why it could not start; `kept` are the
-    descriptors that stay open.
+    `words` is the pipe for the reason why it could not start; `kept` are the descriptors that stay
+    open.
     """
     code = 1
     try:
@@ -64,18 +64,18 @@ def live(birth: Birth, run: Run, launcher_pid: int, words: int, kept: Collection
 
 
 def become_own(launcher_pid: int, kept: Collection[int]) -> None:
-    """Take nothing of the launcher's along but these descriptors."""
+    """Drop all that was inherited from the launcher, except these descriptors."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher_pid:
-        os._exit(1)  # it died before it could be heard of
+        os._exit(1)  # the launcher ended before the kernel watched it for this process
     signal.set_wakeup_fd(-1)  # a pipe to the launcher's loop
     for number in HANDLED:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-    # What the launcher's objects think they own is closed under them.  They never notice: the
+    # Descriptors are closed under the launcher's objects that own them.  These never notice: the
     # frames of this fork, which never return, keep them alive.
     begin = 0
     for descriptor in [*sorted(kept), os.sysconf("SC_OPEN_MAX")]:
-        if begin < descriptor:  # an empty range would be taken for all there are
+        if begin < descriptor:  # closerange would take an empty range for all descriptors
             os.closerange(begin, descriptor)
         begin = descriptor + 1
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -84,14 +84,14 @@ def become_own(launcher_pid: int, kept: Collection[int]) -> None:
 
 
 def say(words: int, sentence: str) -> None:
-    """Leave a sentence for the launcher, unless it has executed itself anew since."""
+    """Send a sentence to the launcher; ignore a pipe that an exec of the launcher has closed."""
     with contextlib.suppress(BrokenPipeError):
         os.write(words, sentence.encode()[:SAID_MAX])
 
 
 def leave(code: int) -> NoReturn:
-    """End now, with everything said."""
+    """Flush the standard streams and exit."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        with contextlib.suppress(OSError, ValueError):  # the reader has closed it
             stream.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Orders: the socketpair between the launcher and the supervisor, as the launcher holds it.
+"""Orders: the launcher's end of the control channel, a socket pair to the supervisor.
 
-Both sides say the whole of what is so, never a change: a message that comes twice, or stands for
-one before it, does no harm.  What comes is checked like all that comes from outside.
+Both sides always send the whole state, never a change: a message may be repeated or skip earlier
+ones without harm.  Messages are validated like any input from outside the process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = logging.getLogger("kafkalite.process")
 PACKET_MAX = 1 << 16
 PACKETS_PER_TICK = 16
 NODES_MAX = 1024
-"""More than there can be; who names more is not believed."""
+"""More nodes than there can be; a longer list is refused."""
 
 TELL_AGAIN_MS = 50
 COMPLAINT_MS = 10_000
 
 STATES = {State.READY: "ready", State.ENDING: "ending", State.BACKOFF: "backoff"}
-"""How a state is told to the supervisor; every other is `starting`."""
+"""Names of the states in messages to the supervisor; every other state is `starting`."""
 
 
 class Orders:
-    """The launcher's end; see the module."""
+    """The launcher's end of the control channel; see the module."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Orders:
         self._quiet_until_ms = 0
 
     def open(self) -> socket.socket:
-        """A new pair, for a new supervisor: its end."""
+        """Create a new pair for a new supervisor and return the supervisor's end."""
         self.close()
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.adopt(mine)
@@ -67,7 +67,7 @@ class Orders:
         return other
 
     def take_over(self, descriptor: int) -> None:
-        """Go on with a pair that was made before an exec."""
+        """Adopt a pair that was created before an exec."""
         os.set_inheritable(descriptor, False)
         self.adopt(socket.socket(fileno=descriptor))
 
@@ -77,17 +77,17 @@ class Orders:
         self.reactor.watch(mine.fileno(), self.hear)
 
     def close(self) -> None:
-        """There is no supervisor, or it hears no more."""
+        """Close the channel, because the supervisor has ended or closed its end."""
         if self.socket is not None:
             self.reactor.unwatch(self.socket.fileno())
             self.socket.close()
             self.socket = None
         self.sent = b""
 
-    # What it says.
+    # Messages of the supervisor.
 
     def hear(self) -> None:
-        """Take in what has come, as much as a tick may."""
+        """Read and handle a limited number of messages for one tick."""
         for _ in range(PACKETS_PER_TICK):
             if self.socket is None:
                 return
@@ -126,12 +126,12 @@ class Orders:
             self._quiet_until_ms = now_ms + COMPLAINT_MS
             log.error("what the supervisor sent is not obeyed: %s", about)
 
-    # What it is told.
+    # Messages to the supervisor.
 
     def tell(
         self, nodes: Iterable[NodeProcess], address_of: Callable[[NodeProcess], Listener]
     ) -> None:
-        """All the nodes there are, unless that is what it was told last."""
+        """Send the list of all node processes, unless it is the last list sent."""
         if self.socket is None:
             return
         told = [
@@ -150,13 +150,13 @@ class Orders:
         try:
             self.socket.send(frame)
             self.sent = frame
-        except BlockingIOError:  # it is stopped, or busy; it hears of it as it is by then
+        except BlockingIOError:  # stopped or busy: it gets the list that is current by then
             if not self._waits:
                 self._waits = True
                 self.reactor.call_later(TELL_AGAIN_MS, self.waited)
         except OSError:
-            pass  # it has ended, which its process will tell
+            pass  # it has ended, which its pidfd reports
 
     def waited(self) -> None:
-        """The tick this makes tells again."""
+        """Do nothing but cause a tick, in which the launcher calls `tell` again."""
         self._waits = False

@@ -1,4 +1,4 @@
-"""The exporter as the broker's process sees it: a command line beside it (side_process.py)."""
+"""The exporter service: its command line and its socket (side_process.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKLOG = 16
 
 
 def bind_metrics(address: Listener, flag: str = "--metrics") -> socket.socket:
-    """The exporter's listening socket, or one sentence on why there is none."""
+    """Bind the exporter's listening socket; raise Refusal if that fails."""
     host = address.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -32,7 +32,7 @@ def bind_metrics(address: Listener, flag: str = "--metrics") -> socket.socket:
 
 
 def exporter(settings: Settings, insecure: bool) -> Side | None:
-    """The exporter, if one is wanted."""
+    """Return the exporter service, or None if it is not configured."""
     address = metrics_address(settings[METRICS_LISTENER], insecure)
     if address is None:
         return None
@@ -40,6 +40,6 @@ def exporter(settings: Settings, insecure: bool) -> Side | None:
 
 
 def where_of(listeners: Sequence[socket.socket]) -> str:
-    """HOST:PORT."""
+    """Return HOST:PORT of the exporter's socket."""
     host, port = listeners[0].getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

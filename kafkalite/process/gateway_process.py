@@ -1,7 +1,8 @@
-"""The gateway as the broker's process sees it: a command line beside it (side_process.py).
+"""The gateway service: its command line and its sockets (side_process.py).
 
-Its sockets are bound here: one for PUSHes, one for DEALERs.  A Unix socket is its user's alone, by
-the file's mode; one that a killed broker left is removed, one that somebody listens on is not.
+The broker binds its two sockets, one for PUSH and one for DEALER clients.  A Unix socket has a mode
+that admits its owner only.  A socket file left by a killed broker is removed; one on which a
+process listens is not.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ KEYS = "gateway."
 
 
 class Doors(NamedTuple):
-    """Where the gateway's two sockets are."""
+    """Endpoints of the gateway's two sockets."""
 
     push: Endpoint
     dealer: Endpoint
 
 
 def gateway_doors(settings: Settings, insecure: bool) -> Doors | None:
-    """Where the gateway is wanted, if it is; a place that others can reach is refused without
-    CURVE, unless asked for twice."""
+    """Return the configured endpoints, or None; raise Refusal for an endpoint that other machines
+    can reach, unless CURVE is configured or `insecure` is set."""
     asked = settings[GATEWAY_LISTENER]
     if asked is None:
         return None
@@ -68,7 +69,7 @@ def gateway_doors(settings: Settings, insecure: bool) -> Doors | None:
 
 
 def gateway(settings: Settings, insecure: bool) -> Side | None:
-    """The gateway, if one is wanted; its command line says all that the broker's settings do."""
+    """Return the gateway service, or None; its command line repeats the `gateway.` settings."""
     doors = gateway_doors(settings, insecure)
     if doors is None:
         return None
@@ -80,7 +81,7 @@ def gateway(settings: Settings, insecure: bool) -> Side | None:
 
 
 def bind_doors(doors: Doors, flag: str = "--gateway") -> list[socket.socket]:
-    """The listening sockets, or one sentence on why there are none."""
+    """Bind both sockets; raise Refusal if that fails."""
     bound: list[socket.socket] = []
     try:
         bound.append(bind(doors.push, f"{flag} tcp://HOST:PORT (port 0 takes a free one)"))
@@ -93,7 +94,7 @@ def bind_doors(doors: Doors, flag: str = "--gateway") -> list[socket.socket]:
 
 
 def bind(endpoint: Endpoint, instead: str) -> socket.socket:
-    """One listening socket, non-blocking as ZeroMQ wants it."""
+    """Bind one listening socket, non-blocking as ZeroMQ requires."""
     try:
         listener = bind_path(endpoint.path) if endpoint.path else bind_address(endpoint)
     except OSError as fault:
@@ -115,7 +116,7 @@ def bind_address(endpoint: Endpoint) -> socket.socket:
 
 
 def bind_path(path: str) -> socket.socket:
-    """A Unix socket at a path of its own; OSError when something else is there."""
+    """Bind a Unix socket of mode 600; raise OSError if the path is in use."""
     remove_abandoned(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o077)
@@ -131,8 +132,8 @@ def bind_path(path: str) -> socket.socket:
 
 
 def remove_abandoned(path: str) -> None:
-    """Remove a socket on which nobody listens any more; OSError when somebody does, or when it is
-    no socket."""
+    """Remove a socket file on which no process listens; raise OSError if one does, or if the file
+    is not a socket."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -149,7 +150,7 @@ def remove_abandoned(path: str) -> None:
 
 
 def endpoint_of(listener: socket.socket) -> str:
-    """A listening socket's endpoint, as ZeroMQ writes it."""
+    """Return a listening socket's endpoint in ZeroMQ's notation."""
     if listener.family == socket.AF_UNIX:
         return str(Endpoint(path=listener.getsockname()))
     host, port = listener.getsockname()[:2]
@@ -162,7 +163,7 @@ def where_of(listeners: Sequence[socket.socket]) -> str:
 
 
 def remove_paths(listeners: Sequence[socket.socket]) -> None:
-    """Nobody listens there any more."""
+    """Remove the socket files of these listeners."""
     for listener in listeners:
         if listener.family == socket.AF_UNIX and listener.fileno() >= 0:
             with contextlib.suppress(OSError):

@@ -1,23 +1,23 @@
-"""The launcher: what `kafkalite start` does, from its flags to a clean end.
+"""Launcher: the process of `kafkalite start`, from its settings to a clean shutdown.
 
-    settings → data directory locked → listeners bound → nodes' processes forked → each answers,
+    settings → data directory locked → listeners bound → nodes forked → each node responds,
     services started → ready             (workers=0: one node, in this process: single.py)
 
-The launcher is no node.  It holds the listeners, so that nobody is refused while a node is started
-again, and makes so what the supervisor says shall be: its roster against the processes there are,
-looked at anew after whatever happened (`settle`).
+The launcher is not a node.  It holds the listeners, so that no client is refused while a node is
+restarted.  After every event it compares the nodes desired by the supervisor with the processes
+that exist, and starts or ends processes (`settle`).
 
-    supervisor ─▶ Roster    all the nodes that shall run
-               ─▶ Fence     this process is silent: kill it, reap it, start the node anew
-               ─▶ Heartbeat it runs; else it is killed and started again (supervisor_watch.py)
-    launcher   ─▶ Nodes     all the nodes there are, after each change
+    supervisor ─▶ Roster    all nodes that shall run
+               ─▶ Fence     the node's session expired: kill its process, reap it, start it again
+               ─▶ Heartbeat the supervisor runs; without it, it is killed (supervisor_watch.py)
+    launcher   ─▶ Nodes     all node processes, after each change
 
-It has one thread and no ZeroMQ context, since it forks; it imports all that its children need,
-since they then share it.  It waits for processes by their pidfds.
+It has one thread and no ZeroMQ context, because it forks.  It imports every module its children
+need, so that they share those pages.  It waits for processes by pidfd.
 
-SIGTERM and SIGINT end it cleanly: the workers, then the supervisor, then its files.  A second one
-kills them.  SIGUSR2 restarts it on new code (restart.py), and then each node in its turn.  If it is
-killed itself, the kernel kills its children.
+SIGTERM and SIGINT shut down cleanly: the workers, then the supervisor, then the launcher's files.
+A second one kills the processes.  SIGUSR2 restarts the launcher on new code (restart.py), and then
+one node after another.  If the launcher is killed, the kernel kills its children.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ log = logging.getLogger("kafkalite.process")
 
 SHAPE = "many"
 GIVEN_UP = 3
-"""How many deaths before it is ready say that a node does not start on new code."""
+"""Number of exits before it is ready after which a node counts as failing on new code."""
 
 
 class Runs(NamedTuple):
-    """What the two kinds of node processes do."""
+    """The main functions of the two kinds of node processes."""
 
     supervisor: Run
     worker: Run
 
 
 def start(options: Options, until: int | None = None, runs: Runs | None = None) -> int:
-    """Run a broker until it is told to end; the process's exit code.
+    """Run a broker until it is shut down and return the exit code of the process.
 
-    `until` is a descriptor whose end of file ends the broker, too.
+    End of file on the descriptor `until` shuts the broker down, too.
     """
     if sys.platform != "linux":
         raise Refusal(
@@ -109,7 +109,7 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
 
 
 def workers_of(settings: Settings, data: Path) -> int:
-    """How many workers: as many as were asked for, or as there were, or as there are cores."""
+    """Return the number of workers: as configured, else as in the last run, else by cores."""
     asked = settings[WORKERS]
     if asked is not None:
         return asked
@@ -120,14 +120,14 @@ def workers_of(settings: Settings, data: Path) -> int:
 
 
 def real_runs() -> Runs:
-    """Everything a node needs, imported once for all."""
+    """Import all modules that nodes need, so that forked processes share them."""
     from kafkalite.process import supervisor, worker
 
     return Runs(supervisor.run, worker.run)
 
 
 def first_roster(workers: int | None, default: int, remembered: Remembered | None) -> set[int]:
-    """Which nodes to begin with, before the supervisor has said which there are."""
+    """Return the ids of the nodes to start before the supervisor has sent its list."""
     if remembered is None:
         return set(range((default if workers is None else workers) + 1))
     if workers is None:
@@ -139,7 +139,7 @@ def first_roster(workers: int | None, default: int, remembered: Remembered | Non
 
 
 class Launcher:
-    """One run of the broker on one data directory, as many processes."""
+    """One run of the broker on one data directory, with several processes."""
 
     def __init__(
         self,
@@ -170,21 +170,21 @@ class Launcher:
         self.roster = first_roster(settings[WORKERS], workers_of(settings, data), self.remembered)
         self.dedicated = self.remembered.dedicated if self.remembered else frozenset()
         self.told = False
-        """Whether a supervisor has said which nodes there are."""
+        """True if a supervisor has sent the list of nodes."""
         self.incarnation = self.reactor.clock.wall_ms()
         self.renewed_from = 0
-        """Incarnations before this one were born on old code."""
+        """Incarnations below this one were started on old code; 0 if none are left."""
         self.was_ready = False
         self.ending = self.killing = False
         self.signals = 0
         self.refusal: Refusal | None = None
         self.taken: set[int] = set()
-        """The nodes whose port is somebody else's now, and of whom that was said."""
+        """The nodes whose port another program has, and for which that was logged."""
 
-    # -- from the beginning to the end -------------------------------------------------------
+    # -- start and shutdown ------------------------------------------------------------------
 
     def run(self, until: int | None = None) -> int:
-        """Start the nodes, and keep them as they shall be, until the end; see the module."""
+        """Start the nodes, keep the desired nodes running, and return the exit code."""
         self.begin(until)
         try:
             while not self.over:
@@ -203,7 +203,7 @@ class Launcher:
         return 1 if self.killing else 0
 
     def begin(self, until: int | None) -> None:
-        """Lock the data directory and bind the listeners, or go on with those that were left."""
+        """Lock the data directory and bind the listeners, or adopt those of the last run."""
         if self.carried is None:
             self.directory.lock()
             check_parts(self.data)
@@ -228,13 +228,13 @@ class Launcher:
 
     @property
     def over(self) -> bool:
-        """Whether all that shall end has ended."""
+        """True if every process that must end has ended."""
         if not self.ending or (self.sides.run and not self.killing):
             return False
         return not any(node.runs for node in self.nodes.values())
 
     def leave_nothing(self) -> None:
-        """No process, and no file that says there is one."""
+        """Kill the remaining processes and remove the files that announce the broker."""
         self.sides.close()
         for node in self.nodes.values():
             node.kill()
@@ -244,11 +244,11 @@ class Launcher:
         self.run_directory.remove()
 
     def signalled_at_once(self, number: int) -> None:
-        """Counted before the loop comes to it: an exec must not lose it."""
+        """Count a signal at once, before the event loop handles it: an exec must not lose it."""
         self.signals += number in ENDING
 
     def heard(self, number: int) -> None:
-        """Told to end; told twice, kill.  Or asked to restart."""
+        """Restart on SIGUSR2; else shut down, and kill on the second signal."""
         if number == signal.SIGUSR2:
             self.restarts.asked += 1
         elif self.ending:
@@ -257,34 +257,34 @@ class Launcher:
             self.end()
 
     def starter_gone(self, until: int) -> None:
-        """The descriptor that says whether somebody wants this broker has ended."""
+        """Shut down because the starter closed its end of the descriptor `until`."""
         self.reactor.unwatch(until)
         self.end()
 
     def end(self) -> None:
-        """End, as soon as the nodes have."""
+        """Begin the shutdown: services first, then nodes."""
         log.info("ending")
         self.ending = True
         self.restarts.withdraw()
         self.sides.end(lambda: None)
 
     def service_failed(self, sentence: str) -> None:
-        """End, because a service that was asked for cannot start."""
+        """Shut down because a configured service cannot start."""
         self.refusal = Refusal(sentence)
         self.end()
 
-    # -- making it so ------------------------------------------------------------------------
+    # -- starting and ending processes -------------------------------------------------------
 
     def node(self, node_id: int) -> NodeProcess:
-        """What is known of a node's process."""
+        """Return the record of a node's process, created if it is missing."""
         if node_id not in self.nodes:
             self.nodes[node_id] = NodeProcess(self.reactor, node_id, self.died)
         return self.nodes[node_id]
 
     @property
     def wanted(self) -> set[int]:
-        """The nodes that shall run.  At the end the supervisor goes last, since workers may need
-        it, and none goes before the gateway, which has messages for them."""
+        """Ids of the nodes that shall run.  During shutdown the supervisor ends last, since workers
+        may need it, and no node ends before the gateway, which has messages for them."""
         if not self.ending or self.sides.run:
             return self.roster
         if any(node.runs for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
@@ -292,7 +292,7 @@ class Launcher:
         return set()
 
     def settle(self) -> None:
-        """Bring the processes there are nearer to those that shall be, and say what is so."""
+        """Start and end processes towards the desired nodes, and publish the state."""
         wanted = self.wanted
         for node_id, node in sorted(self.nodes.items()):
             if self.killing:
@@ -305,7 +305,7 @@ class Launcher:
             if self.node(node_id).state is State.DUE:
                 self.bear(self.node(node_id))
                 if self.ending:
-                    self.settle()  # now: nothing else may be waited for that would end a tick
+                    self.settle()  # now: no event would end the tick that follows
                     return
         self.renew_one()
         self.remember()
@@ -320,7 +320,7 @@ class Launcher:
                 self.execute()
 
     def dismiss(self, node: NodeProcess) -> None:
-        """This node shall not be: refuse its clients, end its process, and forget it."""
+        """Remove a node: close its listener, end its process, delete its record."""
         node.close_listener()
         node.end()
         if not node.runs:
@@ -330,8 +330,10 @@ class Launcher:
                 self.ports.forget(node.node_id)
 
     def bear(self, node: NodeProcess) -> None:
-        """Start a node's process, or see that it is tried again.  Where it cannot listen before
-        the broker was ever ready, the broker cannot be: its starter is there to hear of it."""
+        """Start a node's process, or schedule a retry.
+
+        If it cannot listen before the broker was ever ready, the start of the broker fails.
+        """
         node_id = node.node_id
         try:
             if node.listener is None:
@@ -359,7 +361,7 @@ class Launcher:
             node.fail()
 
     def bear_among(self, node: NodeProcess) -> None:
-        """Start a node's process, with all it is given; OSError when that cannot be."""
+        """Fork a node's process with its arguments; raise OSError if that fails."""
         assert node.listener is not None
         kept = [self.directory.descriptor, self.run_directory.descriptor]
         orders: socket.socket | None = None
@@ -391,7 +393,7 @@ class Launcher:
                 orders.close()
 
     def died(self, death: Death) -> None:
-        """Say so; a node that shall run is due again, or waits (NodeProcess)."""
+        """Log the exit.  NodeProcess restarts a node that shall run, at once or after a delay."""
         node_id = death.node.node_id
         if node_id == SUPERVISOR_ID:
             self.orders.close()
@@ -414,14 +416,15 @@ class Launcher:
                 self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
 
     def end_writers(self, who: str) -> None:
-        """End every process that writes to the file system on which a flush failed.
+        """Kill every process that writes to the file system on which a flush failed.
 
-        The kernel reports a write-back error to each descriptor once at most, so the others may
-        never hear of it.  They are killed: a clean end would say that their logs are whole.
+        The kernel reports a write-back error at most once to each descriptor, so the other
+        processes may never see it.  They are killed, because a clean shutdown would mark their logs
+        as complete.
 
-        syncfs tells of every page of the file system, so an error in a file of another program ends
-        them as well; it cannot be told from one of theirs.  A file system of the broker's own
-        avoids that.
+        syncfs reports errors of all pages of the file system, so an error in a file of another
+        program ends them as well; it cannot be distinguished from one of theirs.  A file system
+        used only by the broker avoids that.
         """
         for node in self.nodes.values():
             if node.runs:
@@ -431,15 +434,15 @@ class Launcher:
                 )  # fmt: skip
                 node.kill()
 
-    # -- what the supervisor says, and is told -----------------------------------------------
+    # -- messages of the supervisor, and the listeners ---------------------------------------
 
     def told_roster(self, roster: set[int], dedicated: frozenset[int]) -> None:
-        """All the nodes that shall run."""
+        """Replace the desired nodes by the supervisor's list."""
         self.roster, self.dedicated, self.told = {SUPERVISOR_ID, *roster}, dedicated, True
         self.ports.forget_all_but({*self.roster, *self.nodes})
 
     def fence(self, node_id: int, incarnation: int) -> None:
-        """A process is silent: whatever it does, it ends now."""
+        """Kill a process whose session has expired, if it is still the same incarnation."""
         node = self.nodes.get(node_id)
         if node is not None and node.runs and node.incarnation == incarnation:
             log.error(
@@ -449,7 +452,7 @@ class Launcher:
             node.kill()
 
     def address_of(self, node: NodeProcess) -> Listener:
-        """Where a node listens, or will."""
+        """Return the address of a node's listener, also while it has none."""
         first = self.nodes.get(SUPERVISOR_ID)
         for known in (node, first):
             if known is not None and known.listener is not None:
@@ -458,7 +461,7 @@ class Launcher:
         return self.ports.address._replace(port=self.ports.of(node.node_id))
 
     def remember(self) -> None:
-        """Write down where the nodes listen, when that has changed."""
+        """Write the nodes' ports to the data directory if they have changed."""
         if not self.told or self.roster != self.nodes.keys():
             return
         known = {node_id: self.ports.of(node_id) for node_id in self.roster}
@@ -470,15 +473,15 @@ class Launcher:
             except OSError as fault:
                 log.warning("the listeners cannot be remembered: %s", fault.strerror)
 
-    # -- what everybody is told --------------------------------------------------------------
+    # -- what is published -------------------------------------------------------------------
 
     @property
     def calm(self) -> bool:
-        """Whether every node that shall run answers."""
+        """True if every desired node has responded."""
         return all(self.node(node_id).state is State.READY for node_id in self.roster)
 
     def announce(self) -> None:
-        """Bring the files to what is so, and greet when all is so for the first time."""
+        """Update status.json; once all nodes are ready for the first time, print the banner."""
         greet = not self.was_ready and self.told and self.calm and self.sides.ready
         self.was_ready |= greet
         if not self.was_ready:
@@ -509,7 +512,7 @@ class Launcher:
 
     @property
     def renewing(self) -> list[int]:
-        """The nodes that are still to come up on the new code."""
+        """Ids of the nodes that are not yet ready on the new code."""
         if not self.renewed_from:
             return []
         return [
@@ -520,7 +523,7 @@ class Launcher:
         ]
 
     def renew_one(self) -> None:
-        """While all others answer, end one that was born on old code; the supervisor last."""
+        """If all nodes are ready, end one that runs old code; the supervisor last."""
         left = self.renewing
         if not left:
             self.renewed_from = 0
@@ -528,7 +531,7 @@ class Launcher:
             self.node(next((node_id for node_id in left if node_id != SUPERVISOR_ID), 0)).end()
 
     def execute(self) -> None:
-        """Go on as the new code, with all that is held."""
+        """Execute the new code, which takes over all sockets and processes."""
         nodes = [
             {
                 "node_id": node_id,
@@ -559,10 +562,10 @@ class Launcher:
             nodes=nodes,
             **sides,
         )
-        self.sides.start()  # it has failed
+        self.sides.start()  # the exec has failed
 
     def take_over(self, carried: Carried) -> None:
-        """Go on as the new code, with all that was held."""
+        """Take over the sockets and processes of the code before the exec."""
         self.directory.adopt(carried["lock"])
         self.restarts.take_over(carried)
         self.sides.bind(carried)

@@ -1,19 +1,19 @@
-"""Where the nodes listen: node 0 at the address asked for, each other node at a port of its own.
+"""Ports: assignment of listeners to nodes; node 0 has the configured address.
 
-    asked for port 9092      each further node has the lowest port after 9092 that no other has,
+    port 9092 configured     each further node has the lowest port above 9092 that no other has,
                              so nodes 1..N of the first start listen on 9093..9092+N
-    asked for port 0         every node on a free port
+    port 0 configured        every node has a free port
 
-A port is its node's while there is that node, then the next new node's: ids only rise, and ports
-that rose with them would end as others', or beyond the last there is.
+A node keeps its port as long as it exists; then the next new node gets it.  Node ids only increase,
+and ports that increased with them would collide with other programs or pass the last port.
 
-What was taken is remembered in the data directory, sealed (storage/checkpoint.py):
+The ports are stored in the data directory, with a checksum (storage/checkpoint.py):
 
     listeners    {"dedicated": [5], "free": false, "ports": {"0": 9092, "1": 9093, …}}
 
-A start that asks for the port which node 0 had gives each node the one it had.  So clients find
-their nodes again, and which nodes there were is known before anything else is read.  A file that
-is damaged or gone costs nothing but that: the ports follow from the rule.
+If the configured port is the one that node 0 had, each node gets its earlier port, so that clients
+find their nodes, and the ids of the nodes are known before anything else is read.  If the file is
+damaged or missing, only that is lost: the ports follow from the rule above.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TRY_AGAIN_S = 0.01
 
 
 class Taken(Refusal):
-    """The port is somebody else's, perhaps for a moment only."""
+    """The port is in use by another process, possibly only for a moment."""
 
 
 class Remembered(NamedTuple):
-    """The ports that nodes had, and whether they were just free ones."""
+    """The ports of the nodes; `free` if the configured port was 0."""
 
     ports: dict[int, int]
     dedicated: frozenset[int] = frozenset()
@@ -51,7 +51,7 @@ class Remembered(NamedTuple):
 
 
 def recall(data: Path) -> Remembered | None:
-    """What the last run remembered; None when there is nothing that can be believed."""
+    """Return what the last run stored; None if it is missing or not valid."""
     try:
         found: Any = checkpoint.unsealed((data / LISTENERS_FILE).read_bytes())
         ports = {int(node_id): int(port) for node_id, port in found["ports"].items()}
@@ -65,7 +65,7 @@ def recall(data: Path) -> Remembered | None:
 
 
 def remember(data: Path, remembered: Remembered) -> None:
-    """Write it down for the next run."""
+    """Store the ports for the next run."""
     content = {
         "dedicated": sorted(remembered.dedicated),
         "free": remembered.free,
@@ -75,7 +75,7 @@ def remember(data: Path, remembered: Remembered) -> None:
 
 
 class Ports:
-    """Which port is whose; see the module."""
+    """The ports of the nodes; see the module."""
 
     def __init__(self, address: Listener, remembered: Remembered | None, backlog: int) -> None:
         self.address = address
@@ -86,7 +86,7 @@ class Ports:
         self.ports = dict(remembered.ports)
 
     def of(self, node_id: int) -> int:
-        """The port a node is to have, and keeps once it was said; 0 is any that is free."""
+        """Return the port of a node, which then stays assigned to it; 0 means any free port."""
         if node_id not in self.ports:
             if node_id == 0:
                 return self.address.port
@@ -98,15 +98,17 @@ class Ports:
         return self.ports[node_id]
 
     def bind(self, node_id: int) -> socket.socket:
-        """The node's listening socket; its port stays the node's.  Refusal says why not."""
+        """Bind the node's listening socket and assign its port; raise Refusal if that fails."""
         listener = bind(self.address._replace(port=self.of(node_id)), self.backlog, node_id)
         self.ports[node_id] = listener.getsockname()[1]
         return listener
 
     def bind_first(self, node_id: int) -> socket.socket:
-        """The same at the start: a port is waited for a moment, since who was killed just now may
-        let go of the lock before it does of its listener; and one that only was free need not be
-        had again."""
+        """Bind the node's listening socket while the broker starts.
+
+        Retries for a moment: a process killed just before may release the lock of the data
+        directory before its listener.  After that, a port that was only a free one is replaced.
+        """
         given_up = time.monotonic() + LET_GO_S_MAX
         while True:
             try:
@@ -119,16 +121,16 @@ class Ports:
             time.sleep(TRY_AGAIN_S)
 
     def forget(self, node_id: int) -> None:
-        """The node is there no more."""
+        """Release the port of a node that was removed."""
         self.ports.pop(node_id, None)
 
     def forget_all_but(self, node_ids: Collection[int]) -> None:
-        """There are only these nodes."""
+        """Release the ports of all other nodes."""
         self.ports = {node_id: port for node_id, port in self.ports.items() if node_id in node_ids}
 
 
 def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
-    """A node's listening socket, or one sentence on why there is none."""
+    """Bind a node's listening socket; raise Refusal if that fails."""
     host = address.host or "0.0.0.0"
     if node_id == 0:
         cannot, instead = "cannot listen on", "choose another with --listen"
@@ -152,5 +154,5 @@ def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
 
 
 def reachable(host: str) -> str:
-    """An address by which this machine reaches a socket bound to `host`."""
+    """Return an address by which this machine reaches a socket bound to `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

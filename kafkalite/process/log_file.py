@@ -1,10 +1,10 @@
-"""kafkalite.log in the data directory: what all processes of one broker have to say.
+"""kafkalite.log in the data directory: the log lines of all processes of one broker.
 
     2026-01-01 12:00:00,000 WARNING node-2 kafkalite.storage: flights-0 …
 
-Each process appends its own lines, whole.  One of them, the launcher, turns the file when it has
-grown: kafkalite.log becomes kafkalite.log.1, that .2, and the oldest goes.  The others see that the
-file they write to is no longer the one of that name, and open the new one.
+Each process appends whole lines.  The launcher rotates the file when it is large: kafkalite.log
+becomes kafkalite.log.1, that becomes .2, and the oldest is deleted.  The other processes notice
+that the name refers to another file and open the new one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LOG_FILE = "kafkalite.log"
 SIZE_MAX = 10 << 20
 FILES_KEPT = 3
 LOOK_MS = 5_000
-"""How often it is looked whether the file has grown too large."""
+"""Interval of the size check."""
 
 READ_BACK_MAX = 1 << 20
 LINE = re.compile(r"\S+ \S+ (?:WARNING|ERROR|CRITICAL) \S+ \S+: (.*)")
 
 
 class LogFile(WatchedFileHandler):
-    """Appends to the file; what cannot be written is lost, and no reason to fail."""
+    """Handler that appends to the file; lines that cannot be written are dropped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
@@ -40,11 +40,11 @@ class LogFile(WatchedFileHandler):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk: nobody can be told here."""
+        """Ignore the error: a full disk cannot be reported here."""
 
 
 def log_to(path: Path, who: str) -> None:
-    """From now on, what this process logs goes there, under this name."""
+    """Send the log lines of this process to the file, with this process name."""
     handler = LogFile(path, delay=True)
     form = f"%(asctime)s %(levelname)s {who} %(name)s: %(message)s"
     handler.setFormatter(logging.Formatter(form))
@@ -58,7 +58,7 @@ def log_to(path: Path, who: str) -> None:
 
 
 def turn_when_large(reactor: Reactor, path: Path) -> None:
-    """Keep the log file from growing without bound, as long as the loop runs."""
+    """Rotate the log file whenever it is large, as long as the event loop runs."""
     with contextlib.suppress(OSError):
         if path.stat().st_size >= SIZE_MAX:
             turn(path)
@@ -66,7 +66,7 @@ def turn_when_large(reactor: Reactor, path: Path) -> None:
 
 
 def turn(path: Path) -> None:
-    """Begin a new file, and let the oldest go."""
+    """Start a new file and delete the oldest."""
     for number in range(FILES_KEPT, 0, -1):
         younger = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
         with contextlib.suppress(FileNotFoundError):
@@ -74,14 +74,14 @@ def turn(path: Path) -> None:
 
 
 class Mark(NamedTuple):
-    """A place in the log file."""
+    """A position in the log file."""
 
     file: int
     position: int
 
 
 def mark(path: Path) -> Mark:
-    """Where the log file ends now."""
+    """Return the position of the end of the log file."""
     try:
         found = path.stat()
     except OSError:
@@ -90,7 +90,7 @@ def mark(path: Path) -> Mark:
 
 
 def warnings_since(path: Path, since: Mark) -> list[str]:
-    """What was logged as a warning or worse after that mark, by any process."""
+    """Return the messages that any process logged after that position at WARNING or above."""
     try:
         with path.open("rb") as file:
             if mark(path).file == since.file:

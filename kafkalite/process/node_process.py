@@ -1,16 +1,16 @@
-"""NodeProcess: one node's process as the launcher sees it, and the node's listener.
+"""NodeProcess: one node's process and listener, in the launcher.
 
-               born              answered
-    DUE ─────────────▶ STARTING ─────────▶ READY        died when ready: DUE, so born again at once
-     ▲ ▲                  │ died             │
-     │ └──── its time ─ BACKOFF              │          100 ms, and twice as long each time
+               forked            responded
+    DUE ─────────────▶ STARTING ─────────▶ READY        exited when ready: DUE, forked again at once
+     ▲ ▲                  │ exited           │
+     │ └──── timer ──── BACKOFF              │          100 ms, doubled with each failure
      │                                       │
-     └──────── died ── ENDING ◀──────────────┘          told to end, or killed
+     └──────── exited ─ ENDING ◀─────────────┘          told to shut down, or killed
 
-Only a node that is DUE is born, and only a process that was reaped leaves another state: there are
-never two processes of one node.  Who is born, and who is told to end, is the launcher's to say
-(launcher.py).  In BACKOFF the node has no listener: a client that is refused goes on at once to
-another node, one that waits for nobody waits long.
+Only a node that is DUE is forked, and only the reaping of its process leaves another state: there
+are never two processes of one node.  The launcher decides which nodes start and end (launcher.py).
+In BACKOFF the node has no listener: a client that is refused tries another node at once, whereas
+one in the backlog would wait for a long time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BACKOFF_MS_MIN, BACKOFF_MS_MAX = 100, 10_000
 
 
 class State(enum.Enum):
-    """Where a node's process is in its life; see the module."""
+    """State of a node's process; see the module."""
 
     DUE = "due"
     STARTING = "starting"
@@ -45,19 +45,19 @@ class State(enum.Enum):
 
 
 class Death(NamedTuple):
-    """How a process ended."""
+    """The exit of a process."""
 
     node: NodeProcess
     pid: int
     state: State
-    """What it was until then."""
+    """The state before the exit."""
     code: int
     words: str
-    """The sentence it left, if any."""
+    """The reason that it sent, if any."""
 
     @property
     def how(self) -> str:
-        """In words, for the log."""
+        """The reason in words, for the log."""
         if self.words:
             return self.words
         if self.code < 0:
@@ -66,7 +66,7 @@ class Death(NamedTuple):
 
 
 class NodeProcess:
-    """One node's process, from birth to birth; see the module."""
+    """One node's process, across its restarts; see the module."""
 
     def __init__(
         self, reactor: Reactor, node_id: int, died: Callable[[Death], None]
@@ -79,7 +79,7 @@ class NodeProcess:
         self.incarnation = 0
         self.pid = 0
         self.failures = 0
-        """How often in a row it died before it was ready."""
+        """Number of exits in a row before it was ready."""
         self._pidfd = -1
         self._words = -1
         self._question: Question | None = None
@@ -87,19 +87,19 @@ class NodeProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process that was not reaped."""
+        """True if there is a process that was not reaped."""
         return self.pid != 0
 
-    # From birth to death.
+    # Start and exit.
 
     def bear(self, birth: Birth, run: Run, kept: Sequence[int]) -> None:
-        """Fork its process; OSError when that cannot be."""
+        """Fork the process; raise OSError if that fails."""
         assert self.state is State.DUE and not self.runs and self.listener is birth.listener
         words, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # The question stands before all whom the new process will find waiting.
+        # The probe connects first, so that it is ahead of all clients in the backlog.
         question = Question(self.reactor, birth.listener, self._answered)
         launcher_pid = os.getpid()
-        # Between the fork and its own handlers a signal would be heard by the launcher's in it.
+        # Between fork and its own handlers, the child would run the launcher's signal handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, child.HANDLED)
         try:
             pid = os.fork()
@@ -117,7 +117,7 @@ class NodeProcess:
         self.state = State.STARTING
 
     def take_over(self, pid: int, incarnation: int, state: State) -> None:
-        """Go on with a process that was born before the launcher executed itself anew."""
+        """Adopt a process that was forked before the launcher executed itself."""
         self.incarnation, self.state = incarnation, state
         self._watch(pid)
         if state is State.STARTING:
@@ -128,7 +128,7 @@ class NodeProcess:
         try:
             self._pidfd = os.pidfd_open(pid)
         except OSError:
-            # Whose end would not be noticed is not to be.
+            # A process whose exit cannot be noticed must not run.
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -142,13 +142,13 @@ class NodeProcess:
             self.failures = 0
 
     def end(self) -> None:
-        """Tell it to end, once."""
+        """Send SIGTERM, once."""
         if self.runs and self.state is not State.ENDING:
             self.state = State.ENDING
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Send SIGKILL."""
         if self.runs:
             self.state = State.ENDING
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -178,10 +178,10 @@ class NodeProcess:
             self._words = -1
         return said.decode(errors="replace")
 
-    # When it could not be born, or was not for long.
+    # Failed starts.
 
     def fail(self) -> None:
-        """Wait a while before it is tried again, and listen to nobody meanwhile."""
+        """Close the listener and wait before the next start."""
         self.failures += 1
         self.state = State.BACKOFF
         self.close_listener()
@@ -193,13 +193,13 @@ class NodeProcess:
         self.state = State.DUE
 
     def close_listener(self) -> None:
-        """Refuse clients from now on."""
+        """Close the listener, so that clients are refused."""
         if self.listener is not None:
             self.listener.close()
             self.listener = None
 
     def close(self) -> None:
-        """Forget a node without a process."""
+        """Close the record of a node without a process."""
         assert not self.runs
         self.close_listener()
         if self._timer is not None:

@@ -1,6 +1,6 @@
-"""What a broker is started with: flags over `-o` over the config file, and what follows from them.
+"""Options: the command line of a broker, and the settings and paths that follow from it.
 
-Whatever cannot be is refused here, before anything is bound, made or forked.
+Invalid values are refused here, before anything is bound, created or forked.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from kafkalite.process.ready import default_data_directory
 
 PORT_MAX = 65_535
 WORKERS_MIN = 3
-"""Without a word on it: so many, or one for each processor core, so that a replication factor of 3
-works on a laptop."""
+"""Default minimum: with fewer cores than this, a replication factor of 3 still works."""
 
 
 class Options(NamedTuple):
-    """What the command line said; None where it said nothing."""
+    """Values of the command line; None if not given."""
 
     listen: str | None = None
     data: Path | None = None
@@ -48,7 +47,7 @@ class Options(NamedTuple):
 
 
 def settings_of(options: Options) -> Settings:
-    """Flags over `-o` over the config file."""
+    """Return the settings: flags override `-o`, which overrides the config file."""
     static = read_properties(options.config) if options.config else {}
     static |= options.overrides
     if options.listen is not None:
@@ -71,7 +70,8 @@ def settings_of(options: Options) -> Settings:
 
 
 def listen_address(settings: Settings, insecure: bool) -> Listener:
-    """Where to listen; an address that others can reach is refused unless asked for twice."""
+    """Return the address to listen on; raise Refusal for one that other machines can reach, unless
+    `insecure` is set."""
     address = parse_listener(settings[LISTENERS][0])
     if not (insecure or is_loopback(address.host)):
         raise Refusal(
@@ -82,8 +82,8 @@ def listen_address(settings: Settings, insecure: bool) -> Listener:
 
 
 def metrics_address(text: str | None, insecure: bool) -> Listener | None:
-    """The address in HOST:PORT, if one is given; one that others can reach is refused unless asked
-    for twice."""
+    """Parse HOST:PORT; raise Refusal for an address that other machines can reach, unless
+    `insecure` is set."""
     if text is None:
         return None
     host, colon, port = text.rpartition(":")
@@ -99,7 +99,7 @@ def metrics_address(text: str | None, insecure: bool) -> Listener | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Return True if only this machine reaches the address."""
     if host == "localhost":
         return True
     try:
@@ -109,12 +109,12 @@ def is_loopback(host: str) -> bool:
 
 
 def default_workers() -> int:
-    """How many workers there are where nobody says: one for each core, but enough for replicas."""
+    """Return the default number of workers: one for each core, but enough for replicas."""
     return max(WORKERS_MIN, len(os.sched_getaffinity(0)))
 
 
 def ready_file(options: Options) -> Path | None:
-    """Where a ready file is to appear, if anywhere."""
+    """Return the absolute path of the ready file, or None."""
     if options.ready_file is None:
         return None
     path = options.ready_file.absolute()
@@ -124,7 +124,7 @@ def ready_file(options: Options) -> Path | None:
 
 
 def data_directory(options: Options, settings: Settings) -> Path:
-    """The directory asked for, or the user's own: $XDG_DATA_HOME/kafkalite."""
+    """Return the configured data directory, or the user's own: $XDG_DATA_HOME/kafkalite."""
     if options.data is not None:
         return options.data.absolute()
     if settings[LOG_DIRS]:
@@ -133,7 +133,7 @@ def data_directory(options: Options, settings: Settings) -> Path:
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as we may have: each segment and each connection takes one."""
+    """Raise the limit of descriptors to its maximum: each segment and connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

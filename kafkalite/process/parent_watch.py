@@ -1,14 +1,14 @@
-"""A broker on a leash: it ends when whoever started it is gone, and takes its directory with it.
+"""Parent watch: a broker that shuts down and removes its directory when its starter ends.
 
     python -m kafkalite.process.parent_watch DIR '{"listen": "127.0.0.1:0", "durability": "os"}'
 
-The second argument holds the launcher's Options.  The data stands in DIR/data, the ready file is
+The second argument holds the launcher's Options.  The data directory is DIR/data, the ready file
 DIR/ready.json.
 
-Standard input is a pipe of which the starter holds the other end and to which nobody writes.  The
-kernel closes that end however the starter dies, so the end of the file is the one message that
-always arrives.  The broker then ends cleanly and removes DIR.  Ended by a signal instead, it
-leaves DIR to the starter, who may start it again on the same data.
+Standard input is a pipe whose write end only the starter holds, and never writes to.  The kernel
+closes that end however the starter ends, so end of file always arrives.  The broker then shuts down
+cleanly and removes DIR.  A broker that was ended by a signal leaves DIR to the starter, which may
+start it again on the same data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STDIN = 0
 
 
 def main(directory: Path, options: Options) -> int:
-    """Run a broker; remove the directory if nobody is left who would."""
+    """Run a broker; remove the directory if the starter has ended."""
     files = options._replace(data=directory / "data", ready_file=directory / "ready.json")
     try:
         return start(files, until=STDIN)
@@ -40,7 +40,7 @@ def main(directory: Path, options: Options) -> int:
 
 
 def starter_is_gone() -> bool:
-    """Whether the other end of standard input is closed."""
+    """Return True if the other end of standard input is closed."""
     return bool(select.select([STDIN], [], [], 0)[0])
 
 

@@ -1,8 +1,8 @@
-"""State of another process of this host, as the kernel tells it (proc_pid_stat(5)).
+"""State of another process of this host, as reported by the kernel (proc_pid_stat(5)).
 
 A process that misses its heartbeats is either busy (in Python, in compiled code that holds the
-interpreter, in the kernel), or it is stopped or dead.  The kernel knows which; a thread that sends
-heartbeats beside the loop would be starved by compiled code, and cost each worker its memory.
+interpreter, in the kernel), or stopped or dead; the kernel knows which.  A thread that sends
+heartbeats beside the event loop would be starved by compiled code, and use memory in each worker.
 
 Left out: a process in a frozen control group of its own counts as running.
 """
@@ -16,7 +16,7 @@ HALTED = frozenset("TtZXx")
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs, or waits for something in the kernel."""
+    """Return True if a process runs, or waits for something in the kernel."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

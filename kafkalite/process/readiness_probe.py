@@ -1,4 +1,4 @@
-"""Whether a listener answers: a request over its own socket, as any client would send it."""
+"""Question: an ApiVersions request to a node's own listener, to learn when it responds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kafkalite.transport.reactor import Reactor, Timer
 log = logging.getLogger("kafkalite.process")
 
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""The smallest request there is: ApiVersions v0, correlation 0, no client id."""
+"""The smallest possible request: ApiVersions v0, correlation id 0, no client id."""
 
 ANSWER_START = 10
-"""Its size, the correlation id and the error code, which are sent in one piece."""
+"""Bytes of size, correlation id and error code, which the node sends in one piece."""
 
 ASK_AGAIN_MS = 20
 CONNECT_AGAIN_MS = 1_000
-"""When descriptors are short."""
+"""Retry interval when the process has no free descriptor."""
 
 
 class Question:
-    """One ApiVersions request to a listener; `answered` is called once somebody has answered.
+    """One ApiVersions request to a listener; calls `answered` once a response has arrived.
 
-    Whoever closes without an answer is asked again, until the question is withdrawn.
+    If the connection closes without a response the request is repeated, until `withdraw`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Question:
         self.connect()
 
     def withdraw(self) -> None:
-        """Want no answer any more."""
+        """Cancel the request."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -71,7 +71,7 @@ class Question:
         try:
             self.client.send(API_VERSIONS_REQUEST)
         except BlockingIOError:
-            # Early clients fill the backlog.  The loop lets them in, the kernel connects again.
+            # The backlog is full of early clients; the kernel connects once the node accepts them.
             self.timer = self.reactor.call_later(ASK_AGAIN_MS, self.ask)
         except OSError:
             self.begin_again()

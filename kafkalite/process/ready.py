@@ -1,16 +1,16 @@
-"""What a running broker says of itself, to whoever waits for it or asks later.
+"""Ready: the state of a running broker, for programs that wait for it or read it later.
 
-One JSON object, in the ready file (`--ready-file`) and in the data directory:
+One JSON object, in the ready file (`--ready-file`) and in status.json in the data directory:
 
     {"bootstrap": "127.0.0.1:9092", "cluster_id": "…", "data": "/…", "durability": "fsync",
      "launcher_pid": 17, "nodes": [{"id": 0, "role": "supervisor", "host": "127.0.0.1",
                                     "port": 9092, "pid": 18}, …],
      "restarts": 0}
 
-It appears whole, when every node has answered a request, and goes when the broker ends.  The one in
-the data directory is written anew when something in it has changed: it names the nodes that answer
-now, and how a restart goes on that somebody asked for.  A broker that was killed leaves it behind,
-so nobody believes it, or a pid in it, unless the data directory's lock is held.
+Both files are written atomically when every node has responded to a request, and removed when the
+broker ends.  status.json is rewritten whenever its content changes: it lists the nodes that respond
+now, and the progress of a requested restart.  A broker that was killed leaves it behind, so readers
+trust it, and the pids in it, only while the data directory is locked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATUS_FILE = "status.json"
 
 
 class NodeReady(TypedDict):
-    """One node: where it listens, and which process it is."""
+    """One node: its address and its process."""
 
     id: int
     role: str
@@ -39,24 +39,24 @@ class NodeReady(TypedDict):
 
 
 class RestartReady(TypedDict):
-    """How far the restarts are that were asked for."""
+    """Progress of the requested restarts."""
 
     asked: int
     renewing: list[int]
-    """The nodes that are still to be renewed."""
+    """The nodes that still run the old code."""
     failed: str
-    """Why the last one came to nothing, if it did."""
+    """Why the last restart failed; empty if it did not."""
 
 
 class GatewayReady(TypedDict):
-    """Where the gateway is, as ZeroMQ writes it."""
+    """The gateway's endpoints, in ZeroMQ's notation."""
 
     push: str
     dealer: str
 
 
 class Ready(TypedDict):
-    """The whole broker."""
+    """State of the whole broker."""
 
     bootstrap: str
     cluster_id: str
@@ -67,18 +67,18 @@ class Ready(TypedDict):
     restarts: int
     restart: NotRequired[RestartReady]
     metrics: NotRequired[str]
-    """HOST:PORT of the exporter, if there is one."""
+    """HOST:PORT of the exporter, if it is configured."""
     gateway: NotRequired[GatewayReady]
 
 
 def text_of(ready: Ready) -> str:
-    """As it stands in the files and is printed."""
+    """Return the JSON text that is written to files and printed."""
     return json.dumps(ready, indent=2) + "\n"
 
 
 def put_whole(path: Path, text: str) -> None:
-    """Make a file appear with all its text or not at all; a crash of the machine is no matter,
-    since nothing runs then that it speaks of."""
+    """Write a file atomically.  It is not flushed: after a crash of the machine the broker it
+    describes does not run."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         beside.write_text(text)
@@ -89,7 +89,7 @@ def put_whole(path: Path, text: str) -> None:
 
 
 def is_locked(data: Path) -> bool:
-    """Whether a broker's processes hold this data directory."""
+    """Return True if a broker's processes hold the lock of this data directory."""
     try:
         lock = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -104,8 +104,9 @@ def is_locked(data: Path) -> bool:
 
 
 def running(data: Path) -> Ready | None:
-    """What the broker on this data directory says, if one runs and is ready."""
-    # The file first: where there is none the lock is not touched, which a start may want just now.
+    """Return the state of the broker on this data directory; None if none runs or it is not ready.
+    """
+    # The file first: if it is missing, the lock is left to a broker that may be starting now.
     try:
         found: Any = json.loads((data / STATUS_FILE).read_text())
     except PermissionError:
@@ -116,18 +117,18 @@ def running(data: Path) -> Ready | None:
         return None
     holder = holder_of(data)
     if holder and holder != found.get("launcher_pid"):
-        return None  # another has locked it since, and is not ready
+            return None  # another broker has locked the directory since, and is not ready
     return cast(Ready, found)
 
 
 def keeper_of(data: Path) -> int:
-    """The process that has this data directory, be it ready or not; 0 where there is none.
+    """Return the pid of the broker that holds this data directory, ready or not; 0 if none does.
 
-    The one that wrote itself into the lock, if it has the lock open.  Nobody locks it to find that
-    out: a start that comes just now would be refused.
+    It is the process that wrote its pid into the lock file and has that file open.  The lock is
+    not taken to find out: a broker that starts at this moment would be refused.
     """
     pid = holder_of(data)
-    with contextlib.suppress(OSError):  # nobody has that number, or a process of another user
+    with contextlib.suppress(OSError):  # no such process, or one of another user
         lock = os.stat(data / LOCK)
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
@@ -137,7 +138,7 @@ def keeper_of(data: Path) -> int:
 
 
 def not_ready(data: Path) -> str:
-    """What is said of a data directory where no broker is ready."""
+    """Return the error text for a data directory without a ready broker."""
     keeper = keeper_of(data)
     if keeper:
         return f"a broker is starting or ending on {data} (process {keeper})"
@@ -145,7 +146,7 @@ def not_ready(data: Path) -> str:
 
 
 def holder_of(data: Path) -> int:
-    """The process that wrote itself into the lock; 0 where that cannot be told."""
+    """Return the pid in the lock file; 0 if it cannot be read."""
     try:
         return int((data / LOCK).read_text())
     except (OSError, ValueError):
@@ -153,7 +154,7 @@ def holder_of(data: Path) -> int:
 
 
 def default_data_directory() -> Path:
-    """Where a user's broker keeps its data when nobody says: ~/.local/share/kafkalite, or under
-    $XDG_DATA_HOME where that is set."""
+    """Return the default data directory of a user: ~/.local/share/kafkalite, or below
+    $XDG_DATA_HOME if that is set."""
     home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(home).absolute() / "kafkalite"

@@ -1,16 +1,16 @@
-"""Restart: the launcher executes itself anew, on the code that is installed by then.
+"""Restart: the launcher executes itself again, on the code that is installed by then.
 
-    SIGUSR2 → the new code is tried → exec, in the same process → nodes renewed (launcher.py)
+    SIGUSR2 → trial of the new code → exec, in the same process → nodes restarted (launcher.py)
 
-Tried means: the same command line runs in a process of its own, reads its flags and its config
-file, imports all there is, looks at what it would take over, and ends.  Only if that goes well the
-launcher executes itself; else all stays as it is, and status.json says why.  What the config file
-says then counts, but for what lasts as long as the launcher (`lasting`): that it has changed is
-refused, not passed over.
+The trial runs the same command line in a process of its own, which reads its flags and its config
+file, imports every module, checks what it would take over, and ends.  Only if it succeeds does the
+launcher execute itself; otherwise nothing changes, and status.json gives the reason.  From then on
+the new content of the config file applies, except for what lasts as long as the launcher
+(`lasting`): a change of that is refused, not ignored.
 
-The process goes on with its id, its children and its descriptors.  What they are stands in the
-environment variable KAFKALITE_CARRIED, as JSON; it is taken over only by the process it was meant
-for, and taken out of the environment at once.
+The process keeps its id, its children and its descriptors.  The environment variable
+KAFKALITE_CARRIED describes them as JSON; only the process named in it accepts it, and removes it
+from the environment at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("kafkalite.process")
 
 CARRIED = "KAFKALITE_CARRIED"
 VERSION = 1
-"""Of what is carried; another version is not taken over from."""
+"""Version of the carried fields; fields of another version are refused."""
 
 TRIAL_MS_MAX = 60_000
 HEARD = {*ENDING, signal.SIGUSR2}
@@ -52,18 +52,18 @@ SAID_MAX = 4096
 
 
 class Carried:
-    """What one run of the launcher leaves to the next in the same process."""
+    """The state that one run of the launcher passes to the next in the same process."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
 
     @classmethod
     def taken(cls) -> Carried | None:
-        """What was left to this process, once; None in one that begins by itself."""
+        """Remove the carried state from the environment and return it; None if there is none."""
         text = os.environ.pop(CARRIED, None)
         try:
             fields = json.loads(text or "null")
-            # A trial is one whoever its parent is by now: that may have been killed meanwhile.
+            # A trial has the pid of its parent in it, which may have been killed meanwhile.
             meant = fields["trial"] or fields["pid"] == os.getpid()
         except (ValueError, KeyError, TypeError):
             return None
@@ -71,17 +71,17 @@ class Carried:
 
     @property
     def trial(self) -> bool:
-        """Whether this only is the trial of the new code."""
+        """True if this process is only a trial of the new code."""
         return bool(self.fields["trial"])
 
     def check(self, shape: str, asked: Mapping[str, Any]) -> None:
-        """Refusal, if it cannot be taken over here; heard in the trial, before it is too late.
+        """Raise Refusal if this state cannot be taken over, which the trial finds out in time.
 
-        `asked` is what would have to last (`lasting`) as it is asked for now.
+        `asked` holds the configured values of what must not change (`lasting`).
         """
         if self.fields.get("version") != VERSION:
             raise Refusal("this version cannot take over from the one that runs")
-        lasts = self.fields.get("lasting", {})  # an older one did not say
+        lasts = self.fields.get("lasting", {})  # an older version did not write it
         for key, value in asked.items():
             if value is not None and lasts.get(key, value) != value:
                 was = "not set" if lasts[key] is None else lasts[key]
@@ -97,7 +97,7 @@ class Carried:
 
     @property
     def metrics(self) -> list[int]:
-        """The exporter's listening socket, if there is one."""
+        """Descriptors of the exporter's listening socket; empty if there is none."""
         found = self.fields.get("metrics", [])
         if isinstance(found, int):  # an older version's
             return [found] if found >= 0 else []
@@ -105,13 +105,14 @@ class Carried:
 
     @property
     def gateway(self) -> list[int]:
-        """The gateway's listening sockets, if there is one; older versions had none."""
+        """Descriptors of the gateway's listening sockets; empty if there are none, as in older
+        versions."""
         return list(self.fields.get("gateway", []))
 
 
 def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]:
-    """What no restart can change, by its key: it is in the sockets, in the lock, in the cluster.
-    None where nothing is asked for, so that it is as it was."""
+    """Return the values that no restart can change, by key: the sockets, the lock and the nodes
+    depend on them.  None means that the key is not set and the value in force stays."""
     return {
         LOG_DIRS.name: str(data),
         LISTENERS.name: f"{address.host}:{address.port}",
@@ -123,7 +124,7 @@ def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]
 
 
 class Restarts:
-    """The restarts that were asked for, tried one at a time; `changed` is called after a trial."""
+    """The requested restarts, tried one at a time; `changed` is called after a trial."""
 
     def __init__(
         self,
@@ -139,21 +140,21 @@ class Restarts:
         self.asked = self.tried = self.done = 0
         self.failed = ""
         self.passed = False
-        """Whether the new code was tried and is good."""
+        """True if the new code has passed its trial."""
         self.trial: Trial | None = None
 
     def take_over(self, carried: Carried) -> None:
-        """Go on counting."""
+        """Continue the counts of the earlier run."""
         self.asked, self.tried = carried["asked"], carried["tried"]
         self.done = carried["done"] + 1
 
     @property
     def under_way(self) -> bool:
-        """Whether the next one was asked for and its code is not judged yet."""
+        """True if a restart was requested and its trial has not ended."""
         return self.trial is not None or self.tried < self.asked
 
     def settle(self) -> None:
-        """Try the new code, if somebody asked since it was tried last."""
+        """Start a trial of the new code if a restart was requested since the last trial."""
         if self.trial is None and self.tried < self.asked:
             self.tried = self.asked
             self.failed = ""
@@ -165,7 +166,7 @@ class Restarts:
                 self.fail(f"the new code does not start: {fault.strerror}")
 
     def judge(self, complaint: str) -> None:
-        """The trial has ended, with a complaint or well."""
+        """Handle the end of the trial; `complaint` is its error, or empty if it passed."""
         self.trial = None
         if complaint:
             self.fail(f"the new code does not start: {complaint}")
@@ -174,23 +175,23 @@ class Restarts:
         self.changed()
 
     def fail(self, sentence: str) -> None:
-        """It comes to nothing."""
+        """Note why the restart failed."""
         log.error("no restart: %s", sentence)
         self.failed = f"{sentence}; the broker goes on as it was"
 
     def withdraw(self) -> None:
-        """The broker ends instead."""
+        """Cancel all requested restarts, because the broker shuts down."""
         self.tried = self.asked
         if self.trial is not None:
             self.trial.withdraw()
             self.trial = None
 
     def told(self, renewing: list[int]) -> RestartReady:
-        """What status.json says of it."""
+        """Return the restart fields of status.json."""
         return RestartReady(asked=self.asked, renewing=renewing, failed=self.failed)
 
     def left(self, **fields: Any) -> str:
-        """What the next run is told."""
+        """Return the carried state as JSON."""
         said = {"version": VERSION, "shape": self.shape, "lasting": self.lasting, "trial": False}
         counted = {"asked": self.asked, "tried": self.tried, "done": self.done}
         return json.dumps(said | counted | fields)
@@ -198,11 +199,14 @@ class Restarts:
     def execute(
         self, unless: Callable[[], bool], descriptors: Sequence[int], **fields: Any
     ) -> None:
-        """Become the new code, with these descriptors; returns only if that fails, or if a signal
-        that came meanwhile speaks against it."""
+        """Execute the new code with these descriptors.
+
+        Returns only if that fails, or if `unless` is true because of a signal received meanwhile.
+        """
         self.passed = False
         log.info("executing %s", " ".join(command()))
-        # A signal from now on waits until the new code hears it; else it would end the process.
+        # A signal from now on stays pending until the new code handles it; otherwise it would end
+        # the process.
         signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         if not unless():
             for descriptor in descriptors:
@@ -222,17 +226,17 @@ class Restarts:
 
 
 def hear_again() -> None:
-    """After an exec, once signals are heard: those that came meanwhile."""
+    """Unblock signals after an exec, once they have handlers, and so receive the pending ones."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
 
 
 def command() -> list[str]:
-    """This process's own command line."""
+    """Return this process's own command line."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
 class Trial:
-    """The same command line in a process of its own, which ends before it does anything."""
+    """The same command line in a process of its own, which ends before it changes anything."""
 
     def __init__(self, reactor: Reactor, carried: str, ended: Callable[[str], None]) -> None:
         import subprocess
@@ -256,7 +260,7 @@ class Trial:
         self.timer: Timer = reactor.call_later(TRIAL_MS_MAX, self.process.kill)
 
     def withdraw(self) -> None:
-        """End it and forget it."""
+        """Kill and reap it without calling `ended`."""
         self.process.kill()
         self.reap()
 

@@ -1,14 +1,14 @@
-"""The run directory of one broker: made when it starts, found again by its commands, removed.
+"""RunDirectory: the run directory of one broker, created at start and removed at shutdown.
 
-Its name and its places are transport/run_directory.py's.  Each level that is made here belongs to
-this user and lets in nobody else; one that does not is refused, not mended, for whoever made it may
-have more in mind.
+Its name and location are defined in transport/run_directory.py.  Each level created here belongs to
+this user with mode 700.  A level that does not is refused, not repaired: its owner may depend on
+its mode.
 
-A broker holds it by flock, and its nodes with it, so a broker that was killed holds its own no
-longer: the next one that starts removes it.
+The broker and its nodes hold the directory by flock.  A broker that was killed does not hold its
+own any longer, so the next broker that starts removes it.
 
-The environment of a later command may name another place, so the data directory remembers where
-its run directory is (`run-directory`).
+The environment of a later command may give another location, so the file `run-directory` in the
+data directory stores the path.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OWN_PLACE = "name a directory of your own in XDG_RUNTIME_DIR, of mode 700"
 
 
 class RunDirectory:
-    """The run directory of the broker on this data directory, made where it is missing; Refusal
-    when somebody else could come in.
+    """The run directory of the broker on this data directory, created if it is missing.
 
-    `descriptor` holds it as long as any process has it open.
+    `descriptor` holds it as long as any process has it open.  The constructor raises Refusal if
+    another user could enter the directory.
     """
 
     def __init__(self, cluster_id: str, data: Path) -> None:
@@ -47,14 +47,16 @@ class RunDirectory:
         remember(data, self.path)
 
     def remove(self) -> None:
-        """Remove it with the sockets in it; nothing when it has gone."""
+        """Remove the directory with its sockets; no error if it does not exist."""
         remove_whole(self.path)
         os.close(self.descriptor)
 
 
 def hold(path: Path) -> int | None:
-    """A descriptor that holds this directory; None or FileNotFoundError when it was removed before
-    it was held."""
+    """Return a descriptor that holds this directory, or None if it was removed before it was held.
+
+    Raises FileNotFoundError if it is missing from the start.
+    """
     descriptor = opened(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -69,15 +71,15 @@ def hold(path: Path) -> int | None:
 
 
 def opened(path: Path) -> int:
-    """A descriptor of this directory."""
+    """Return a descriptor of this directory."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
 def remove_left(place: Path) -> None:
-    """Remove the run directories that nobody holds."""
+    """Remove the run directories that no process holds."""
     for path in list(place.iterdir()):
         if NAME.fullmatch(path.name) and is_private(path):
-            with contextlib.suppress(OSError):  # it is held, or has gone by now
+            with contextlib.suppress(OSError):  # it is held, or was removed meanwhile
                 descriptor = opened(path)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +89,7 @@ def remove_left(place: Path) -> None:
 
 
 def remove_whole(path: Path) -> None:
-    """Remove a run directory with the sockets in it; nothing when it has gone."""
+    """Remove a run directory with its sockets; no error if it does not exist."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
             for entry in list(path.iterdir()):
@@ -96,18 +98,18 @@ def remove_whole(path: Path) -> None:
 
 
 def bus_path(ready: Ready) -> Path:
-    """The bus of a running broker."""
+    """Return the path of the bus socket of a running broker."""
     data = Path(ready["data"])
     name = name_of(ready["cluster_id"], data)
     remembered = remembered_by(data)
-    # A copied data directory remembers what the first one has.
+    # A copied data directory stores the path of the original's run directory.
     if remembered is not None and remembered.name == name and remembered.is_dir():
         return remembered / BUS
     return place_of_user() / name / BUS
 
 
 def make_private(level: Path) -> None:
-    """Have a directory there that is ours alone."""
+    """Create a directory with mode 700 unless it exists; raise Refusal if it is not private."""
     try:
         level.mkdir(mode=0o700)
         level.chmod(0o700)  # whatever the umask
@@ -126,7 +128,8 @@ def make_private(level: Path) -> None:
 
 
 def remember(data: Path, path: Path) -> None:
-    """Let commands find it; the file stays, for it is believed only while a broker runs."""
+    """Store the path for later commands.  The file is never removed: it is used only while a
+    broker runs."""
     if remembered_by(data) != path:
         try:
             put_whole(data / REMEMBERED, f"{path}\n")
@@ -135,7 +138,7 @@ def remember(data: Path, path: Path) -> None:
 
 
 def remembered_by(data: Path) -> Path | None:
-    """The path that the data directory names, whoever wrote it."""
+    """Return the path stored in the data directory, or None."""
     try:
         text = (data / REMEMBERED).read_text()
     except (OSError, ValueError):

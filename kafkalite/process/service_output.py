@@ -1,7 +1,7 @@
-"""ServiceOutput: the pipe that a service beside the broker writes its output to.
+"""ServiceOutput: the pipe that receives the output of a service beside the broker.
 
-The line `ready` says that the service has all it needs and waits only for the broker.  Every other
-line goes to the broker's log; the last one is kept, since it says why a service ended.
+The line `ready` means that the service has all it needs except the broker.  Every other line goes
+to the broker's log; the last one is kept as the reason of the service's exit.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ LINE_MAX = 4096
 
 
 def report_ready() -> None:
-    """Tell the broker that this process, its service, has started."""
+    """Report to the broker that this process, one of its services, has started."""
     print(READY, flush=True)
 
 
 class ServiceOutput:
-    """The end of the pipe that is read, until the other end is closed."""
+    """The read end of the pipe, read until the write end is closed."""
 
     def __init__(self, reactor: Reactor, name: str, ready: Callable[[], object]) -> None:
-        """Make the pipe; OSError when there is no descriptor for it."""
+        """Create the pipe; raise OSError if no descriptor is free."""
         self.reactor = reactor
         self.name = name
         self.ready = ready
         self.last_line = ""
         self._begun = b""
-        """A line that is not whole yet."""
+        """The last line, while it is incomplete."""
         self._descriptor, self.written = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._descriptor, False)
         self.reactor.watch(self._descriptor, self._read)
 
     def close_written(self) -> None:
-        """Close the end that the service has by now."""
+        """Close the write end, once the service has it."""
         os.close(self.written)
 
     def close(self) -> None:
-        """Take what there is, and close."""
+        """Read the remaining output and close the pipe."""
         while self._read():
             pass
         if self._descriptor >= 0:
@@ -55,7 +55,7 @@ class ServiceOutput:
         self._begun = b""
 
     def _read(self) -> bool:
-        """Read once; return whether there may be more."""
+        """Read once and return True if there may be more."""
         if self._descriptor < 0:
             return False
         try:

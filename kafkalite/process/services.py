@@ -1,4 +1,4 @@
-"""What runs beside the broker, together: the exporter and the gateway, each if it is wanted."""
+"""Sides: the services that run beside the broker, the exporter and the gateway, if configured."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kafkalite.transport.reactor import Reactor
 
 
 class Wanted(NamedTuple):
-    """What is to run beside the broker."""
+    """The configured services."""
 
     exporter: Side | None = None
     gateway: Side | None = None
 
 
 def wanted_sides(settings: Settings, insecure: bool) -> Wanted:
-    """What the settings want; Refusal when it must not be."""
+    """Return the configured services; raise Refusal if a setting is not allowed."""
     return Wanted(exporter(settings, insecure), gateway(settings, insecure))
 
 
 class Sides:
-    """Both processes; see the module."""
+    """The processes of both services."""
 
     def __init__(
         self, reactor: Reactor, data: Path, wanted: Wanted, report: StartReport
@@ -38,41 +38,41 @@ class Sides:
 
     @property
     def ready(self) -> bool:
-        """True if every service that is wanted has started once."""
+        """True if every configured service has been ready once."""
         return self.exporter.ready and self.gateway.ready
 
     @property
     def run(self) -> bool:
-        """Whether one of them does."""
+        """True if the process of a service exists."""
         return self.exporter.runs or self.gateway.runs
 
     def bind(self, carried: Carried | None = None) -> None:
-        """Make their sockets, or take those that were left; Refusal says why not."""
+        """Bind their sockets, or adopt those of an earlier run; raise Refusal if that fails."""
         self.exporter.bind(carried.metrics if carried is not None else ())
         self.gateway.bind(carried.gateway if carried is not None else ())
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
-        """Their sockets, as a later run finds them among what is carried."""
+        """Descriptors of their sockets, by their names in the carried state (restart.py)."""
         return {"metrics": self.exporter.descriptors, "gateway": self.gateway.descriptors}
 
     def start(self) -> None:
-        """Start them, and see that they run."""
+        """Start them, and restart each one that ends."""
         self.exporter.start()
         self.gateway.start()
 
     def end(self, ended: Callable[[], object]) -> None:
-        """Let them end, the gateway with all that it has taken in, and say when both have."""
+        """Shut them down and call `ended`; the gateway first produces the messages it accepted."""
         self.gateway.end(lambda: self.exporter.end(ended))
 
     def close(self) -> None:
-        """End them now, and let their places go."""
+        """Kill them and close their sockets."""
         remove_paths(self.gateway.listeners)
         self.exporter.close()
         self.gateway.close()
 
     def tell(self, ready: Ready) -> None:
-        """Say where they are."""
+        """Add their addresses to the broker's state."""
         if self.exporter.where:
             ready["metrics"] = self.exporter.where
         if self.gateway.where:

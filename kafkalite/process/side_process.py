@@ -1,16 +1,16 @@
-"""A command line kept running beside the broker, on sockets that are the broker's.
+"""SideProcess: a service (a command that runs beside the broker) on sockets bound by the broker.
 
     kafkalite metrics --data DIR --descriptors N …           exporter_process.py
     kafkalite gateway serve --data DIR --descriptors N,M …   gateway_process.py
 
-The listening sockets are made before anything else is begun, so that their places are taken and
-known, and whoever comes while the process is started again waits in their backlog.  Its standard
-input is a pipe whose other end is here: at its end the process ends in its own time, so however
-this one ends, that one does.  Who is told to end and does not is killed.
+The listening sockets are bound first, so that their addresses are reserved and known, and clients
+that connect while the service is restarted wait in the backlog.  The broker holds the write end of
+the pipe that is the service's standard input.  At end of file the service shuts down, so it ends
+however the broker's process ends.  A service that does not end in time is killed.
 
-The broker is not ready before its services are (service_output.py).  A service that ends before it
-was ready fails the start of the broker with its last line.  One that ends later, or after a restart
-on new code, is started again, later each time.
+The broker is ready only when its services are (service_output.py).  A service that ends before it
+was ready makes the start of the broker fail with its last line of output.  A service that ends
+later, or after a restart on new code, is restarted after a growing delay.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ log = logging.getLogger("kafkalite.process")
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 200, 10_000
 LASTED_MS = 10_000
-"""One that ran so long did start, and the next is started soon."""
+"""A service that ran this long resets the restart delay to its minimum."""
 END_MS_MAX = 10_000
 START_MS_MAX = 60_000
 """Time limit for the first start of a service."""
 
 
-
 class Side(NamedTuple):
-    """What runs beside the broker."""
+    """A service: its command, and how its sockets are bound and described."""
 
     name: str
     words: Sequence[str]
-    """The command and its flags, but for the data directory and the sockets."""
+    """The command and its flags, without the data directory and the sockets."""
     bind: Callable[[], list[socket.socket]]
-    """Makes its listening sockets; Refusal says why not."""
+    """Binds its listening sockets; raises Refusal."""
     where: Callable[[Sequence[socket.socket]], str]
-    """Says where they are."""
+    """Formats their addresses."""
 
 
 class StartReport(NamedTuple):
@@ -57,11 +56,11 @@ class StartReport(NamedTuple):
 
     ready: Callable[[], object]
     failed: Callable[[str], object]
-    """Takes the sentence that says why."""
+    """Takes the reason as a sentence."""
 
 
 class SideProcess:
-    """Keeps one running; nothing at all where none is wanted."""
+    """Keeps one service running; does nothing if `side` is None."""
 
     def __init__(
         self, reactor: Reactor, data: Path, side: Side | None, report: StartReport
@@ -71,7 +70,7 @@ class SideProcess:
         self.side = side
         self.report = report
         self.ready = side is None
-        """True if the broker does not wait for it: it has started once, or is not wanted."""
+        """True if the broker does not wait for it: it has started once, or is not configured."""
         self._output: ServiceOutput | None = None
         self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -83,11 +82,11 @@ class SideProcess:
 
     @property
     def where(self) -> str:
-        """Where it serves; empty where there is none."""
+        """Addresses that it serves; empty if it is not configured."""
         return self.side.where(self.listeners) if self.side and self.listeners else ""
 
     def bind(self, descriptors: Sequence[int] = ()) -> None:
-        """Make the sockets, or take those that an earlier run left; Refusal says why not."""
+        """Bind the sockets, or adopt those of an earlier run; raise Refusal if that fails."""
         self.ready = self.ready or bool(descriptors)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
@@ -97,16 +96,16 @@ class SideProcess:
 
     @property
     def descriptors(self) -> list[int]:
-        """The sockets, to be left to a later run."""
+        """Descriptors of the sockets, to be passed to a later run."""
         return [listener.fileno() for listener in self.listeners]
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process."""
+        """True if its process exists."""
         return self.process is not None
 
     def start(self) -> None:
-        """Start it, and see that it runs from now on."""
+        """Start it, and restart it whenever it ends."""
         self._timer = None
         self._ended = None
         if self.side is None or not self.listeners or self.process is not None:
@@ -125,7 +124,7 @@ class SideProcess:
             self._timer = self.reactor.call_later(START_MS_MAX, self._too_slow)
 
     def _spawn(self, command: Sequence[str]) -> None:
-        """Start the process with its pipes; OSError when that cannot be."""
+        """Start the process with its pipes; raise OSError if that fails."""
         assert self.side is not None
         self._output = ServiceOutput(self.reactor, self.side.name, self._became_ready)
         stdin = -1
@@ -172,7 +171,7 @@ class SideProcess:
         self._later(output.last_line or f"it ended with exit code {code}")
 
     def _later(self, why: str) -> None:
-        """Restart it later; if it has never started, fail the start of the broker."""
+        """Restart it after a delay; if it was never ready, fail the start of the broker."""
         assert self.side is not None
         self._cancel()
         if not self.ready:
@@ -197,7 +196,7 @@ class SideProcess:
         self._release()
 
     def _release(self) -> None:
-        """Let go of the leash."""
+        """Close the service's standard input, at whose end it shuts down."""
         if self._leash >= 0:
             os.close(self._leash)
             self._leash = -1
@@ -214,8 +213,10 @@ class SideProcess:
             ended()
 
     def end(self, ended: Callable[[], object]) -> None:
-        """Let it end in its own time, or kill it when that is long, and call `ended` then: at once
-        where none runs.  `start` starts it again."""
+        """Shut it down, kill it after END_MS_MAX, then call `ended`; at once if it does not run.
+
+        `start` starts it again.
+        """
         first = self._ended is None
         self._ended = ended
         if self.process is None:
@@ -233,7 +234,7 @@ class SideProcess:
         self._over()
 
     def close(self) -> None:
-        """End it now, and let its places go."""
+        """Kill it and close its sockets."""
         self._cancel()
         with contextlib.suppress(OSError):
             self._let_go()

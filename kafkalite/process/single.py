@@ -1,11 +1,11 @@
-"""Single: the broker as one process (`workers=0`), from its flags to a clean end.
+"""Single: the broker as one process (`workers=0`), from its settings to a clean shutdown.
 
-    data directory locked → listener bound → node opened → answers itself, services started → ready
+    data directory locked → listener bound → node opened → responds, services started → ready
 
-The socket is bound before the logs are opened, so a client that comes early waits in the backlog
-and is not refused.  SIGTERM and SIGINT end it cleanly; a second one ends it at once.  SIGHUP, sent
-when a terminal closes, ends it cleanly too, unless it was ignored from the start (nohup).  SIGUSR2
-restarts it: the node closes, and the process executes itself anew with the listener and the lock.
+The socket is bound before the logs are opened, so an early client waits in the backlog and is not
+refused.  SIGTERM and SIGINT shut down cleanly; a second one exits at once.  SIGHUP, sent when a
+terminal closes, shuts down cleanly too, unless it was ignored from the start (nohup).  SIGUSR2
+restarts: the node closes, and the process executes itself with the same listener and lock.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Single:
         lasts = lasting(settings, address, data)
         self.restarts = Restarts(self.reactor, SHAPE, lasts, self.look_at_restarts)
         self.kept: socket.socket | None = None
-        """The listener, once the node is to close for a restart."""
+        """Duplicate of the listener, kept for a restart while the node closes."""
         self.answers = self.is_ready = False
         self.refusal: Refusal | None = None
         self.signals = 0
         self.run_directory: RunDirectory | None = None
 
     def run(self, until: int | None = None) -> int:
-        """Open, serve and end; see the module."""
+        """Open the node, serve, shut down, and return the exit code."""
         self.listener = listener = self.begin()
         logs = LogManager(self.data, self.settings, self.reactor.clock)
         logs.open_directory(self.directory.cluster_id, SUPERVISOR_ID)
@@ -116,7 +116,7 @@ class Single:
         return 0
 
     def begin(self) -> socket.socket:
-        """Lock the data directory and bind the listener, or go on with those that were left."""
+        """Lock the data directory and bind the listener, or adopt those of the last run."""
         before = recall(self.data)
         ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
@@ -139,7 +139,7 @@ class Single:
         return listener
 
     def serve(self, node: Node, listener: socket.socket) -> None:
-        """Open the node, say that it is ready when it is, and close it at the end."""
+        """Open the node, run the event loop, and close the node."""
         log.info("starting on %s, data in %s", listener.getsockname(), self.data)
         node.open()
         self.meet_in_run_directory(node)
@@ -155,8 +155,8 @@ class Single:
             raise self.refusal
 
     def meet_in_run_directory(self, node: Node) -> None:
-        """Keep the node's page where an exporter looks for it, and meet programs of this host
-        there; without a run directory it serves as well."""
+        """Create the run directory with the local listener and the node's metrics page, then start
+        the services.  Without a run directory the node serves TCP only."""
         try:
             self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
         except Refusal as refusal:
@@ -167,21 +167,21 @@ class Single:
         self.sides.start()
 
     def close(self, node: Node) -> None:
-        """The clean end: what the logs hold is flushed, and the next start need not look."""
+        """Shut down cleanly: flush the logs, so that the next start needs no recovery."""
         log.info("ending")
         self.restarts.withdraw()
         node.close()
         log.info("ended")
 
     def signalled_at_once(self, number: int) -> None:
-        """Told twice to end, end at once, whatever is being done."""
+        """Exit at once on the second signal that ends the broker."""
         if number in ENDING:
             self.signals += 1
             if self.signals > 1:
                 os._exit(1)
 
     def signalled(self, number: int) -> None:
-        """Told to end, or asked to restart."""
+        """Shut down or restart, by the number of the signal."""
         if number in ENDING:
             self.finish()
         else:
@@ -189,26 +189,26 @@ class Single:
             self.look_at_restarts()
 
     def starter_gone(self, until: int) -> None:
-        """The descriptor that says whether somebody wants this broker has ended."""
+        """Shut down because the starter closed its end of the descriptor `until`."""
         self.reactor.unwatch(until)
         self.finish()
 
     def finish(self) -> None:
-        """End, as soon as the gateway has produced what it took in."""
+        """Shut down once the gateway has produced the messages it accepted."""
         self.sides.end(self.reactor.stop)
 
     def service_failed(self, sentence: str) -> None:
-        """End, because a service that was asked for cannot start."""
+        """Shut down because a configured service cannot start."""
         self.refusal = Refusal(sentence)
         self.finish()
 
     def answered(self) -> None:
-        """Note that the node answers."""
+        """Note that the node has responded to a request."""
         self.answers = True
         self.look_whether_ready()
 
     def look_whether_ready(self) -> None:
-        """Write the ready file and the banner once the node answers and the services run."""
+        """Write the ready file and the banner once the node responds and the services run."""
         if self.is_ready or not (self.answers and self.sides.ready):
             return
         self.is_ready = True
@@ -217,7 +217,8 @@ class Single:
             self.announcement.greet()
 
     def look_at_restarts(self) -> None:
-        """Begin a restart that somebody asked for; tell how far it is; end for it when it may."""
+        """Begin a requested restart, report its progress, and shut down for it once the new code
+        has passed its trial."""
         if not self.is_ready:
             return
         self.restarts.settle()
@@ -227,7 +228,7 @@ class Single:
             self.finish()
 
     def tell(self) -> None:
-        """Bring status.json to what is so."""
+        """Write the current state to status.json if it has changed."""
         ready = Ready(
             bootstrap=self.announcement.bootstrap(self.where),
             cluster_id=self.directory.cluster_id,

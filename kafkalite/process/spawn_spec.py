@@ -1,12 +1,13 @@
-"""Birth: what a node's process is given when it is forked.
+"""Birth: the arguments of a node's process when it is forked.
 
-The child runs `supervisor.run(birth)` or `worker.run(birth)`.  By then it is a process that holds
-nothing of the launcher's but what stands here: its descriptors are the listener, the orders, the
-data directory's lock, the run directory and the log file; SIGINT and SIGHUP are ignored; SIGTERM is
-still the system's, until the node's loop hears it (loop.py).  It dies with its launcher.
+The child calls `supervisor.run(birth)` or `worker.run(birth)`.  By then the process keeps of the
+launcher only what is listed here: its descriptors are the listener, the control channel, the lock
+of the data directory, the run directory and the log file; SIGINT and SIGHUP are ignored; SIGTERM
+has the default action until the node's event loop handles it (loop.py).  The kernel kills it when
+the launcher ends.
 
-`run` returns its exit code when it was told to end and has closed cleanly.  A Refusal that leaves
-it is the launcher's to say (child.py).
+`run` returns the exit code after a clean shutdown.  A Refusal that it raises is passed to the
+launcher, which reports it (child_setup.py).
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ from typing import NamedTuple
 from kafkalite.config.settings import Settings
 
 REFUSED = 78
-"""The exit code of a process that says why it cannot start."""
+"""Exit code of a process that cannot start and has sent the reason."""
 
 WRITE_BACK_FAILED = 74
-"""The exit code of a process whose flush failed (sysexits.h: EX_IOERR)."""
+"""Exit code of a process whose flush failed (sysexits.h: EX_IOERR)."""
 
 
 class Birth(NamedTuple):
-    """One node's beginning; see the module."""
+    """The arguments of one node's process; see the module."""
 
     node_id: int
     incarnation: int
-    """Rises with every fork, over restarts of the broker as well."""
+    """Increases with every fork, across restarts of the broker too."""
     listener: socket
     orders: socket | None
-    """The supervisor's end of the SOCK_SEQPACKET pair to the launcher."""
+    """The supervisor's end of the SOCK_SEQPACKET pair to the launcher; None in a worker."""
     settings: Settings
     data: Path
-    """The root of the data directory, not the node's part of it."""
+    """The root of the data directory, not the node's directory in it."""
     cluster_id: str
     run_directory: Path
     nodes: Mapping[int, tuple[str, int]]
-    """Where each node listens that has a listener at this moment, or still a process."""
+    """Addresses of the nodes that have a listener or a process at this moment."""
     explicit_workers: int | None
-    """How many workers were asked for; None when nobody said."""
+    """The configured number of workers; None if it is not set."""
     first: bool
-    """Whether the broker itself begins with this fork.  A supervisor that comes back among living
-    workers takes the nodes as its log has them, whatever was asked for at the start."""
+    """True if the broker itself is starting.  A supervisor that restarts among running workers
+    takes the nodes from its metadata log, whatever number was configured."""
 
 
 Run = Callable[[Birth], int]

@@ -1,13 +1,13 @@
-"""The supervisor: node 0 in a process of its own, which decides for the cluster.
+"""The supervisor process: node 0 with the controller, in a cluster of several processes.
 
-    metadata log → controller → nodes settled → roster to the launcher → the bus, the listener
+    metadata log → controller → nodes registered → desired nodes to the launcher → bus, listener
 
-The controller's records say which nodes there are.  The launcher gets the whole list whenever it
-changes, and reports the processes it has.  Workers connect to the bus
+The controller's records say which nodes exist.  The launcher receives the whole list of desired
+nodes whenever it changes, and reports the processes it has.  Workers connect to the bus
 (broker/controller/membership.py).
 
-Only at the broker's own start does the number of workers that was asked for count.  A supervisor
-that starts again among living workers takes the nodes from its log.
+The configured number of workers counts only when the broker itself starts.  A supervisor that is
+restarted while workers run takes the nodes from its metadata log.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from kafkalite.transport.run_directory import BUS
 log = logging.getLogger("kafkalite.process")
 
 CLEAR_MS = 1_000
-"""How often it is looked whether something lies with nodes that are no more: a worker that began
-with an older image may have sent it there, or a full disk kept it there."""
+"""Interval of the search for partition directories of nodes that were removed.  A worker that
+started with an older image may have moved some there, or a full disk kept them there."""
 
 
 def run(birth: Birth) -> int:
-    """Be the supervisor until told to end; the process's exit code."""
+    """Run the supervisor until SIGTERM and return the exit code of the process."""
     reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
     hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(birth.data, birth.settings, reactor.clock)
@@ -86,7 +86,7 @@ def run(birth: Birth) -> int:
 
 
 def wanted_nodes(birth: Birth, controller: LocalController) -> dict[int, tuple[str, int]]:
-    """The nodes there shall be, with their addresses as far as they have one by now."""
+    """Return the addresses of the nodes that shall exist; port 0 for a node without a listener."""
     image = controller.image
     known = [n for n, node in image.nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
     ids = set(known)
@@ -101,7 +101,7 @@ def wanted_nodes(birth: Birth, controller: LocalController) -> dict[int, tuple[s
 
 
 class Supervisor:
-    """Ties the controller to the launcher and to the bus."""
+    """Connects the controller with the launcher and the bus."""
 
     def __init__(
         self, birth: Birth, node: Node, controller: LocalController, reactor: Reactor
@@ -142,13 +142,13 @@ class Supervisor:
         reactor.watch(self._orders.fileno(), self._launcher_tells)
         reactor.call_later(CLEAR_MS, self._clear)
         self._heartbeat_ms = birth.settings[BROKER_HEARTBEAT_INTERVAL_MS]
-        # Before any other message: behind an unread one it would not be sent, and a process that
-        # is stopped before its second heartbeat would not be watched.
+        # Before any other message: a heartbeat is not sent while an earlier message is unread, and
+        # a process that is stopped before its second heartbeat would not be watched.
         self._heartbeat()
         self._tell_roster()
 
     def close(self) -> None:
-        """Leave the bus; the launcher hears that this process ends from its end."""
+        """Close the bus.  The launcher notices the end of this process by its pidfd."""
         self._bus.close()
 
     # -- the bus -----------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Supervisor:
         self._order(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
 
     def _heartbeat(self) -> None:
-        """Tell the launcher that this loop ticks (supervisor_watch.py)."""
+        """Send the launcher a heartbeat from this event loop (supervisor_watch.py)."""
         self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
         offset = self._controller.log.end_offset
         beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
@@ -186,7 +186,7 @@ class Supervisor:
         try:
             self._orders.send(bus.write_frame(message))
         except OSError as fault:
-            # Without the launcher this process is not to be; it dies with it anyway.
+            # The supervisor must not run without the launcher, and is killed with it anyway.
             raise Fatal(f"the launcher cannot be told anything: {fault}") from None
 
     def _launcher_tells(self) -> None:
@@ -221,8 +221,8 @@ class Supervisor:
             self._evacuate()
 
     def _evacuate(self) -> None:
-        """What lies with nodes that are no more, files that were to be deleted later among it, is
-        others' or nobody's now."""
+        """Move partition directories, deferred deletes included, away from nodes that do not
+        exist: to the nodes they belong to, or delete them."""
         processes = self.membership.processes.keys() or self._born_among
         there = {*self._controller.image.nodes, *processes}
         node = self._node
@@ -235,8 +235,8 @@ class Supervisor:
         self._reactor.call_later(CLEAR_MS, self._clear)
 
     def _locate(self, node_id: int, process: Process) -> None:
-        # Without a listener it is nowhere: its port may be a stranger's, who takes our clients'
-        # records as well.
+            # Without a listener the node has no address: another program may have its port by now
+            # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
         self._controller.ask(
             lambda machine: machine.locate_node(node_id, process.host, port, self._rack)

@@ -1,17 +1,18 @@
-"""SupervisorWatch: notices that the supervisor hangs, as the supervisor does for the workers.
+"""SupervisorWatch: the launcher kills the supervisor when its heartbeats stop.
 
-    supervisor ─▶ Heartbeat, over the orders' socket     from its event loop
-    no heartbeat for broker.session.timeout.ms:  killed if it is stopped
-                 for broker.tick.timeout.ms:     killed whatever it does
+    supervisor ─▶ Heartbeat, over the control channel     from its event loop
+    no heartbeat for broker.session.timeout.ms:  killed if its process is stopped
+                 for broker.tick.timeout.ms:     killed in any case
 
-The launcher then starts it again.  The heartbeats come over the orders' socket rather than as
-answers at the listener, which a crowd of connections may keep from being accepted.
+The launcher then restarts it.  Heartbeats use the control channel rather than requests at the
+listener, which may not accept them while it has many connections to accept.
 
-A heartbeat is only sent when the launcher has read all before it: one that is stopped finds the
-last one when it goes on, and the socket keeps room for orders, which must not fail.
+A heartbeat is sent only when the launcher has read every earlier message.  So a launcher that was
+stopped finds one heartbeat when it continues, and the socket keeps space for messages that must
+not fail.
 
-Watching begins with the first heartbeat: until then the supervisor is recovering logs, or runs
-older code that sends none.  Left out: workers=0, where no other process watches the only one.
+Watching begins with the first heartbeat: until then the supervisor recovers logs, or runs an older
+version that sends none.  Left out: workers=0, where no other process watches the only one.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ log = logging.getLogger("kafkalite.process")
 
 LOOK_MS_MAX = 1_000
 LOOKS = 4
-"""In one session timeout."""
+"""Number of checks in one session timeout."""
 
 
 def send_unless_unread(orders: socket.socket, packet: bytes) -> bool:
-    """Send a packet over a Unix socket if its peer has read all before it; whether it was sent."""
+    """Send a packet over a Unix socket if its peer has read every earlier one; return True if
+    it was sent."""
     (unread,) = struct.unpack("i", fcntl.ioctl(orders, termios.TIOCOUTQ, bytes(4)))
     if unread:
         return False
@@ -52,7 +54,7 @@ def send_unless_unread(orders: socket.socket, packet: bytes) -> bool:
 
 
 class SupervisorWatch:
-    """Watches the supervisor's heartbeats; see the module."""
+    """The deadline of the supervisor's heartbeats, checked in the launcher."""
 
     def __init__(
         self, reactor: Reactor, settings: Settings, supervisor: Callable[[], NodeProcess]
@@ -69,7 +71,7 @@ class SupervisorWatch:
         reactor.call_later(self._look_ms, self._look)
 
     def heard(self) -> None:
-        """Take a heartbeat of the supervisor that runs now."""
+        """Record a heartbeat of the current supervisor process."""
         self._heard_ms = self._reactor.clock.monotonic_ms()
         self._incarnation = self._supervisor().incarnation
         self._warned = False
@@ -83,7 +85,7 @@ class SupervisorWatch:
         if self._heard_ms is None or not node.runs or node.incarnation != self._incarnation:
             return
         if late_ms > self._look_ms:
-            # This process itself was stopped: what was sent meanwhile is read first.
+            # This process itself was stopped: read what was sent meanwhile before deciding.
             self._heard_ms = min(now_ms, self._heard_ms + late_ms)
         silent_ms = now_ms - self._heard_ms
         if silent_ms <= self._session_timeout_ms:

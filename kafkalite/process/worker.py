@@ -1,11 +1,11 @@
-"""A worker: one node in a process of its own, which owns the files of the partitions it leads.
+"""The worker process: one node, which owns the files of the partitions it leads.
 
-    image from the metadata log's files → own logs opened → listener served → the bus
+    image from the files of the metadata log → own logs opened → listener served → bus
 
-The supervisor is not waited for, but when the whole broker starts: until it has decided which nodes
-there are, the image has none, or those of the last run.  Else a worker serves what the image gives
-it, and goes on while the supervisor is away; deltas, heartbeats and what only the controller can
-answer go over the bus (broker/controller/remote_controller.py).
+A worker waits for the supervisor only when the whole broker starts: until the supervisor has
+decided which nodes exist, the image has none, or those of the last run.  Otherwise a worker serves
+what the image assigns to it, and continues while the supervisor is down.  Deltas, heartbeats and
+requests that only the controller serves go over the bus (broker/controller/remote_controller.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("kafkalite.process")
 
 
 def run(birth: Birth) -> int:
-    """Be a worker until told to end; the process's exit code."""
+    """Run a worker until SIGTERM and return the exit code of the process."""
     reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
     hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(birth.data, birth.settings, reactor.clock)
