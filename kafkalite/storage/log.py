@@ -1,24 +1,23 @@
-"""A partition's log: records in the order they were placed, each under its offset.
+"""Log: the append-only record log of one partition, stored as Kafka segment files.
 
-    log start                          durable           log end
-        │ deleted by retention          │ on the disk      │
-        ▼                               ▼  itself          ▼
-      [segment 0   ][segment 4096   ][segment 9120  (active)]
+    log start offset                   durable offset      log end offset
+        │ deleted by retention             │ on the disk       │
+        ▼                                  ▼                   ▼
+      [segment 0   ][segment 4096   ][segment 9120  (active)   ]
 
-A Log promises three things.  Offsets only grow, and never twice for two records.  What was
-flushed is found again after a crash, or the log is not served; what was not is cut at the first
-batch that does not check.  A reader is given file slices, never bytes, and never past the bound
-it asked under.
+Guarantees: offsets increase and are never reused.  Records that were flushed survive a crash, or
+the log is not served; recovery truncates unflushed records at the first batch that is not valid.
+Reads return file slices, never bytes, and never pass the upper bound given by the caller.
 
-One worker owns a Log; nothing here is locked.  Partition decides about permission to append and
-the upper bound of reads (broker/replica/partition.py), `record_batch` about the layout of a batch,
-and batch_validator.py about the rules of its topic.
+Not thread-safe: each log belongs to one worker process and is used on its event loop only.
+Partition decides who may append and the upper bound of reads (broker/replica/partition.py),
+`record_batch` knows the layout of a batch, and batch_validator.py the rules of its topic.
 
-A log with a `fault` is not served: what it holds below its recovery point is damaged, or a write
-to it failed in a way that a full disk does not explain.
+A log with a `fault` is not served: it is damaged below its recovery point, or a write to it failed
+for a reason other than a full disk.
 
-Left out: roll by time without an append, as in Kafka; a clock that leaps years ahead makes
-retention by time remove segments, as in Kafka too.
+Left out: time-based rolling without an append, as in Kafka.  A clock that jumps years ahead makes
+time-based retention delete segments, as in Kafka too.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ log = logging.getLogger("kafkalite.storage")
 
 SNAPSHOT_EVERY = NOTES_FROM
 SNAPSHOT_EVERY_PRODUCER = 4 << 10
-"""So many bytes are written, and so many more for each producer, before a snapshot is left between
-two segments: to read them again would take longer than to write it."""
+"""Bytes written, and further bytes for each producer, after which a producer snapshot is taken
+between two segments: scanning them again would take longer than writing it."""
 
 
 class Appended(NamedTuple):
-    """Where a batch stands."""
+    """The result of an append: the offsets and timestamps of the batch."""
 
     base_offset: int
     last_offset: int
@@ -81,7 +80,7 @@ class Appended(NamedTuple):
 
 
 class Log:
-    """One partition's log; see the module."""
+    """The log of one partition."""
 
     def __init__(
         self,
@@ -107,12 +106,12 @@ class Log:
         self.damaged_to = found.damaged_to
         self.awaits_flush = found.awaits_flush
         self.may_have_lost_tail = found.may_have_lost_tail and not flushes_always
-        """True if it needs a new leader epoch before it is appended to."""
+        """True if the log needs a new leader epoch before the next append."""
         self.released = False
         self.producers = found.producers
         self.leader_epochs = found.leader_epochs
         self.end_offset = found.end_offset
-        # Where the batch appended last stands: who reads at the end need not look for it.
+        # Position of the last batch, so that reads near the end need no index lookup.
         self._last_base_offset = found.end_offset
         self._last_position = 0
         self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
@@ -135,7 +134,7 @@ class Log:
         self._flushes_always = flushes_always
         self._header = bytearray(HEADER_SIZE)
         self.doomed = doomed
-        """Segments that were removed and whose files are still there."""
+        """The deferred deletes, which get the files of removed segments."""
         self.reconfigure(config)
         self.doomed.add(found.removed, config[FILE_DELETE_DELAY_MS])
 
@@ -163,11 +162,11 @@ class Log:
         opening_lock: OpeningLock | None = None,
         new: bool = False,
     ) -> Log:
-        """Open the log in a directory, and recover it unless it is new, or a clean end is known
-        and true.
+        """Open the log in a directory.  Recover it, unless it is new or was closed cleanly and its
+        files agree with the known end.
 
-        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).  An
-        `opening_lock` is held by the caller, and released during long scans.
+        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).  The
+        caller holds `opening_lock`, which is released during long scans.
         """
         now_ms = clock.wall_ms()
         found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], now_ms, opening_lock)
@@ -196,13 +195,13 @@ class Log:
         return f"Log({self.directory}, {self.log_start_offset}..{self.end_offset})"
 
     def reconfigure(self, config: Settings) -> None:
-        """Take new settings; what appending needs of them is looked up here, once."""
+        """Apply new settings; those that appends need are looked up here, once."""
         self.config = config
         self._intake = Intake(config)
         self._segment_size_max = config[SEGMENT_BYTES]
         self.is_left_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
         self._answers_durable = config[DURABILITY] == "fsync" or self._flushes_always
-        # Into space set aside the kernel writes at 1.6 times the speed; small logs need none.
+        # Writing into preallocated space is 1.6 times as fast; small logs do not need it.
         self._sets_aside_from = 0 if self._answers_durable else AHEAD_FIRST
         self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
         for segment in self.segments:
@@ -211,30 +210,31 @@ class Log:
         self.producers.reconfigure(config)
 
     def _drawn_age(self) -> int:
-        """How old a segment may get: drawn for each, so that many logs do not roll at once."""
+        """Return the maximum age of the next segment, with jitter so that many logs do not roll at
+        once."""
         age_ms = self.config[SEGMENT_MS]
         jitter = min(self.config[SEGMENT_JITTER_MS], age_ms)
         return age_ms - (random.randrange(jitter) if jitter > 0 else 0)
 
     @property
     def size(self) -> int:
-        """The bytes of all segments."""
+        """Size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def unflushed_size(self) -> int:
-        """The bytes that a power cut now would lose."""
+        """Number of bytes that a power cut now would lose."""
         return self.written_size - self.flushes.flushed_size
 
     @property
     def readable_offset(self) -> int:
-        """Up to where records are out of danger of being taken back; retention never passes it."""
+        """The offset below which records are not truncated any more; retention never passes it."""
         return self.durable_offset if self._answers_durable else self.end_offset
 
     # -- appending ---------------------------------------------------------------------------
 
     def opening(self, batch: bytes | memoryview) -> Steps[bytes] | None:
-        """Return the steps that check a client's batch beforehand, if any; see Intake.opening."""
+        """Return the steps that check a client's batch before the append; see Intake.opening."""
         return self._intake.opening(batch, self._clock)
 
     def append(
@@ -245,9 +245,9 @@ class Log:
         from_client: bool = True,
         opened: bool = False,
     ) -> Appended:
-        """Place one batch at the end; raises what is wrong with it, and then wrote nothing.
+        """Append one batch; raise the error of an invalid one, in which case nothing was written.
 
-        A client's batch whose records were checked already is `opened` (see `Intake.opening`).
+        `opened` is true for a client's batch whose records were checked by `opening`.
         """
         if self.fault is not None:
             raise KafkaStorageError(self.fault)
@@ -262,7 +262,7 @@ class Log:
             kept = self._intake.admit(
                 batch, attributes, max_timestamp, count, now_ms, opened=opened
             )
-            if kept is not batch:  # A header that disagrees with its records was corrected.
+            if kept is not batch:  # recompressed, corrected or stamped
                 batch, max_timestamp = kept, header(kept)[8]
             if self._intake.stamps:
                 append_time_ms = max_timestamp = now_ms
@@ -301,7 +301,7 @@ class Log:
         max_timestamp: int,
         leader_epoch: int,
     ) -> None:
-        """Put the batch into the active segment, or into a new one when it is due."""
+        """Write the batch to the active segment, or to a new one if a roll is due."""
         self._space.take(size)
         segment = self.active
         end = segment.size + size
@@ -339,12 +339,12 @@ class Log:
         )
 
     def roll(self) -> None:
-        """Close the active segment and begin another; nothing when it is empty."""
+        """Close the active segment and begin a new one, unless it is empty."""
         if self.active.size:
             self._roll()
 
     def _roll(self) -> LogSegment:
-        """Nothing has changed when this fails, and it may be done again."""
+        """Roll the active segment; after an error nothing has changed and it may be retried."""
         try:
             self.active.finish()
             self.producers.take_snapshot(self.end_offset)
@@ -366,18 +366,18 @@ class Log:
         return made
 
     def leave_snapshot(self) -> None:
-        """Once much was written since the last, note what producers did and where batches stand,
-        so that after a crash the log need not be read again from further back."""
+        """Take a producer snapshot and write the index entries once enough was written since the
+        last one, so that recovery after a crash need not scan from further back."""
         due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
         if self.fault is not None or self.written_size - self._noted_size < due:
             return
         if self._noted_offset > self.durable_offset:
-            return  # No recovery point reaches the last one yet, so the one before is needed.
+            return  # no recovery point has reached the last snapshot, so the one before is needed
         self._noted_size = self.written_size
         self.active.settle(size_min=0)
         between = [offset for offset in self.producers.snapshots() if offset not in self._bases]
         try:
-            # The last one serves until a recovery point reaches the new one.
+            # The last snapshot is needed until a recovery point reaches the new one.
             for offset in between[:-1]:
                 self._disk.unlink(self.producers.snapshot_path(offset))
             self.producers.take_snapshot(self.end_offset)
@@ -391,31 +391,31 @@ class Log:
             )  # fmt: skip
 
     def settle(self) -> None:
-        """Write index entries that have gathered."""
+        """Write index entries once a page of them has been collected."""
         self.active.settle()
 
     # -- flushing ----------------------------------------------------------------------------
 
     @property
     def durable_offset(self) -> int:
-        """Up to where the log is on the disk itself."""
+        """The offset below which the log is durable."""
         return self.flushes.durable_offset
 
     def flush_begin(self, *, closed_only: bool = False) -> Flush | None:
-        """Begin a flush, for a Flusher and then for flush_end; see LogFlushes.begin."""
+        """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin."""
         return self.flushes.begin(self, closed_only=closed_only)
 
     def flush_end(self, flush: Flush) -> None:
-        """Take a flush that came back; see LogFlushes.end."""
+        """Take the result of a flush; see LogFlushes.end."""
         self.flushes.end(flush)
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is under way, by whomever it was begun."""
+        """True if a flush is in flight, however it was begun."""
         return self.flushes.in_flight > 0
 
     def flush(self) -> None:
-        """Flush here and now."""
+        """Flush synchronously."""
         flush = self.flush_begin()
         if flush is not None:
             flush.run(self._disk)
@@ -428,11 +428,11 @@ class Log:
     def read(
         self, offset: int, size_max: int, upper_offset: int, *, whole_first: bool = True
     ) -> FileSlice | None:
-        """The bytes from the batch that holds `offset` on, of one segment and below
-        `upper_offset`; None when there is nothing there yet.
+        """Return a slice from the batch that holds `offset` on, within one segment and below
+        `upper_offset`; None if there are no records there yet.
 
-        The first batch is given whole even if it is larger than `size_max`, or, without
-        `whole_first`, not at all.
+        If the first batch is larger than `size_max` it is returned whole, or, without
+        `whole_first`, nothing is.
         """
         found = self.locate(offset, upper_offset)
         if found is None:
@@ -443,8 +443,8 @@ class Log:
         return FileSlice(segment.file, position, min(size_max, end - position))
 
     def available(self, offset: int, upper_offset: int, size_max: int) -> int:
-        """How many bytes such a read would give; all that was asked where an older segment ends,
-        since waiting would not make it more."""
+        """Return the number of bytes such a read would return; `size_max` if it ends in a closed
+        segment, since waiting would not add to it."""
         found = self.locate(offset, upper_offset)
         if found is None:
             return 0
@@ -452,8 +452,8 @@ class Log:
         return size_max if segment is not self.active else min(size_max, end - position)
 
     def locate(self, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
-        """Where such a read begins: (segment, position, size of the first batch, where what may be
-        read of this segment ends)."""
+        """Return the start of such a read as (segment, position, size of the first batch, end
+        position in this segment); None if there are no records there yet."""
         if self.fault is not None:
             raise KafkaStorageError(self.fault)
         if not self.log_start_offset <= offset <= self.end_offset:
@@ -483,7 +483,7 @@ class Log:
         return bisect_right(self._bases, offset) - 1
 
     def _end_in(self, segment: LogSegment, number: int, upper_offset: int) -> int:
-        """Where in this segment the batches before `upper_offset` end."""
+        """Return the position in this segment at which the batches before `upper_offset` end."""
         if segment is not self.active:
             if upper_offset >= self._bases[number + 1]:
                 return segment.size
@@ -495,13 +495,14 @@ class Log:
         return segment.size if beyond is None else beyond.position
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the greatest leader epoch at or below; see LeaderEpochCache."""
+        """Return (epoch, end offset) of the greatest leader epoch at or below; see
+        LeaderEpochCache."""
         return self.leader_epochs.end_offset_for(leader_epoch, self.end_offset)
 
-    # -- forgetting --------------------------------------------------------------------------
+    # -- deleting ----------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log's start; answers the new one.  Whole segments before it are removed."""
+        """Advance the log start offset and return it; whole segments before it are removed."""
         if self.fault is not None:
             raise KafkaStorageError(self.fault)
         if not 0 <= before_offset <= self.end_offset:
@@ -516,7 +517,7 @@ class Log:
         return self.log_start_offset
 
     def retain(self) -> None:
-        """Remove the segments that retention no longer keeps, and forget silent producers."""
+        """Remove the segments that retention no longer keeps, and expire producers."""
         if self.fault is not None:
             return
         now_ms = self._clock.wall_ms()
@@ -544,12 +545,13 @@ class Log:
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.doomed.add(paths, self.config[FILE_DELETE_DELAY_MS])
 
-    # -- leaving -----------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------
 
     def finish(self, *, flushed: bool = True) -> KnownEnd | None:
-        """Write all that a known end needs, to be flushed then; None when it cannot be known.
+        """Write everything that a clean shutdown needs, to be flushed next; return the known end,
+        or None if the log has an error.
 
-        Without `flushed` it is for who opens the log before the machine is off.
+        Without `flushed` the result is valid only until the machine stops.
         """
         if self.fault is not None:
             return None
@@ -566,7 +568,7 @@ class Log:
         return KnownEnd(self.end_offset, self.active.size, self.durable_offset, remembered, True)
 
     def release(self) -> None:
-        """Let go of the files; readers that hold slices keep theirs."""
+        """Release the files; readers that hold slices keep theirs."""
         self.released = True
         self.fault = self.fault or "The log is closed."
         for segment in self.segments:

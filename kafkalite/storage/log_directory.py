@@ -1,14 +1,15 @@
-"""LogDirectory: the data directory, whose it is, and that nobody else writes to it.
+"""LogDirectory: the data directory, its owner, and the lock that keeps other brokers out.
 
-    .lock                  held by flock while a broker runs, with its pid; children inherit it
+    .lock                  locked by flock while a broker runs, with its pid; children inherit it
     meta.properties        Kafka's: version, cluster.id, node.id, directory.id
 
-A directory is made when there is none, and taken when it is empty.  One that holds other files
-and no meta.properties is somebody else's, and is left alone.
+A missing directory is made, and an empty one is used.  A directory that holds other files and no
+meta.properties is not a kafkalite data directory and is left alone.
 
 The launcher takes the lock and every node's process inherits its descriptor, so the lock is held
-until the last of them is gone.  Who comes while a dead launcher's children are still dying waits
-for them.  The directory of each further node, nodes/1 and so on, has a meta.properties of its own.
+until the last of them has exited.  A broker that starts while the children of a dead launcher are
+still exiting waits for them.  The directory of each further node, nodes/1 and so on, has a
+meta.properties of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ META_VERSION = "1"
 NOT_OURS = "name another directory with --data"
 
 DYING_S_MAX = 5.0
-"""How long children may take to die after their launcher."""
+"""Maximum time for which the children of a dead launcher may take to exit."""
 
 ASK_AGAIN_S = 0.01
 
 
 class LogDirectory:
-    """One data directory, locked."""
+    """One data directory, locked by this broker."""
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
@@ -47,16 +48,16 @@ class LogDirectory:
 
     @property
     def descriptor(self) -> int:
-        """The lock's descriptor, for who makes it inheritable and has it adopted after an exec."""
+        """The lock's descriptor, which must be inheritable before an exec (see `adopt`)."""
         assert self._lock >= 0, f"{self.path} is not locked"
         return self._lock
 
     def lock(self) -> None:
-        """Make it ours, and only ours; Refusal says why not."""
+        """Make or check the directory and lock it; raise Refusal if it cannot be used."""
         try:
             str(self.path).encode()
         except UnicodeEncodeError:
-            # Clients that ask where logs are could not be answered at all.
+            # DescribeLogDirs could not send this path: strings in the protocol are UTF-8.
             raise Refusal(f"the name {ascii(str(self.path))} is not UTF-8; {NOT_OURS}") from None
         self._make()
         names = [name for name in os.listdir(self.path) if name != LOCK]
@@ -74,13 +75,13 @@ class LogDirectory:
             raise
 
     def adopt(self, descriptor: int) -> None:
-        """Go on with a lock that this process took before it executed itself anew."""
+        """Continue with a lock that this process took before it executed itself again (exec)."""
         os.set_inheritable(descriptor, False)
         self._lock = descriptor
         self.cluster_id = self._read_meta()
 
     def close(self) -> None:
-        """Let the lock go, unless others hold it as well."""
+        """Release the lock, unless other processes hold it as well."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -110,10 +111,10 @@ class LogDirectory:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         except OSError:
-            pass  # A full disk: who comes second is refused, only not told by whom.
+            pass  # a full disk: a second broker is refused, but cannot name this process
 
     def _wait_for(self, lock: int) -> None:
-        """Have the lock, at once or when the children of a dead holder are gone."""
+        """Take the lock, waiting for the children of a dead holder to exit."""
         given_up = time.monotonic() + DYING_S_MAX
         while True:
             try:
@@ -150,7 +151,7 @@ class LogDirectory:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this process runs; one that is dead and waits for its parent does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
@@ -159,7 +160,7 @@ def is_alive(pid: int) -> bool:
 
 
 def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -> Path:
-    """The directory of a node's own logs, made when there is none; Refusal says why not."""
+    """Return the directory of a node's logs, made if missing; raise Refusal if it is another's."""
     directory = node_directory(data, node_id)
     try:
         if node_id:
@@ -178,13 +179,13 @@ def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -
 
 
 def make_node_directory(disk: Disk, directory: Path) -> None:
-    """Make a further node's directory if there is none, and a mark that there was one."""
+    """Make a further node's directory if missing, and the mark that it was made."""
     if directory.is_dir() and (directory / META_PROPERTIES).exists():
-        return  # node 0's, or one that is open already
+        return  # node 0's, or one that is already in use
     mark = node_mark(directory)
     for path in (directory.parent, directory):
         if not path.is_dir():
-            with suppress(FileExistsError):  # several nodes begin at once
+            with suppress(FileExistsError):  # several nodes start at once
                 disk.mkdir(path, 0o700)
             sync_directory(disk, path.parent)
     if not mark.exists():
@@ -193,7 +194,7 @@ def make_node_directory(disk: Disk, directory: Path) -> None:
 
 
 def read_meta(directory: Path) -> dict[str, str]:
-    """A directory's meta.properties; Refusal when it cannot be read."""
+    """Return the properties in a directory's meta.properties; raise Refusal if it is damaged."""
     path = directory / META_PROPERTIES
     try:
         properties = read_properties(path)
@@ -208,7 +209,7 @@ def read_meta(directory: Path) -> dict[str, str]:
 
 
 def write_meta(disk: Disk, directory: Path, cluster_id: str, node_id: int) -> None:
-    """Say whose directory it is."""
+    """Write a directory's meta.properties."""
     lines = [
         "#",
         time.strftime("#%a %b %d %H:%M:%S UTC %Y", time.gmtime()),

@@ -1,4 +1,4 @@
-"""LogFlushes: how far a log is on the disk itself, and the flushes that take it further.
+"""LogFlushes: the durable offset of a log, and the flushes that advance it.
 
     begin ─▶ Flush ┄┄ a flusher's thread ┄┄▶ end: durable up to where the log ended at `begin`
 
@@ -6,8 +6,8 @@ A flush covers the segments from the one that holds the durable offset on, their
 snapshots taken when they were rolled, the leader epochs, and, for files made since the last flush,
 the names in the directory.
 
-Not thread-safe: used on the event loop of the worker that owns the log, but for `one_at_a_time`
-and `error`, which belong to the thread that runs a flush.
+Not thread-safe: used on the event loop of the worker that owns the log, except `one_at_a_time`
+and `error`, which are used by the thread that runs a flush.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LogFlushes:
-    """The flushes of one log; see the module."""
+    """The flushes of one log."""
 
     __slots__ = ("_directory_flushed", "_disk", "_epochs_in_flight", "durable_offset",
                  "durable_position", "error", "flushed_size", "in_flight",
@@ -40,7 +40,7 @@ class LogFlushes:
         self.durable_position = durable_position
         """Position of the durable offset in the active segment."""
         self.flushed_size = 0
-        """Number of flushed bytes of those that this process has written."""
+        """Number of bytes written by this process that were flushed."""
         self.in_flight = 0
         """Number of flushes that were begun and have not ended."""
         self._epochs_in_flight = False
@@ -48,16 +48,16 @@ class LogFlushes:
         self.one_at_a_time = threading.Lock()
         """Held by the thread that runs a flush."""
         self.error: OSError | None = None
-        """The error of a flush that failed, which all later ones repeat."""
+        """The error of a failed flush, which all later flushes repeat."""
 
-    # The log comes as an argument: one that is let go is to free its descriptors at once, which a
-    # reference back to it would leave to the collector.
+    # The log is passed as an argument: a reference back to it would be a cycle, and a released log
+    # must free its descriptors at once.
 
     def begin(self, log: Log, *, closed_only: bool = False) -> Flush | None:
-        """Return the flush that makes the log durable up to now, or with `closed_only` up to the
-        active segment; None if it is.
+        """Return the flush that makes the log durable up to its end, or with `closed_only` up to
+        the active segment; None if it is durable already.
 
-        KafkaStorageError says that descriptors are short and that it must be asked for again.
+        Raises KafkaStorageError if descriptors are short; a later call may succeed.
         """
         end_offset = log.active.base_offset if closed_only else log.end_offset
         if end_offset <= self.durable_offset:
@@ -76,8 +76,8 @@ class LogFlushes:
         return Flush(log, end_offset, files, epochs, directories)
 
     def _closed_files(self, log: Log) -> list[OpenFile]:
-        """The files of closed segments that may not be on the disk."""
-        # A segment that ends just there was cut to its size when it was closed, maybe since.
+        """Return the files of closed segments that may not be durable."""
+        # A segment that ends at the durable offset was truncated when it was closed, maybe since.
         number = bisect_left(log.segments, self.durable_offset, key=attrgetter("base_offset"))
         first = max(0, number - 1)
         files = []
@@ -91,9 +91,9 @@ class LogFlushes:
     def _epochs_to_save(self, log: Log) -> EpochsFile | None:
         epochs = log.leader_epochs
         if not epochs.unsaved or self._epochs_in_flight:
-            # One flush at a time writes this file: a second one would share the name of its
-            # replacement, and the older content might come last.  The next flush takes it, and a
-            # recovery looks whether the file tells of the epoch it begins in.
+            # One flush at a time writes this file: two would share the name of its replacement,
+            # and the older content might be written last.  The next flush writes it, and recovery
+            # checks that the file has the epoch it starts in.
             return None
         directory = None
         if log.directory.exists():
@@ -103,16 +103,16 @@ class LogFlushes:
         return EpochsFile(directory, epochs.encoded())
 
     def reach(self, log: Log) -> None:
-        """Everything that belongs to the log was flushed, with its whole file system."""
+        """Note that the log was flushed up to its end, with its whole file system."""
         self._directory_flushed = log.segments_made
         self.durable_offset, self.durable_position = log.end_offset, log.active.size
         self.flushed_size = log.written_size
 
     def end(self, flush: Flush) -> None:
-        """Take a flush that came back.
+        """Take the result of a flush.
 
-        KafkaStorageError says that the disk has no room for a small file, or descriptors are short,
-        and that a flush must be begun again; the log is durable up to where it was.
+        Raises KafkaStorageError if the disk had no room for a small file, or descriptors were
+        short; the flush must be repeated, and the durable offset has not moved.
         """
         assert flush.error is None, "a failed flush ends the process"
         self.in_flight -= 1

@@ -1,7 +1,7 @@
-"""LogLoader: opens a node's logs with what is known of each, several at once where they are read.
+"""LogLoader: opens a node's logs, several in parallel if they must be recovered.
 
-What is known of a log comes from RecoveryPoints and goes back there once it is open.  Logs that
-are opened together share one flush, where the file system can be flushed as a whole.
+The state known of a log before it is opened comes from RecoveryPoints, and is kept there again once
+it is open.  Logs opened together share one flush if the file system can be flushed as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LogKey = tuple[str, int]
 
 
 class LogLoader:
-    """The opening of one node's logs; see the module."""
+    """The loader of one node's logs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LogLoader:
         shares_flush: bool = False,
         opening_lock: OpeningLock | None = None,
     ) -> Log:
-        """Open one log; with `new_id` it was just made, for the topic of that id."""
+        """Open one log; with `new_id` it was just made, for the topic with that id."""
         topic_id = new_id or (owner.topic_id if owner else read_topic_id(directory))
         known = Known() if new_id else self._points.known(directory, topic_id)
         opened = Log.open(
@@ -78,7 +78,7 @@ class LogLoader:
             clean=known.end,
             drop_cache=known.drop_cache,
             same_boot=known.same_boot,
-            # What must always be written may use what is kept free: it deletes topics, too.
+            # The metadata log may use the reserved space, since deleting topics writes to it.
             space=None if flushes_always else self._space,
             doomed=self._doomed,
             open_segments=self._open_segments,
@@ -102,8 +102,8 @@ class LogLoader:
         *,
         threads: int,
     ) -> None:
-        """Open all into `logs`, several at once when they must be read, and flush what was
-        recovered; the first failure is raised."""
+        """Open all logs into `logs`, several in parallel if they must be recovered, and flush the
+        recovered ones; raise the first error."""
         was_marked = self._points.drop_cache
         shares_flush = self._file_system.can_sync and not was_marked
         todo: queue.SimpleQueue[tuple[Path, Owner]] = queue.SimpleQueue()
@@ -128,7 +128,7 @@ class LogLoader:
                             shares_flush=shares_flush,
                             opening_lock=lock,
                         )
-                    except Exception as error:  # raised again below, by the caller's thread
+                    except Exception as error:  # raised again below, on the calling thread
                         raised.append(error)
 
         count = 1 if self._points.ended_cleanly else threads

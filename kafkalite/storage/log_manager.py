@@ -1,15 +1,16 @@
-"""LogManager: the logs of one node, from the start to a clean end.
+"""LogManager: the logs of one node, from start to shutdown.
 
     data/  (a worker's: data/nodes/1/)
       .lock  meta.properties                        log_directory.py
       recovery-checkpoint  clean-shutdown           recovery_points.py
-      write-failed                                  a flush failed: pages may differ from the disk
-      __cluster_metadata-0/  flights-0/  …          a directory a log (layout.py)
-      flights-1.6d0c…-delete/  -stray/              deleted, removed a while later; nobody's, kept
-      flights-2.7b1c…-arrived/                      from another node (hand_over.py)
+      write-failed                                  a flush failed: the page cache may differ from
+                                                    the disk
+      __cluster_metadata-0/  flights-0/  …          one directory per log (layout.py)
+      flights-1.6d0c…-delete/  -stray/              deferred delete; in no topic, kept
+      flights-2.7b1c…-arrived/                      from another node (partition_transfer.py)
 
-After a clean end no log is scanned; after any other each is recovered from its recovery point on,
-several at once.
+After a clean shutdown no log is scanned; otherwise each is recovered from its recovery point,
+several in parallel.
 
 Deleting a log renames its directory first, so that a crash never brings back half of a topic.
 """
@@ -62,25 +63,25 @@ log = logging.getLogger("kafkalite.storage")
 
 MIN_FREE_MAX = 1 << 30
 MIN_FREE_SHARE = 20
-"""Without a setting, a twentieth of the disk stays free, at most this much."""
+"""Default of storage.min.free.bytes: a twentieth of the disk, at most this much."""
 
 FINISHED_AT_ONCE = 16
-"""How many logs are flushed together at the end; each may need three descriptors more."""
+"""Number of logs flushed together at shutdown; each may need three more descriptors."""
 
 LOOK_FOR_MISPLACED_MS = 1_000
-"""How often it is looked whether a log came that belongs elsewhere, or can go now."""
+"""Interval of checks for logs that belong to another node."""
 
 
 class LogManager:
-    """The logs of one node; see the module."""
+    """The logs of one node."""
 
     def __init__(self, data: Path, settings: Settings, clock: Clock, disk: Disk = DISK) -> None:
         self.root = Path(data)
         self.data = self.root
-        """The node's own part of it, once that is opened."""
+        """The node's directory, once it is open."""
         self.cluster_id = ""
         self.flusher: Flusher | None = None
-        """Given by the node: what is flushed in the background without anybody waiting."""
+        """Set by the node; runs the flushes that no request waits for."""
         self._settings = settings
         self._clock = clock
         self._disk = disk
@@ -90,19 +91,19 @@ class LogManager:
 
     @property
     def logs(self) -> dict[LogKey, Log]:
-        """The logs that are open, the metadata log among them."""
+        """The open logs, including the metadata log."""
         return self._logs
 
     def disk_size(self) -> tuple[int, int]:
-        """The bytes of the disk the logs lie on, and those of them that may still be written."""
+        """Return the size of the disk that holds the logs, and its free space, in bytes."""
         found = os.statvfs(self.data)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     # -- starting ----------------------------------------------------------------------------
 
     def open_directory(self, cluster_id: str, node_id: int) -> None:
-        """Take this node's part of a data directory that is locked (LogDirectory), and learn how
-        its last run ended; Refusal says why not."""
+        """Open this node's directory in a data directory that is locked (LogDirectory), and read
+        how its last run ended; raise Refusal if it cannot be used."""
         self.cluster_id = cluster_id
         self.data = open_node_directory(self._disk, self.root, cluster_id, node_id)
         self.file_system = FileSystem(self.data, self._disk)
@@ -118,7 +119,7 @@ class LogManager:
         )  # fmt: skip
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take the node's new settings; each log is given its topic's by whoever owns it."""
+        """Apply the node's new settings; each log gets its topic's from its partition."""
         assert self._space is not None, "the directory is opened first"
         self._settings = settings
         self._space.kept_free = self._min_free()
@@ -132,7 +133,7 @@ class LogManager:
         return min(MIN_FREE_MAX, self.disk_size()[0] // MIN_FREE_SHARE)
 
     def open_metadata(self) -> Log:
-        """The cluster's own log; every append to it is flushed, whatever the settings."""
+        """Open the metadata log, whose appends are always flushed, or make it."""
         key = (METADATA_TOPIC, 0)
         if key not in self._logs:
             directory = self.data / layout.directory_name(*key)
@@ -151,13 +152,13 @@ class LogManager:
         return self._logs[key]
 
     def hand_over_misplaced(self, belongs: parts.Belongs, *, sure: bool = True) -> None:
-        """Before any is opened, hand over the logs that the image gives to other nodes, if it is
-        `sure`; see MisplacedLogs."""
+        """Before any log is opened, transfer those that the image assigns to other nodes, if the
+        image is `sure`; see MisplacedLogs."""
         self._belongs = belongs
         self._misplaced.begin(belongs, sure=sure)
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
-        """Open every log but the metadata log's, given each topic's settings."""
+        """Open every log except the metadata log, given each topic's settings."""
         all_are_here = True
         found: dict[LogKey, tuple[Path, Owner]] = {}
         for path, owner in parts.logs_in(self.data):
@@ -167,7 +168,7 @@ class LogManager:
                 continue
             if hand_over.has_arrived(path):
                 if owner.key in found and self._belongs(*owner) is None:
-                    # Of a topic that is deleted, and another one's log has its name.
+                    # Of a deleted topic; its name is now that of another topic's log.
                     hand_over.set_aside(self._disk, path, owner)
                     continue
                 path = hand_over.take_up(self._disk, path, owner)
@@ -178,7 +179,7 @@ class LogManager:
         settings = {topic: settings_of(topic) for topic, _ in found}
         threads = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
         self._loader.open_all(dict(found.values()), settings, self._logs, threads=threads)
-        if all_are_here:  # others still rest on this
+        if all_are_here:  # the transfer of the others still needs the checkpoint's points
             self._points.all_opened()
         self._points.all_are_known()
         if self._points.is_of_this_boot and not self._points.says_this_boot:
@@ -190,7 +191,7 @@ class LogManager:
     def create(self, topic: str, topic_id: bytes, partition: int, config: Settings) -> Log:
         """Make a partition's log, empty.
 
-        A log of another topic id in its place is set aside; one whose id was lost is taken for
+        A log of another topic id in its place is set aside; one whose topic id was lost is taken as
         this topic's.
         """
         key = (topic, partition)
@@ -212,7 +213,7 @@ class LogManager:
             self._make(directory, topic_id)
             made = self._loader.open(directory, key, config, new_id=topic_id)
         except OSError as error:
-            # Half a log would be somebody's to the next who looks.
+            # A partly made log would be taken for a partition's by the next start.
             if directory.exists():
                 remove_tree(self._disk, directory)
             failed(error, f"{directory} cannot be made")
@@ -220,13 +221,13 @@ class LogManager:
         return made
 
     def _give_id(self, present: Log, topic_id: bytes) -> None:
-        """A log whose id was lost is taken for the topic's of its name."""
+        """Write the topic id to a log whose own was lost."""
         present.topic_id = topic_id
         path = present.directory / layout.PARTITION_METADATA
         put_file(self._disk, path, metadata_text(topic_id))
 
     def _make(self, directory: Path, topic_id: bytes) -> None:
-        # Not flushed: the first flush of records takes these files and names with it.
+        # Not flushed: the first flush of records includes these files and names.
         self._points.forget(directory.name)
         self._disk.mkdir(directory)
         metadata = directory / layout.PARTITION_METADATA
@@ -234,17 +235,17 @@ class LogManager:
         write_file(self._disk, directory / layout.LEADER_EPOCHS, b"")
 
     def delete(self, *logs: Log) -> None:
-        """Take logs out of service; their files go after file.delete.delay.ms.
+        """Close logs; their files are deleted after file.delete.delay.ms.
 
-        Nobody waits for their names to be on the disk: a start after a power cut finds them in no
-        topic, and deletes them again.
+        The renames are not awaited: a start after a power cut finds the directories in no topic,
+        and deletes them again.
         """
         for deleted in logs:
             if self._forget(deleted):
                 try:
                     aside = self._aside(deleted, layout.DELETE_DIRECTORY)
                 except OSError as error:
-                    # The next start finds that it is nobody's.
+                    # The next start finds that it is in no topic.
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
                     self._upkeep.doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
@@ -254,34 +255,33 @@ class LogManager:
             self._names_flush.request(self.flusher)
 
     def set_stray(self, log: Log) -> None:
-        """Take a log that belongs to nobody out of service, and keep its files."""
+        """Close a log that is in no topic, and keep its files."""
         if self._forget(log):
             self._aside(log, layout.STRAY_DIRECTORY)
             sync_names(self._disk, self.data)
 
     def has_new_epoch(self, log: Log) -> None:
-        """A log that may have lost its tail is led in a new epoch from now on."""
+        """Note that a log that may have lost its tail is led in a new epoch."""
         log.may_have_lost_tail = False
         self._points.set_pending(log.directory.name, False)
         if self._points.is_of_this_boot and not self._points.says_this_boot:
             self._upkeep.checkpoint_soon()
 
     def leave(self, log: Log) -> None:
-        """Close a log of which nobody knows whose it is, and leave it as it lies; it can be found
-        again."""
+        """Close a log whose topic is unknown, and leave its directory; it can be found again."""
         del self._logs[log.topic, log.partition]
         log.release()
 
     def set_strays(self) -> None:
-        """Set aside what lies here and is in no topic, forget what left and is in none, and hand
-        over what is another's.
+        """Set aside logs that are in no topic, forget transferred ones that are in none, and
+        transfer those of other nodes.
 
-        For who knows all topics there are: the logs of one that is not known would be set aside,
-        and made anew and empty once it is.
+        Requires an image that has all topics: the logs of a topic that it lacks would be set aside,
+        and made again empty once it has it.
         """
         self._misplaced.be_sure()
         for path in list(self.data.iterdir()):
-            # Of what has arrived the word of its topic may come later.
+            # The topic of a log that has arrived may become known later.
             if layout.partition_of(path.name) in self._logs or hand_over.has_arrived(path):
                 continue
             owner = hand_over.owner_of(path)
@@ -308,11 +308,11 @@ class LogManager:
         self._disk.rename(log.directory, aside)
         return aside
 
-    # -- from node to node -------------------------------------------------------------------
+    # -- partition transfer ------------------------------------------------------------------
 
     def find(self, topic: str, index: int, topic_id: bytes, settings: Settings) -> Log | None:
-        """The log of a partition that another node hands over to this one; None while it has not
-        come.  KafkaStorageError says why it cannot be opened yet."""
+        """Return the log of a partition that another node transfers to this one, opened; None
+        until it has arrived.  Raises KafkaStorageError if it cannot be opened yet."""
         owner = Owner(topic, index, topic_id)
         present = self._logs.get(owner.key)
         if present is not None and present.topic_id == topic_id:
@@ -345,8 +345,8 @@ class LogManager:
         return found
 
     def discard(self, topic: str, index: int, topic_id: bytes) -> bool:
-        """Delete a log that another node hands over to this one after its topic was deleted; False
-        while it has not come.  Its name may be a log's of another topic by now."""
+        """Delete a log that another node transfers to this one after its topic was deleted; return
+        False until it has arrived.  Its name may be that of another topic's log by now."""
         arrived = self.data / layout.arrived(topic, index, topic_id)
         aside = self.data / layout.set_aside(topic, index, layout.DELETE_DIRECTORY)
         try:
@@ -360,12 +360,11 @@ class LogManager:
         return True
 
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
-        """Whether this node once had a partition that is not there any more, nor anywhere else:
-        then it is lost, and not new."""
+        """Return whether this node had a partition that is on no node now: it is lost, not new."""
         return self._remembers(topic, index, topic_id) and not self._lies(topic, index, topic_id)
 
     def is_elsewhere(self, topic: str, index: int, topic_id: bytes) -> bool:
-        """Whether this node once had a partition that lies with another: then it is to come."""
+        """Return whether this node had a partition that is on another node: it is to arrive."""
         return self._remembers(topic, index, topic_id) and self._lies(topic, index, topic_id)
 
     def _remembers(self, topic: str, index: int, topic_id: bytes) -> bool:
@@ -373,16 +372,15 @@ class LogManager:
 
     def _lies(self, topic: str, index: int, topic_id: bytes) -> bool:
         owner = Owner(topic, index, topic_id)
-        # Looked for twice: between two looks it may go from a node that was not looked at yet to
-        # one that was.
+        # Checked twice: between two checks it may move from a node not checked yet to one that was.
         return bool(parts.holders(self.root, owner) or parts.holders(self.root, owner))
 
     def hand_over(self, log: Log, to_directory: Path) -> None:
-        """Finish a log and give its directory to another node; KafkaStorageError says why not yet,
-        and then it is here as before.
+        """Close a log and transfer its directory to another node; raise KafkaStorageError if it
+        cannot move yet, in which case it is unchanged.
 
-        Nobody appends to it any more, and whoever began a flush of it waits for that first: what
-        it writes is written under names that are another node's from now on.
+        Nothing may be appended, and a flush in flight must end first: it would write to names that
+        are another node's by then.
         """
         owner = Owner(log.topic, log.partition, log.topic_id)
         assert self._logs.get(owner.key) is log, f"{log} is not this node's"
@@ -402,7 +400,7 @@ class LogManager:
         log.release()
 
     def _ended(self, log: Log) -> Known:
-        """Finish a log, and what is known of it then."""
+        """Finish a log and return what is known of it then."""
         end = log.finish(flushed=False)
         if end is None:
             return self._points.known(log.directory, log.topic_id)._replace(end=None)
@@ -412,10 +410,10 @@ class LogManager:
         same_boot = not log.may_have_lost_tail
         return Known(log.durable_offset, log.log_start_offset, end, same_boot=same_boot)
 
-    # -- while it runs -----------------------------------------------------------------------
+    # -- periodic work -----------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> int:
-        """Do what is due at this monotonic time; in how many milliseconds to come again."""
+        """Do what is due at this monotonic time; return the milliseconds until the next call."""
         if self._space is not None:
             self._space.measure()
         due_ms = self._upkeep.tick(now_ms, self.flusher)
@@ -430,15 +428,15 @@ class LogManager:
         return trimmed
 
     def checkpoint(self) -> None:
-        """Write down how far each log is durable and where it starts."""
+        """Write the durable offset and start offset of each log."""
         self._upkeep.checkpoint()
 
-    # -- ending ------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End cleanly: everything flushed, and the next start told so.
+        """Shut down cleanly: flush all logs and record that for the next start.
 
-        After a failed flush nothing is flushed again and the next start reads every log.
+        After a failed flush nothing is flushed again, and the next start recovers every log.
         """
         try:
             if self._has_failed():
@@ -453,7 +451,7 @@ class LogManager:
             self._logs.clear()
 
     def _has_failed(self) -> bool:
-        # A disk that failed may not have taken the mark either.
+        # A disk that failed may not have stored the mark.
         flusher_failed = self.flusher is not None and self.flusher.has_failed
         return flusher_failed or (self.data / FAILURE_MARK).exists()
 
@@ -466,7 +464,7 @@ class LogManager:
         self._points.write_end(ends)
 
     def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:
-        """End some logs cleanly, and let go of their files."""
+        """Close some logs cleanly, and release their files."""
         ends: dict[str, KnownEnd] = {}
         flushes = []
         for found in logs:

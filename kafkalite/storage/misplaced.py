@@ -1,9 +1,9 @@
 """MisplacedLogs: directories of logs in a node's directory that belong to another node.
 
-    before any log is opened    those that the image gives to others are handed over
-    while the node runs         what was handed to it by a node that knew an older image is sent on
+    before any log is opened    logs that the image assigns to other nodes are transferred
+    while the node runs         logs that were transferred here under an older image are sent on
 
-What cannot go yet is not opened, and is tried again until it goes or belongs here.
+A log that cannot be transferred yet is not opened, and is retried until it can be, or belongs here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("kafkalite.storage")
 
 
 class MisplacedLogs:
-    """The misplaced logs of one node; see the module."""
+    """The misplaced logs of one node."""
 
     def __init__(self, data: Path, points: RecoveryPoints, disk: Disk) -> None:
         self._data = data
@@ -36,10 +36,10 @@ class MisplacedLogs:
         self._looked_ns = 0
 
     def begin(self, belongs: parts.Belongs, *, sure: bool) -> None:
-        """Find the logs that belong elsewhere, and hand them over.
+        """Find the logs that belong elsewhere, and transfer them.
 
-        Unless the image is `sure`, or said to be (`be_sure`), nothing goes: who sent a log here
-        may know more.
+        Unless the image is `sure`, nothing is transferred until `be_sure`: the node that sent a log
+        here may have a newer image.
         """
         self._belongs = belongs
         self._sure = sure
@@ -51,7 +51,7 @@ class MisplacedLogs:
         self._hand_over_some()
 
     def be_sure(self) -> None:
-        """The image is the supervisor's: hand over what belongs elsewhere."""
+        """Transfer what belongs elsewhere: the image is the supervisor's."""
         self._sure = True
         self._hand_over_some()
 
@@ -60,13 +60,13 @@ class MisplacedLogs:
         return self._target(owner) is not None
 
     def taken_up(self, directory: Path) -> None:
-        """This directory is not misplaced any more."""
+        """Note that a directory is not misplaced any more."""
         self.paths.pop(directory, None)
         if hand_over.has_arrived(directory):
             self._points.set_pending(directory.name, False)
 
     def look(self) -> None:
-        """Find logs that have arrived, and hand over those that belong elsewhere."""
+        """Find logs that have arrived, and transfer those that belong elsewhere."""
         try:
             changed_ns = self._data.stat().st_mtime_ns
             if changed_ns != self._looked_ns:
@@ -84,7 +84,7 @@ class MisplacedLogs:
         self._hand_over_some()
 
     def _target(self, owner: Owner) -> Path | None:
-        """Another node's directory, if the log belongs there."""
+        """Return the other node's directory that a log belongs in, or None."""
         directory = self._belongs(*owner)
         return directory if directory != self._data else None
 
@@ -95,7 +95,7 @@ class MisplacedLogs:
             to_directory = self._target(owner)
             if to_directory is None:
                 if path.exists() and hand_over.has_arrived(path):
-                    continue  # still to be taken up
+                    continue  # not taken up yet
             elif path.exists():
                 known = self._points.known(path, owner.topic_id)
                 try:
@@ -111,4 +111,4 @@ class MisplacedLogs:
             self._complained.discard(path)
             del self.paths[path]
             if to_directory is not None:
-                self._points.set_pending(path.name, False)  # it left
+                self._points.set_pending(path.name, False)  # it was transferred
