@@ -1,1 +1,1 @@
-"""Partitions of a node: appends, fetches, delayed requests, and logs kept as the image says."""
+"""Partitions of a node: appends, fetches, delayed requests, and log reconciliation."""

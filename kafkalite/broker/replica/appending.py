@@ -1,11 +1,11 @@
-"""Appending: clients' batches to the ends of their logs, in the order they came.
+"""Appending: appends clients' batches to their logs, per partition in the order of arrival.
 
-A batch that must be opened may take longer than the tick has time for (opener.py).  It is then
-appended in a later tick, and until then what comes for its partition waits behind it: producers
-have several batches under way and number them.  Other partitions wait for nothing.
+Opening a batch may take longer than one tick allows (batch_opener.py).  The batch is then appended
+in a later tick, and later batches for the same partition are queued behind it: producers have
+several batches in flight, with consecutive sequences.  Other partitions are not delayed.
 
-Batches that wait hold memory, and with acks=0 no client counts them.  Beyond `WAITING_SIZE_MAX`
-bytes of a node, a batch that would have to wait is refused; one alone may always wait.
+Queued batches use memory, and with acks=0 no client limits their number.  A batch that would exceed
+`WAITING_SIZE_MAX` bytes queued in the node is rejected; a single batch may always be queued.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from kafkalite.storage.log import Appended
 
 WAITING_SIZE_MAX = 64 << 20
-"""Maximum number of bytes of the batches that wait, as clients sent them."""
+"""Maximum size in bytes of all queued batches, as clients sent them."""
 
 
 class Appending:
-    """Batches that wait to be appended, by partition; see the module."""
+    """The batches that wait to be appended, by partition; see the module."""
 
     def __init__(self, replicas: ReplicaManager, opener: Opener) -> None:
         self._replicas = replicas
@@ -39,7 +39,10 @@ class Appending:
     def append(
         self, partition: Partition, batch: memoryview | bytes
     ) -> Appended | Later[Appended]:
-        """Append a client's batch now or later; raises what is wrong with it."""
+        """Append a client's batch now or later.
+
+        Raises KafkaError if the batch is not valid.
+        """
         if self._queues and (queue := self._queues.get(partition)) is not None:
             self._check_room(batch)
             later: Later[Appended] = Later()
@@ -60,7 +63,7 @@ class Appending:
         return later
 
     def _check_room(self, batch: memoryview | bytes) -> None:
-        """Refuse a batch that may have to wait where too many wait already."""
+        """Raise RequestTimedOut if queueing this batch would exceed the limit."""
         if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
             raise RequestTimedOut("Too many batches wait to be decompressed; retry later.")
 
@@ -80,7 +83,7 @@ class Appending:
         kept: bytes | None,
         fault: KafkaError | None,
     ) -> None:
-        """A batch was opened: append it, then what came after it."""
+        """Append an opened batch, then the batches queued behind it."""
         waiting = self._queues.pop(partition)
         self._waiting_size -= size
         try:

@@ -1,12 +1,12 @@
-"""Opener: has batches opened within the tick's budget, and beyond it on a thread.
+"""Opener: opens batches on the event loop within a budget per tick, and beyond it on a thread.
 
     steps ─▶ run ── budget left ──▶ the result
               └──── budget spent ─▶ thread ┄┄▶ eventfd ─▶ a Later of it, in a later tick
 
-Opening a batch costs what its records come to, which its sender decides: a request of a megabyte
-may name a hundred batches of 16 MiB each.  On the loop `BUDGET` bytes a tick are made at most;
-what is not done by then goes on in one thread, which lets go of the GIL while it decompresses,
-compresses and walks.  Steps are taken there in the order they came.
+The cost of opening a batch depends on the decompressed size of its records, which the client
+controls: a request of one megabyte may hold a hundred batches of 16 MiB each.  The loop produces at
+most `BUDGET` bytes a tick; the remaining steps run on one thread, in the order of arrival.  The
+thread releases the GIL while it decompresses, compresses and parses records.
 
 Left out: fairness between connections that keep the thread busy.
 """
@@ -30,11 +30,11 @@ log = logging.getLogger("kafkalite.broker")
 T = TypeVar("T")
 
 BUDGET = 4 << 20
-"""Maximum number of bytes made on the loop in one tick: 3 to 15 ms, with gzip the most."""
+"""Maximum number of bytes produced on the loop in one tick: 3 to 15 ms, gzip being slowest."""
 
 
 class Opener:
-    """Takes steps; see the module."""
+    """Runs the steps that open batches; see the module."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -44,14 +44,14 @@ class Opener:
         self._thread: threading.Thread | None = None
         self._budget = BUDGET
         self.handed_over = 0
-        """Number of jobs given to the thread."""
+        """Number of jobs queued for the thread."""
 
     def fileno(self) -> int:
-        """Readable when something can be collected."""
+        """Return the eventfd that is readable when `collect` has results."""
         return self._event
 
     def run(self, steps: Steps[T]) -> T | Later[T]:
-        """Take these steps; a Later of their result where the tick has no time for all."""
+        """Run these steps; return their result, or a Later of it if the tick's budget is spent."""
         try:
             while self._budget > 0:
                 self._budget -= next(steps)
@@ -67,7 +67,7 @@ class Opener:
         return later
 
     def search(self, search: Search) -> TimestampOffset | None | Later[TimestampOffset | None]:
-        """Go through with a search by time, opening its batches."""
+        """Run a search by timestamp, opening the batches that it needs."""
         try:
             opened = self._advance(search, None)
         except StopIteration as end:
@@ -80,7 +80,7 @@ class Opener:
     def _advance(
         self, search: Search, found: TimestampOffset | None
     ) -> Later[TimestampOffset | None]:
-        """Send what was found until opening a batch takes long; StopIteration ends the search."""
+        """Advance a search until a batch is opened on the thread; StopIteration ends the search."""
         while True:
             opened = self.run(search.send(found))
             if isinstance(opened, Later):
@@ -94,7 +94,7 @@ class Opener:
         found: TimestampOffset | None,
         error: KafkaError | None,
     ) -> None:
-        """Continue a search with the result of a batch that took long."""
+        """Continue a search with the result of a batch that was opened on the thread."""
         if error is not None:
             result.fail(error)
             return
@@ -108,11 +108,11 @@ class Opener:
             opened.then(partial(self._continue, search, result))
 
     def settle(self) -> None:
-        """The tick ends: the next one has its own budget."""
+        """Reset the budget at the end of the tick."""
         self._budget = BUDGET
 
     def collect(self) -> None:
-        """Settle what the thread is done with."""
+        """Resolve or fail the Laters of the jobs that the thread has completed."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -125,7 +125,7 @@ class Opener:
                 later.fail(error)
 
     def close(self) -> None:
-        """Let the step under way end, and the thread with it; the rest is never settled."""
+        """Stop the thread after its current job; the Laters of queued jobs are never settled."""
         if self._thread is not None:
             while not self._jobs.empty():
                 self._jobs.get()
@@ -138,7 +138,7 @@ class Opener:
 
     def _hand_over(self, steps: Steps[Any], later: Later[Any]) -> None:
         if self._thread is None:
-            # Not before it is needed, and not before the launcher has forked.
+            # Started on first use, so never before the launcher has forked.
             self._thread = threading.Thread(target=self._work, name="opener", daemon=True)
             self._thread.start()
         self.handed_over += 1
@@ -149,7 +149,7 @@ class Opener:
             steps, later = job
             result, error = _outcome(steps)
             self._done.put((later, result, error))
-            del job, steps, later, result, error  # while it waits it holds no batch
+            del job, steps, later, result, error  # keep no batch alive while waiting for a job
             os.eventfd_write(self._event, 1)
 
 
@@ -166,10 +166,10 @@ def _outcome(steps: Steps[T]) -> tuple[T | None, KafkaError | None]:
 
 
 def _unknown(error: BaseException) -> UnknownServerError:
-    """Return the answer to a batch whose codec failed in a way it should not.
+    """Log an unexpected codec failure and return the error to respond with.
 
-    A panic of a codec is no Exception: it would end the process, or the thread with nobody
-    answered.
+    A panic of a codec is not an Exception: uncaught, it would end the process, or the thread
+    without a response.
     """
     log.exception("Batch could not be decompressed. error=%r", str(error))
     return UnknownServerError(str(error))

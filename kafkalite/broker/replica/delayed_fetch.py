@@ -3,11 +3,11 @@
     read every partition ──── enough bytes, an error, or no wait ────▶ respond
             │ too little
             ▼
-    register with every partition ─▶ wait ─▶ due ─▶ read those that moved ─▶ respond
+    register with every partition ─▶ wait ─▶ due ─▶ read those that changed ─▶ respond
 
-A request may name tens of thousands of partitions, so each step takes SLICE of them and the next
-may run in a later tick.  While it waits, the bytes available are kept for each partition: one
-that moves costs one look, and only those that moved are read again.
+A request may name tens of thousands of partitions, so each step processes SLICE of them and the
+next may run in a later tick.  While the request waits, it keeps the available bytes of each
+partition: a partition that changes is checked once, and only changed partitions are read again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
 
 RECORDS = 7
-"""The position of the records in a partition's entry (ext/wire.pyx)."""
+"""Index of the records in a partition's response entry (ext/wire.pyx)."""
 
 
 class FetchItem(NamedTuple):
-    """One partition of a fetch: found or not, and from where to read it."""
+    """One partition of a fetch: the partition or the lookup error, and the offset to read from."""
 
     topic: str | bytes
-    index: int  # type: ignore[assignment]  # a tuple's own `index` is nothing to a partition
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     partition: Partition | None
     fault: KafkaError | None
     current_leader_epoch: int
@@ -39,7 +39,7 @@ class FetchItem(NamedTuple):
     size_max: int
 
     def checked(self) -> Partition:
-        """The partition, if it may be read under the epoch the client knows."""
+        """Return the partition; raise the lookup error or the error of a stale leader epoch."""
         if self.partition is None:
             assert self.fault is not None
             raise self.fault.again()
@@ -56,41 +56,41 @@ class FetchItem(NamedTuple):
 
 
 class FetchRequest(Protocol):
-    """The client's side of a fetch: the partitions it names, the response it gets."""
+    """The protocol side of a fetch: looks up its partitions and builds its response."""
 
     def find(self, wanted: Iterable[Any]) -> list[FetchItem]:
-        """Return these partitions of the request, found or not."""
+        """Look up these partitions of the request; return an item for each, found or not."""
 
     def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
-        """Take the entries of these partitions into the response."""
+        """Add the entries of these partitions to the response."""
 
     def response(self) -> dict[str, Any]:
         """Return the response, with every entry that was added."""
 
 
 class FetchLimits(NamedTuple):
-    """The bounds that a request sets for its response."""
+    """The limits that a request sets for its response."""
 
     min_bytes: int
     max_bytes: int
     isolation_level: int
     waits: bool
-    """True if the client allows a wait for `min_bytes`."""
+    """True if the request may wait for `min_bytes`."""
 
 
 Reading = tuple[list[tuple[Any, ...]], int, bool]
-"""The result of a read: entries of the response, the bytes of records read by now, and whether an
-entry tells of an error or of a diverging epoch.  A plain tuple: every Fetch makes one."""
+"""The result of a read: response entries, the size of all records read so far in bytes, and whether
+an entry has an error or a diverging epoch.  A plain tuple, since every Fetch creates one."""
 
 
 class DelayedFetch(SteppedRequest):
-    """A fetch that is being read, waits, or is being answered.
+    """A fetch that is being read, is waiting, or is being completed.
 
     Due when
-    A  the partitions together hold `min_bytes` that it may read, or
-    B  one of them would answer an error: not led here any more, a new leader epoch, its offset
-       out of range, or
-    C  the time is up.
+    A  at least `min_bytes` are readable in its partitions together, or
+    B  one of them would return an error: no longer led here, a new leader epoch, offset out of
+       range, or
+    C  its wait has timed out.
     """
 
     def __init__(self, wanted: Sequence[Any], context: FetchRequest, limits: FetchLimits) -> None:
@@ -103,15 +103,17 @@ class DelayedFetch(SteppedRequest):
         self._failed = False
         self._moved: set[int] = set()
         self._available: dict[int, int] = {}
-        """The bytes that a read would give, of each position that has any."""
+        """Number of bytes that a read would return, by position; positions with none are absent."""
         self._available_size = 0
         self.stepped = len(wanted) > SLICE
 
     # -- steps -------------------------------------------------------------------------------
 
     def register_at_once(self, items: list[FetchItem], reading: Reading) -> dict[str, Any] | None:
-        """Register with a few partitions that were read and held too little; return the response
-        if they hold enough by now, else None."""
+        """Register with a few partitions that were read already and had too few bytes.
+
+        Returns the response if they have enough bytes by now, else None.
+        """
         self._items = items
         self._entries, self._size, self._failed = reading
         for _ in self._register():
@@ -128,7 +130,7 @@ class DelayedFetch(SteppedRequest):
         return self._context.response()
 
     def begin(self) -> Iterator[int]:
-        """Read what is not read yet; then answer, or register with all partitions and wait."""
+        """Read all partitions; then respond, or register with all of them and wait."""
         for begin in range(0, len(self._wanted), SLICE):
             items = self._context.find(self._wanted[begin : begin + SLICE])
             self._items += items
@@ -164,7 +166,7 @@ class DelayedFetch(SteppedRequest):
         yield from self._respond()
 
     def _release(self, position: int) -> None:
-        """Hold no file while waiting: what was read here is read again."""
+        """Drop the records read at this position, so that a waiting request keeps no file open."""
         entry = self._entries[position]
         if entry[RECORDS] is not None:
             self._size -= entry[RECORDS].size
@@ -193,7 +195,7 @@ class DelayedFetch(SteppedRequest):
             assert item.partition is not None, "a fetch with an error does not wait"
             item.partition.waiting[self] = position
             if self._measure(position):
-                self._moved.add(position)  # perhaps since it was read
+                self._moved.add(position)  # it may have changed after it was read
                 self._release(position)
 
     # -- waiting -----------------------------------------------------------------------------
@@ -217,11 +219,11 @@ class DelayedFetch(SteppedRequest):
         return self._failed or self._available_size >= self._limits.min_bytes
 
     def _measure(self, position: int) -> bool:
-        """Take what this partition would give now into the sum; return whether it is anything."""
+        """Update the available bytes of one partition; return whether it has any or an error."""
         item = self._items[position]
         limits = self._limits
         try:
-            # Most ask for one byte, and then it need not be known how many there are.
+            # Most requests have min_bytes=1; whether any bytes are readable is cheaper to find.
             if limits.min_bytes > 1:
                 size = item.available(limits.isolation_level)
             else:
@@ -238,17 +240,17 @@ class DelayedFetch(SteppedRequest):
     # -- reading -----------------------------------------------------------------------------
 
     def _read(self, items: Sequence[FetchItem]) -> list[tuple[Any, ...]]:
-        """Read these partitions; return their entries of the response."""
+        """Read these partitions; return their response entries."""
         entries, self._size, failed = read(items, self._limits, self._size)
         self._failed = self._failed or failed
         return entries
 
 
 def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Reading:
-    """Read these partitions of a request, of which `size` bytes were read before.
+    """Read these partitions of a request, for which `size` bytes were read before.
 
-    The first batch found is given whole however large it is, so that a consumer with small
-    limits always gets on (KIP-74).
+    The first batch found is returned whole even if it exceeds the limits, so that a consumer with
+    small limits makes progress (KIP-74).
     """
     _, max_bytes, isolation_level, _ = limits
     aborted = () if isolation_level == READ_COMMITTED else None
@@ -303,7 +305,7 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
 
 
 def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
-    # KIP-595: a reader whose last epoch ended earlier here must truncate to that end first.
+    # KIP-595: if the reader's last epoch ended at a lower offset here, it must truncate to it.
     epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
     if end_offset < 0:
         raise OffsetOutOfRange("The partition has no records of the last fetched epoch.")
@@ -313,7 +315,7 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
 
 
 def _refused(item: FetchItem, fault: KafkaError) -> tuple[Any, ...]:
-    # As in Kafka, a partition that is not here has an empty list of aborted transactions, and
-    # one that is here has null.
+    # As in Kafka: an empty list of aborted transactions if the partition is not led here, null if
+    # it is.
     aborted = () if item.partition is None else None
     return (item.index, fault.code, -1, -1, -1, aborted, -1, None, None, None)

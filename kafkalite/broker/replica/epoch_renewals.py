@@ -1,14 +1,14 @@
 """EpochRenewals: the partitions of a node that wait for their next leader epoch.
 
-    log opened, may have lost its tail ─▶ must_wait ─▶ renewal asked for ┄┄▶ image has a later epoch
+    log opened, may have lost its tail ─▶ must_wait ─▶ renewal requested ┄┄▶ image has a later epoch
                                                                        ─▶ must_wait is False: led
 
-Nobody leads such a partition meanwhile.  The controller may be away, or forget what was asked, so
-everything that waits is asked for again every second and at each welcome.  A move to another node
-brings the next epoch as well.
+Such a partition has no leader until then.  The controller may be unreachable or lose the request,
+so all pending renewals are requested again every second and each time the controller accepts this
+node.  A reassignment to another node also brings the next epoch.
 
-The checkpoint says that the logs are of this boot of the machine only when none waits any more: a
-process that is killed before that asks again (RecoveryPoints).
+The checkpoint records that the logs belong to this boot of the machine only when no renewal is
+pending: a process that is killed before that requests them again (RecoveryPoints).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ log = logging.getLogger("kafkalite.broker")
 
 ASK_AGAIN_MS = 1_000
 ASKED_AT_ONCE = 1_000
-"""Maximum number of renewals in one message, and in one decision of the controller."""
+"""Maximum number of renewals in one request, and in one decision of the controller."""
 
 
 class EpochRenewals:
-    """The renewals of one node; see the module."""
+    """The pending renewals of one node; see the module."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._waiting: dict[bytes, dict[Log, EpochRenewal]] = {}
-        """The logs that wait, by topic id."""
+        """The waiting logs and their renewals, by topic id."""
         self._is_timed = False
         self._logged_count = 0
 
     def waiting(self, topic_id: bytes | None = None) -> list[tuple[Log, EpochRenewal]]:
-        """The logs that wait, of one topic or of all."""
+        """Return the waiting logs and their renewals, of one topic or of all topics."""
         if topic_id is not None:
             return [*self._waiting.get(topic_id, {}).items()]
         return [pair for of_topic in self._waiting.values() for pair in of_topic.items()]
 
     def must_wait(self, found: Log, topic_id: bytes, leader_epoch: int) -> bool:
-        """Return whether a log may not be led in this epoch; the next one is asked for then."""
+        """Return whether a log may not be led in this epoch; if so, request the next one."""
         if not found.may_have_lost_tail:
             return False
         renewal = self._waiting.get(topic_id, {}).get(found)
@@ -69,15 +69,14 @@ class EpochRenewals:
         return True
 
     def forget(self, found: Log, topic_id: bytes) -> None:
-        """A log waits no more: it has its epoch, or is not this node's."""
+        """Remove a log that has its new epoch or is no longer this node's."""
         of_topic = self._waiting.get(topic_id, {})
         of_topic.pop(found, None)
         if not of_topic and self._waiting.pop(topic_id, None) is not None and not self._waiting:
-            self._node.tend_soon()  # the checkpoint may say by now that all are of this boot
+            self._node.tend_soon()  # the checkpoint may now record this boot for all logs
 
     def ask_at_start(self, controller: LocalController, loaded: Mapping[LogKey, Log]) -> None:
-        """At the controller's own node, before anything is led: have what was loaded led in the
-        next epoch where it must be."""
+        """Renew the epochs of loaded logs at the controller's own node, before any is led."""
         for topic in controller.image.topics.values():
             for index, partition in topic.partitions.items():
                 found = loaded.get((topic.name, index))
@@ -90,7 +89,7 @@ class EpochRenewals:
             )
 
     def ask(self) -> None:
-        """Ask for all that is waited for."""
+        """Request all pending renewals."""
         wanted = self._wanted()
         for first in range(0, len(wanted), ASKED_AT_ONCE):
             self._ask(wanted[first : first + ASKED_AT_ONCE])

@@ -1,27 +1,27 @@
-"""Incremental fetches remembered (KIP-227).
+"""Fetch sessions: incremental fetch requests and responses (KIP-227).
 
-A consumer of a thousand quiet partitions need not name them all in every request, nor be told of
-each that nothing came.  A session remembers what was asked and what was last answered; a request
-inside it names what changed, and so does the answer.
+With a session, a consumer of a thousand idle partitions does not list them all in every request,
+nor receive an empty entry for each.  The session stores the requested partitions and the last
+response; an incremental request and its response contain only what changed.
 
-    session id 0, epoch -1   no session: the full list, the fast path (librdkafka knows no other)
-    session id 0, epoch 0    the full list, and a new session please
-    session id n, epoch 0    close n, the full list, and a new session please
-    session id n, epoch e    what changed since e - 1
-    session id n, epoch -1   the full list, and close n
+    session id 0, epoch -1   no session: full fetch, the fast path (all that librdkafka uses)
+    session id 0, epoch 0    full fetch that creates a session
+    session id n, epoch 0    close n; full fetch that creates a session
+    session id n, epoch e    incremental fetch: changes since e - 1
+    session id n, epoch -1   full fetch that closes n
 
-Sessions are a cache with two bounds: its slots, and the partitions of all sessions together.  Where
-one is reached, a session makes room for a new one if it was not used for two minutes, or, for a
-slot, if it is older than that and smaller than the new one (Kafka's rules).  Otherwise a request
-for a session is answered in full, with session id 0: to displace a session in use costs its client
-a request in full, which displaces the next one, until every request is in full.
+Sessions are a cache with two limits: its slots, and the partitions of all sessions together.  When
+a limit is reached, a session is evicted for a new one if it was not used for two minutes, or, for a
+slot, if it is older than that and smaller than the new one (Kafka's rules).  Otherwise the request
+gets a full response with session id 0: evicting a session in use costs its client a full fetch,
+which would evict the next session, until every request is a full fetch.
 
-A session ends with the connection that began it.  Java's consumer goes on in its session after its
-idle connection was closed, hears FETCH_SESSION_ID_NOT_FOUND and begins a new one: one round trip.
-A session names its topics as its first request did, all by name or all by id; a request of the
-other kind hears FETCH_SESSION_TOPIC_ID_ERROR.
+A session ends with the connection that created it.  Java's consumer continues its session after its
+idle connection was closed, gets FETCH_SESSION_ID_NOT_FOUND and creates a new session: one round
+trip.  All requests of a session identify topics as the first one did, by name or by id; a request
+of the other kind gets FETCH_SESSION_TOPIC_ID_ERROR.
 
-Left out: privileged sessions, which are followers'.
+Left out: privileged sessions, which are for followers.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
 EVICTION_MS_MIN = 120_000
-"""Time for which a session is not displaced after its last use, and by a larger one after its
-beginning; Kafka's min.incremental.fetch.session.eviction.ms, which is a constant there as well."""
+"""Time after its last use in which a session is not evicted, and after its creation in which it is
+not evicted for a larger one; Kafka's min.incremental.fetch.session.eviction.ms, also a constant."""
 
 PARTITIONS_MAX = 20_000
-"""Maximum number of partitions in a session; a client that names more loses its session."""
+"""Maximum number of partitions in a session; a session that exceeds it is removed."""
 
 PARTITIONS_MAX_IN_ALL = 250_000
 """Maximum number of partitions in all sessions together, at about 500 bytes each."""
@@ -59,11 +59,11 @@ Wanted = tuple[int, int, int, int, int, int]
 start offset, size limit."""
 
 Key = tuple[str | bytes, int]
-"""The topic as the request names it (name, or id of 16 bytes) and the partition's index."""
+"""The topic as in the request (name, or id of 16 bytes) and the partition's index."""
 
 
 class FetchSession:
-    """What one client asked for, and what it was last told."""
+    """One fetch session: the requested partitions, and the offsets last sent for each."""
 
     __slots__ = ("began_ms", "by_id", "epoch", "listed_size", "owner", "session_id", "told",
                  "used_ms", "wanted")  # fmt: skip
@@ -75,15 +75,15 @@ class FetchSession:
         self.began_ms = now_ms
         self.used_ms = now_ms
         self.listed_size = -1
-        """The number of partitions with which it is listed for larger sessions to displace."""
+        """Number of partitions with which it is in the heap of sessions that larger ones evict."""
         self.epoch = INITIAL_EPOCH + 1
         self.wanted: dict[Key, Wanted] = {}
-        """The requested partitions; one that gave records goes to the end, so that in the next
-        response's byte limit the others come first."""
+        """The requested partitions; one that returned records moves to the end, so that the others
+        come first under the next response's byte limit."""
         self.told: dict[Key, tuple[int, int, int]] = {}
 
     def change(self, topics: list[Any], forgotten: list[Any]) -> None:
-        """Take in what the request says has changed."""
+        """Apply the changed and forgotten partitions of a request."""
         for topic, partitions in topics:
             for partition in partitions:
                 self.wanted[topic, partition[0]] = partition
@@ -93,8 +93,10 @@ class FetchSession:
                 self.told.pop((topic, index), None)
 
     def tells(self, topic: str | bytes, entry: tuple[Any, ...], everything: bool) -> bool:
-        """Return whether the response must hold this entry: it has records, an error or moved
-        offsets; and remember that it was sent."""
+        """Return whether the response must include this entry, and store its offsets as sent.
+
+        It must if the entry has records, an error or changed offsets.
+        """
         index, error_code, high_watermark, _, log_start_offset, *_ = entry
         records = entry[7]
         key = (topic, index)
@@ -115,7 +117,7 @@ class Owner(Protocol):
     """The connection that a session belongs to."""
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` once when it is gone."""
+        """Call `callback()` once when the connection closes."""
 
 
 class FetchSessions:
@@ -126,18 +128,18 @@ class FetchSessions:
         self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._by_size: list[tuple[int, int]] = []
-        """A heap of (partitions, session id) of sessions older than EVICTION_MS_MIN; entries of
-        sessions that ended or have another size by now are skipped."""
+        """Heap of (number of partitions, session id) of sessions older than EVICTION_MS_MIN.
+        Entries of sessions that have ended or changed size are skipped."""
         self._of: dict[Owner, set[int]] = {}
-        """The sessions that each open connection began."""
+        """Ids of the sessions that each open connection created."""
         self.partition_count = 0
-        """The partitions that all sessions remember."""
+        """Number of partitions in all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def resize(self, slots: int) -> None:
-        """Set the maximum number of sessions, and remove the least recently used beyond it."""
+        """Set the maximum number of sessions; remove the least recently used beyond it."""
         self._slots = slots
         while len(self._sessions) > slots:
             self._remove(next(iter(self._sessions)))
@@ -152,9 +154,10 @@ class FetchSessions:
         *,
         by_id: bool = False,
     ) -> FetchSession | None:
-        """The session of this request, brought up to date; None for a request without one, for
-        which there is no room, or that took the last partition out of its own.  `by_id`: how it
-        names its topics.
+        """Return the session of this request, with the request's changes applied.
+
+        Returns None if the request uses no session, if there is no room for one, or if the request
+        removed the session's last partition.  `by_id`: True if it identifies topics by id.
 
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch and FetchSessionTopicIdError.
         """
@@ -181,7 +184,7 @@ class FetchSessions:
             self._remove(session_id)
             raise FetchSessionIdNotFound()
         if not session.wanted:
-            # Nothing is left to remember: it is over, and the answer bears no session's id.
+            # A session without partitions ends; the response has session id 0.
             self._remove(session_id)
             return None
         return session
@@ -207,7 +210,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
 
     def _list(self, session: FetchSession) -> None:
-        """List a session that is old enough for larger ones to displace, by its size now."""
+        """Add a session that is old enough for larger ones to evict to the heap, by its size."""
         size = len(session.wanted)
         if session.listed_size == size or session.used_ms - session.began_ms <= EVICTION_MS_MIN:
             return
@@ -222,7 +225,7 @@ class FetchSessions:
             heapq.heapify(self._by_size)
 
     def _has_room(self, session: FetchSession) -> bool:
-        """Return whether there is room for a new session, or was made for it."""
+        """Return whether a new session fits, evicting another one if necessary."""
         size = len(session.wanted)
         if not self._fits(size):
             return False
@@ -231,14 +234,14 @@ class FetchSessions:
         return self._remove_unused() or self._remove_smaller(size)
 
     def _fits(self, size: int) -> bool:
-        """Return whether so many more partitions may be remembered; unused sessions make room."""
+        """Return whether `size` more partitions fit, evicting unused sessions if necessary."""
         while self.partition_count + size > PARTITIONS_MAX_IN_ALL:
             if not self._remove_unused():
                 return False
         return True
 
     def _remove_unused(self) -> bool:
-        """Remove the least recently used session if it may be displaced by any other."""
+        """Remove the least recently used session if it was unused for EVICTION_MS_MIN."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or self._clock.monotonic_ms() - oldest.used_ms <= EVICTION_MS_MIN:
             return False
@@ -246,7 +249,7 @@ class FetchSessions:
         return True
 
     def _remove_smaller(self, size: int) -> bool:
-        """Remove the smallest of the listed sessions if it is smaller than this."""
+        """Remove the smallest session in the heap if it has fewer than `size` partitions."""
         while self._by_size:
             listed_size, session_id = self._by_size[0]
             session = self._sessions.get(session_id)

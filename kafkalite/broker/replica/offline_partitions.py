@@ -1,8 +1,8 @@
-"""OfflinePartitions: the partitions assigned to a node that have no log there, and why.
+"""OfflinePartitions: the partitions assigned to a node that have no log there, with the error.
 
-A log may be awaited from another node, or it could not be created.  Partitions are indexed by
-their topic's name and by its id, since requests use both; every look-up costs the same however
-many other partitions are offline.
+The log may be awaited from another node, or could not be created.  Partitions are indexed by topic
+name and by topic id, since requests use both; the cost of a lookup does not depend on the number of
+offline partitions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class OfflinePartitions:
     def __init__(self) -> None:
         self._by_id: dict[bytes, tuple[str, dict[int, KafkaError]]] = {}
         self._ids: dict[str, bytes] = {}
-        """The newest id of each name: a deleted topic may have had the same name."""
+        """The newest topic id of each name: a deleted topic may have had the same name."""
 
     def __len__(self) -> int:
         return sum(len(faults) for _, faults in self._by_id.values())
 
     def add(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
-        """Record why a partition is offline; return whether it was online before."""
+        """Store the error of an offline partition; return whether it was online before."""
         self._ids[topic] = topic_id
         _, faults = self._by_id.setdefault(topic_id, (topic, {}))
         news = index not in faults
@@ -32,7 +32,7 @@ class OfflinePartitions:
         return news
 
     def discard(self, topic_id: bytes, index: int) -> None:
-        """Remove a partition that is online now."""
+        """Remove a partition that is online."""
         if topic_id in self._by_id:
             _, faults = self._by_id[topic_id]
             faults.pop(index, None)
@@ -50,7 +50,7 @@ class OfflinePartitions:
         return self._faults(topic).keys()
 
     def fault(self, topic: str | bytes, index: int) -> KafkaError | None:
-        """Return why a partition is offline, or None if it is not."""
+        """Return the error of an offline partition, or None if it is online."""
         return self._faults(topic).get(index)
 
     def _faults(self, topic: str | bytes) -> dict[int, KafkaError]:

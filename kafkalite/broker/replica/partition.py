@@ -1,13 +1,13 @@
-"""Partition: who may append to a log, and up to where others may read it.
+"""Partition: a log led by this node, its leader epoch, high watermark and waiting requests.
 
     log start ──────────── last stable offset ──── high watermark ──── log end
                             read_committed ends     consumers end       followers end
 
-The leader here is alone (replication comes later), so a record is committed as soon as the disk's
-promise holds for it: in `fsync` mode when a flush has passed it, otherwise once the write call has
-returned.
+The leader is the only replica (replication comes later), so a record is committed as soon as it has
+the configured durability: in `fsync` mode when a flush has covered it, otherwise when the write
+call has returned.
 
-Left out: followers and Isr; transactions, so the last stable offset is the high watermark.
+Left out: followers and the ISR; transactions, so the last stable offset is the high watermark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalite.storage.log import Appended, Log
 
 READ_COMMITTED = 1
-"""The isolation level that ends at the last stable offset."""
+"""Kafka's isolation level for reads up to the last stable offset."""
 
 
 class Partition:
@@ -44,12 +44,12 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
-        # A log may end behind what is durable, after a move.
+        # After a partition transfer, the log end offset may be above the durable offset.
         fsync = settings[DURABILITY] == "fsync"
         self.high_watermark = min(log.end_offset, log.durable_offset) if fsync else log.end_offset
         self.lead(leader_epoch)
         self.waiting: dict[Delayed, int | None] = {}
-        """Requests that wait for it; a fetch with the position this partition has in it."""
+        """Delayed requests that wait for this partition; for a fetch, its position there."""
         self.fault: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
@@ -59,19 +59,19 @@ class Partition:
         return f"Partition({self.topic}-{self.index})"
 
     def lead(self, leader_epoch: int) -> None:
-        """Lead it in this epoch from now on."""
+        """Lead the partition in this epoch from now on."""
         self.leader_epoch = leader_epoch
         if leader_epoch > self.log.leader_epochs.latest:
             self.log.leader_epochs.assign(leader_epoch, self.log.end_offset)
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take new topic settings."""
+        """Apply new topic settings."""
         self.flushes_always = settings[DURABILITY] == "fsync"
         self.advance()
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed consumer's reading ends."""
+        """The offset at which read_committed reads end."""
         return self.high_watermark
 
     def opening(self, batch: memoryview | bytes) -> Steps[bytes] | None:
@@ -83,7 +83,10 @@ class Partition:
     def append(
         self, batch: memoryview | bytes, *, from_client: bool = True, opened: bool = False
     ) -> Appended:
-        """Place a batch at the log's end; raises what the log finds wrong with it."""
+        """Append a batch to the log.
+
+        Raises KafkaError if the log rejects the batch or the partition has failed.
+        """
         if self.fault is not None:
             raise self.fault.again()
         appended = self.log.append(
@@ -97,7 +100,7 @@ class Partition:
         return appended
 
     def advance(self) -> bool:
-        """Move the high watermark as far as the promise holds; whether it moved."""
+        """Advance the high watermark to the end of the durable records; return whether it moved."""
         reached = self.log.durable_offset if self.flushes_always else self.log.end_offset
         if reached <= self.high_watermark:
             return False
@@ -105,7 +108,7 @@ class Partition:
         return True
 
     def upper_offset(self, isolation_level: int) -> int:
-        """The offset before which a consumer's reading ends."""
+        """Return the offset at which a consumer's reads end."""
         if isolation_level == READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
@@ -113,7 +116,7 @@ class Partition:
     def read(
         self, offset: int, size_max: int, isolation_level: int, *, whole_first: bool
     ) -> FileSlice | None:
-        """The bytes from the batch that holds `offset` on; None where there is nothing yet."""
+        """Return the bytes from the batch that contains `offset`, or None if there are none yet."""
         upper = self.upper_offset(isolation_level)
         if offset > upper:
             self._refuse_beyond(offset)
@@ -121,7 +124,7 @@ class Partition:
         return self.log.read(offset, size_max, upper, whole_first=whole_first)
 
     def lend(self, offset: int, size_max: int, isolation_level: int) -> Loan | None:
-        """The same for who reads the file itself: whole batches, and where they end."""
+        """Return a segment grant of whole batches for the same range, or None if it is empty."""
         upper = self.upper_offset(isolation_level)
         if offset > upper:
             self._refuse_beyond(offset)
@@ -129,27 +132,27 @@ class Partition:
         return lend(self.log, offset, size_max, upper)
 
     def readable(self, offset: int, isolation_level: int) -> bool:
-        """Whether such a read would give anything."""
+        """Return whether a read at `offset` would return any bytes."""
         if offset < self.upper_offset(isolation_level):
             return True
         self._refuse_beyond(offset)
         return False
 
     def available(self, offset: int, size_max: int, isolation_level: int) -> int:
-        """How many bytes such a read would give."""
+        """Return the number of bytes that a read at `offset` would return."""
         if not self.readable(offset, isolation_level):
             return 0
         return self.log.available(offset, self.upper_offset(isolation_level), size_max)
 
     def _refuse_beyond(self, offset: int) -> None:
-        # Between the high watermark and the log's end an offset is not wrong, only early.
+        # An offset between the high watermark and the log end offset is valid; it has no data yet.
         if offset > self.log.end_offset:
             raise OffsetOutOfRange()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client whose metadata is older or newer than this leader (KIP-320).
+        """Raise if the client's leader epoch is older or newer than this leader's (KIP-320).
 
-        A negative epoch is none, and not checked.
+        A negative epoch means that the client sent none.
         """
         if self.fault is not None:
             raise self.fault.again()

@@ -1,12 +1,12 @@
-"""Delayed requests: a produce waits for its records to be committed, a fetch for bytes to read.
+"""Purgatory: delayed requests.  A produce waits for commit, a fetch for bytes to read.
 
-A delayed request is looked at again whenever one of its partitions moves (`look`).  Once it is due
-or its time is up, its last steps run (`finish`), and its response is resolved.  It is forgotten
-when its client goes away.  Everything happens on the node's one thread.
+A delayed request is checked each time one of its partitions changes (`look`).  When it is due or
+has timed out, its last steps run (`finish`) and its response is resolved.  It is removed when its
+connection closes.  Not thread-safe: everything runs on the node's event loop.
 
-No tick takes long, however many requests one append wakes and however many partitions each of
-them names: produce responses are sent at once, everything else runs in steps, UNITS_PER_TICK a
-tick, one request after the other in turn (`run`).
+The duration of a tick is bounded, regardless of how many requests an append wakes and how many
+partitions each of them has: produce responses are sent immediately, everything else runs in steps,
+UNITS_PER_TICK a tick, round robin over the requests (`run`).
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ SLICE = 64
 """Number of partitions of a request, or requests of a partition, in one step."""
 
 SLICE_UNITS = 4
-"""The cost of such a step; a response to one partition's fetch costs 1, about 0.1 ms."""
+"""The cost of such a step.  Completing a fetch of one partition costs 1, about 0.1 ms."""
 
 UNITS_PER_TICK = 32
 AT_ONCE_UNITS = 16
-"""Cost of the steps that run while a request is handled; the rest waits for its turn."""
+"""Maximum cost of the steps that run while a request is handled; further steps are queued."""
 
 
 class Timer(Protocol):
-    """What the reactor gives back for a call to come."""
+    """A scheduled call of the reactor."""
 
     def cancel(self) -> None:
-        """The call will not come."""
+        """Cancel the call."""
 
 
 class Timers(Protocol):
-    """The part of the reactor that is needed here."""
+    """The part of the reactor that schedules calls."""
 
     def call_later(self, ms: int, callback: Any) -> Timer:
         """Call `callback()` in `ms` milliseconds."""
 
 
 class Delayed:
-    """A request that cannot be answered yet."""
+    """A request that cannot be completed yet."""
 
     partitions: Collection[Partition] = ()
 
     urgent = False
-    """True if the response is sent as soon as it is due, as one that is cheap."""
+    """True if the response is cheap and is sent as soon as the request is due."""
 
     stepped = False
     """True if its response takes several steps; otherwise `answer()` returns it."""
 
     later: Later[Any] | None = None
-    """Its response, once its client waits for it."""
+    """The Later of its response, once it is held."""
 
     response: Any = None
     timer: Timer | None = None
@@ -73,27 +73,27 @@ class Delayed:
     gone = False
 
     def resolve(self, response: Any) -> None:
-        """Give this response to its client."""
+        """Store the response, and resolve the Later if there is one."""
         self.response = response
         if self.later is not None:
             self.later.resolve(response)
 
     def attach(self) -> None:
-        """Register with its partitions, which are looked at when they move."""
+        """Register with its partitions, so that their changes are checked."""
         for partition in self.partitions:
             partition.waiting[self] = None
 
     def detach(self) -> None:
-        """Remove it from its partitions."""
+        """Unregister from its partitions."""
         for partition in self.partitions:
             partition.waiting.pop(self, None)
 
     def look(self, partition: Partition) -> bool:
-        """Look again at one partition that moved; return whether the request is due."""
+        """Check one partition that changed; return whether the request is due."""
         raise AssertionError("every delayed request looks at its partitions")
 
     def answer(self) -> Any:
-        """The response, ready or out of time."""
+        """Return the response of a request that is due or timed out."""
         raise AssertionError("every delayed request has an answer")
 
     def finish(self) -> Iterator[int]:
@@ -107,18 +107,18 @@ class SteppedRequest(Delayed):
     """A delayed request that takes steps before it waits."""
 
     def begin(self) -> Iterator[int]:
-        """Run until it is answered or waits; yield the cost of each step but the last."""
+        """Run until the request is complete or waits; yield the cost of each step but the last."""
         raise AssertionError("every stepped request has a beginning")
 
 
 class DelayedProduce(Delayed):
     """A produce with acks=all whose records are not yet below the high watermark.
 
-    Answered when, for every partition it wrote to,
+    Complete when, for every partition that it wrote to,
     A  the high watermark has passed its last record, or
-    B  the partition is not led here any more (the entry says so), or
-    C  the time is up: the entries still open answer REQUEST_TIMED_OUT (the records may well be
-       committed later; the client asks again under the same sequence).
+    B  the partition has failed or is no longer led here (the entry has the error), or
+    C  the request has timed out: open entries get REQUEST_TIMED_OUT (their records may still be
+       committed later; the client retries with the same sequence).
     """
 
     urgent = True
@@ -149,7 +149,7 @@ class DelayedProduce(Delayed):
 
 
 class OpenEntry:
-    """One partition's answer inside a delayed produce."""
+    """The response entry of one partition in a delayed produce."""
 
     __slots__ = ("answers", "last_offset", "partition", "position")
 
@@ -162,7 +162,7 @@ class OpenEntry:
         self.position = position
 
     def closed(self) -> bool:
-        """Whether this entry's answer is settled."""
+        """Return whether this entry is complete."""
         if self.partition.high_watermark > self.last_offset:  # A
             return True
         if self.partition.fault is not None:  # B
@@ -171,7 +171,7 @@ class OpenEntry:
         return False
 
     def fail(self, fault: KafkaError) -> None:
-        """Answer `fault` in the entry's place."""
+        """Replace the response entry by one with this error."""
         index = self.answers[self.position][0]
         self.answers[self.position] = (index, fault.code, -1, -1, -1, (), str(fault), None)
 
@@ -183,22 +183,22 @@ class Purgatory:
         self._timers = timers
         self._work: deque[tuple[Delayed | None, Iterator[int] | None]] = deque()
         self._moving: set[Partition] = set()
-        """Partitions whose many waiting requests are still to be looked at."""
+        """Partitions whose check of many waiting requests is queued and has not begun."""
         self.counts: Counter[type[Delayed]] = Counter()
-        """The number of delayed requests of each kind."""
+        """Number of delayed requests by class."""
 
     @property
     def size(self) -> int:
-        """The number of delayed requests."""
+        """Number of delayed requests."""
         return self.counts.total()
 
     def park(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
-        """Answer `delayed` once it is due, in `wait_ms` milliseconds at the latest."""
+        """Register `delayed` with its partitions; complete it when due or after `wait_ms`."""
         delayed.attach()
         return self.hold(delayed, wait_ms)
 
     def begin(self, request: SteppedRequest, wait_ms: int) -> Any:
-        """Run a request's first steps now; return its response, or a Later of it."""
+        """Run the first steps of a request now; return its response, or a Later of it."""
         steps = request.begin()
         left = AT_ONCE_UNITS
         for units in steps:
@@ -211,21 +211,21 @@ class Purgatory:
         return self.hold(request, wait_ms)
 
     def hold(self, delayed: Delayed, wait_ms: int) -> Later[Any]:
-        """Answer a request that is registered with its partitions, as `park` does."""
+        """Complete a request that is already registered when it is due or after `wait_ms`."""
         later = delayed.later = Later(partial(self._forget, delayed))
         self.counts[type(delayed)] += 1
         delayed.timer = self._timers.call_later(wait_ms, partial(self._expire, delayed))
         return later
 
     def wake(self, partition: Partition) -> None:
-        """Look again at what waits for `partition`, which has moved."""
+        """Check the requests that wait for a partition that changed."""
         if not partition.waiting:
             return
         patient = []
         for delayed in list(partition.waiting):
             if not delayed.urgent:
                 patient.append(delayed)
-            # Settling one may, through its connection, take another away.
+            # Completing one request may, through its connection, remove another.
             elif delayed in partition.waiting and delayed.look(partition):
                 self._finish(delayed)
         if len(patient) <= SLICE:
@@ -236,7 +236,7 @@ class Purgatory:
             self._work.append((None, self._look_at_all(partition)))
 
     def run(self) -> None:
-        """Run some of the steps that are queued, at the end of each tick."""
+        """Run queued steps up to UNITS_PER_TICK; called at the end of each tick."""
         work = self._work
         left = UNITS_PER_TICK
         while work and left > 0:
@@ -264,7 +264,7 @@ class Purgatory:
             self._timers.call_later(0, _wake_the_loop)
 
     def _look_at_all(self, partition: Partition) -> Iterator[int]:
-        # A move from here on is looked at by another round.
+        # A change from here on queues another check.
         self._moving.discard(partition)
         for count, delayed in enumerate(list(partition.waiting), start=1):
             self._look(delayed, partition)
@@ -290,13 +290,13 @@ class Purgatory:
         self._work.append((delayed, steps))
 
     def _step_ended(self, delayed: Delayed) -> None:
-        """Its steps ended: it is answered, or waits."""
+        """Remove the request if its steps completed it; otherwise it waits."""
         delayed.queued = False
         if delayed.later is None or delayed.later.settled:
             self._forget(delayed)
 
     def _finish(self, delayed: Delayed) -> None:
-        """Answer at once."""
+        """Complete the request immediately."""
         self._forget(delayed)
         try:
             delayed.resolve(delayed.answer())
@@ -314,7 +314,7 @@ class Purgatory:
 
 
 def _unreadable(delayed: Delayed, error: OSError) -> None:
-    """Fail a request whose log's files cannot be read; others of this tick go on."""
+    """Fail a request whose log cannot be read; other requests of this tick are not affected."""
     log.error("Delayed request failed: a log cannot be read. error=%s", error)
     if delayed.later is not None and not delayed.later.settled:
         delayed.later.fail(KafkaStorageError("A log's files cannot be read."))

@@ -1,18 +1,18 @@
-"""Reconciler: brings the logs of a node to what the ClusterImage says of them.
+"""Reconciler: creates, transfers, deletes and reconfigures logs to match the ClusterImage.
 
-    the image gives a partition to this node, and its log is not here
-        leader epoch 0   it is new, and made empty (unless this node once had it: then it is lost)
-        above            another node has it, and hands it over; it is looked for until it comes
-    the image gives a partition that is here to another node
-        it is led no more, its last flush is awaited, and its directory handed over
-    the image has no such topic any more
-        it is out of service at once, and its directories are renamed
+    the image assigns a partition to this node, and its log is not here
+        leader epoch 0   new: create an empty log (an error if this node once had it: it is lost)
+        above            another node has it and transfers it; look for it until it arrives
+    the image assigns a partition that is here to another node
+        stop leading it, wait for its last flush, transfer its directory
+    the image no longer has the topic
+        take its partitions out of service immediately, then rename their directories
 
-Who leads what changes at once.  Making, deleting and reconfiguring logs costs milliseconds of
-file calls each, so it is queued, and the steps of one tick end after STEP_MS together: a topic of
-ordinary size is there within the tick of its creation; one of thousands of partitions, or thousands
-of topics that one change brings, over many ticks.  The queue keeps its order, so a topic made again
-finds its predecessor's directories gone.
+Leadership changes immediately.  Creating, deleting or reconfiguring a log takes milliseconds of
+file operations, so these are queued, and the steps of one tick end after STEP_MS together: a topic
+of ordinary size exists within the tick of its creation; thousands of partitions, or thousands of
+topics in one change, take many ticks.  The queue is FIFO, so a topic that is created again finds
+the directories of its predecessor removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 STEP_MS = 10
-"""Duration of the steps of one tick, at least one log in each."""
+"""Maximum duration of the steps of one tick; each step processes at least one log."""
 
 STEP_PAUSE_MS = 1
 """Pause between two steps, in which the loop serves clients."""
@@ -44,30 +44,30 @@ ALIKE_MAX = 1_000
 """Maximum number of topic configurations that are cached with their settings."""
 
 MAKE_AGAIN_MS = 1_000
-"""Delay before a log that could not be made is tried again."""
+"""Delay before creation of a log is retried."""
 
 HAND_OVER_AGAIN_MS = 5
-"""First delay before a partition transfer is tried again; doubled each time."""
+"""First delay before a partition transfer is retried; doubled each time."""
 
 LOOK_FOR_MS = 5
 LOOK_FOR_MS_MAX = 500
-"""Least and greatest interval between looks for an awaited partition; it grows with the wait."""
+"""Minimum and maximum interval between checks for awaited partitions; grows with the wait."""
 
 LOOK_PAUSE_MS = 3 * STEP_MS
-"""Pause within a look that takes longer than STEP_MS: thousands may be awaited, each a few file
-calls, and the loop serves clients beside them."""
+"""Pause within a check that takes longer than STEP_MS: thousands of partitions may be awaited, each
+costs a few file operations, and the loop must serve clients meanwhile."""
 
 LATE_MS = 10_000
 """Time after which an awaited partition that has not arrived is reported in the log."""
 
 
 class Awaited(NamedTuple):
-    """A partition that this node shall lead and another has not handed over yet."""
+    """A partition assigned to this node that another node has not transferred yet."""
 
     topic: str
     since_ms: int
     reported: bool = False
-    """True if the log says that it is late."""
+    """True if the delay was logged."""
 
 
 class Reconciler:
@@ -76,10 +76,11 @@ class Reconciler:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._queue: deque[tuple[bytes, int] | Log] = deque()
-        """Partitions to be made or reconfigured, and logs to be deleted."""
+        """Partitions to create or reconfigure, and logs to delete."""
         self._queued_count = self._done_count = 0
         self._marks: deque[tuple[int, int]] = deque()
-        """Offsets of the metadata log, each behind so many of all that was ever queued."""
+        """(total number of items queued, offset of the metadata log): the offset is reached once
+        that number of items is done."""
         self._made_offset = 0
         self._step_is_due = False
         self._step_end_ns: int | None = None
@@ -90,22 +91,27 @@ class Reconciler:
         self.awaited: dict[tuple[bytes, int], Awaited] = {}
         self._looking = False
         self._to_look_for: deque[tuple[bytes, int]] = deque()
-        """The rest of the awaited partitions that a look has begun with."""
+        """The awaited partitions that the current check has not reached yet."""
 
     @property
     def is_done(self) -> bool:
-        """True if the logs match the image, except those that must wait."""
+        """True if the queue is empty: the logs match the image, except awaited and failed ones."""
         return not self._queue
 
     def mark(self, end_offset: int) -> bool:
-        """Note that all changes up to this offset of the metadata log are queued; return whether
-        the logs match more of it now."""
+        """Note that all changes up to this offset of the metadata log are queued.
+
+        Returns whether the offset that the logs match has advanced.
+        """
         self._marks.append((self._queued_count, end_offset))
         return self._pass_marks()
 
     def made_offset(self, applied_offset: int) -> int:
-        """Return the offset of the metadata log up to which the logs match it; the image is that of
-        `applied_offset`.  What is decided later does not hold back answers to what came before."""
+        """Return the offset of the metadata log up to which the logs match it.
+
+        The image is that of `applied_offset`.  Later changes do not delay responses to earlier
+        requests.
+        """
         if self.is_done:
             self._made_offset = max(self._made_offset, applied_offset)
         return self._made_offset
@@ -117,7 +123,7 @@ class Reconciler:
         return self._made_offset != before
 
     def unmade(self) -> Iterator[tuple[bytes, int]]:
-        """The partitions, by topic id and number, that this node leads and cannot serve yet."""
+        """Yield (topic id, index) of the partitions assigned to this node that it cannot serve."""
         yield from self.awaited
         for _, renewal in self._node.renewals.waiting():
             yield renewal.topic_id, renewal.partition
@@ -129,7 +135,7 @@ class Reconciler:
                     yield topic_id, index
 
     def close(self) -> None:
-        """Delete what is still to be deleted; the next start makes what is missing."""
+        """Delete the logs still queued for deletion; the next start creates missing logs."""
         for item in self._queue:
             if not isinstance(item, tuple):
                 self._node.logs.delete(item)
@@ -138,7 +144,7 @@ class Reconciler:
     # -- the queue ---------------------------------------------------------------------------
 
     def reconcile(self, topic_id: bytes) -> None:
-        """Bring this topic's logs to what the image says of it."""
+        """Bring the logs of a topic to the state in the image."""
         topic = self._node.image.topics_by_id.get(topic_id)
         if topic is None:
             self._delete_topic(topic_id)
@@ -183,8 +189,10 @@ class Reconciler:
         self._queued_count += len(items)
 
     def _step(self) -> None:
-        """Do some of the queue now, unless a later tick is to go on with it, and the rest in later
-        ticks."""
+        """Process the queue for the rest of STEP_MS and continue in later ticks.
+
+        Does nothing if a later step is scheduled.
+        """
         if self._step_is_due or not self._queue:
             return
         now_ns = self._node.clock.monotonic_ns
@@ -198,7 +206,7 @@ class Reconciler:
             self._node.reactor.call_later(STEP_PAUSE_MS, self._go_on)
 
     def end_tick(self) -> None:
-        """Let the next step begin with the whole of STEP_MS."""
+        """Give the next step the whole of STEP_MS."""
         self._step_end_ns = None
 
     def _do_first(self) -> None:
@@ -229,7 +237,7 @@ class Reconciler:
             self._node.replicas.reconfigure(partition, settings)
 
     def _make_again(self) -> None:
-        """Retry the logs that could not be made, once all others are."""
+        """Retry the logs that could not be created, once the queue is empty."""
         if self._queue:
             self._node.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             return
@@ -241,7 +249,7 @@ class Reconciler:
     # -- making ------------------------------------------------------------------------------
 
     def open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
-        """Lead the topic's partitions that were loaded at the start, and make what is missing."""
+        """Lead the topic's partitions that were loaded at startup; create missing logs."""
         node = self._node
         settings = self.settings_of(topic.config)
         for index, partition in topic.partitions.items():
@@ -251,7 +259,8 @@ class Reconciler:
             if found is not None and found.topic_id == topic.topic_id:
                 self._lead(topic, index, found, settings)
                 continue
-            # One whose id was lost is this topic's, one with another id is not: create knows.
+            # A log without a topic id belongs to this topic, one with another id does not;
+            # _make tells them apart.
             self._make(topic, index, settings)
 
     def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:
@@ -279,7 +288,7 @@ class Reconciler:
             self._await(topic, index)
 
     def _lead(self, topic: TopicImage, index: int, found: Log, settings: Settings) -> None:
-        """Lead a partition whose log is open, unless it waits for its next epoch."""
+        """Lead a partition whose log is open, unless it must wait for its next leader epoch."""
         replicas = self._node.replicas
         leader_epoch = topic.partitions[index].leader_epoch
         if self._node.renewals.must_wait(found, topic.topic_id, leader_epoch):
@@ -316,7 +325,7 @@ class Reconciler:
         self._enqueue([*(partition.log for partition in partitions), *waiting])
         self._node.replicas.forget_offline(topic_id)
 
-    # -- taking over and handing over --------------------------------------------------------
+    # -- partition transfers -----------------------------------------------------------------
 
     def _await(self, topic: TopicImage, index: int) -> None:
         now_ms = self._node.clock.monotonic_ms()
@@ -327,7 +336,7 @@ class Reconciler:
             self._node.reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
 
     def _look_for_awaited(self) -> None:
-        """Look whether partitions that this node shall lead have been handed over, for STEP_MS."""
+        """Check for STEP_MS whether awaited partitions have arrived; schedule the next check."""
         now_ns = self._node.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         before = len(self.awaited)
@@ -351,7 +360,7 @@ class Reconciler:
             self._node.reactor.call_later(next_ms, self._look_for_awaited)
 
     def _look_for(self, topic_id: bytes, index: int) -> None:
-        """Look whether one partition has been handed over, if it is awaited still."""
+        """Check whether one partition has arrived, if it is still awaited."""
         awaited = self.awaited.get((topic_id, index))
         if awaited is None:
             return
@@ -368,10 +377,10 @@ class Reconciler:
             )  # fmt: skip
 
     def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
-        """Return whether an awaited partition has arrived, or is not awaited any more."""
+        """Return whether an awaited partition has arrived or is no longer awaited."""
         topic = self._node.image.topics_by_id.get(topic_id)
         if topic is None:
-            # Deleted on its way here: it is to be deleted when it comes.
+            # Deleted during the transfer: delete the directory when it arrives.
             return self._discarded(name, index, topic_id) or late
         if topic.partitions[index].leader != self._node.node_id:
             return True
@@ -389,22 +398,22 @@ class Reconciler:
             return False
 
     def _give_up(self, partition: Partition) -> None:
-        """Stop leading a partition, and hand its directory to the node that leads it by then."""
+        """Stop leading a partition, then transfer its directory to the leader of that time."""
         self._node.replicas.retire(
             partition, lambda: self._hand_over(partition.log, partition.topic_id)
         )
 
     def _hand_over(self, found: Log, topic_id: bytes, again_ms: int = HAND_OVER_AGAIN_MS) -> None:
-        """Hand a log's directory to the node that leads its partition, now or when it can go."""
+        """Transfer a log's directory to the node that leads its partition; retry on failure."""
         if self._node.logs.logs.get((found.topic, found.partition)) is not found:
-            return  # it went meanwhile: there and back, and away again
+            return  # transferred since: it was led here and moved away again
         topic = self._node.image.topics_by_id.get(topic_id)
         if topic is None:
-            self._node.logs.delete(found)  # meanwhile
+            self._node.logs.delete(found)
             return
         leader = topic.partitions[found.partition].leader
         if leader == self._node.node_id:
-            return  # it came back meanwhile, and is led again with the same log
+            return  # reassigned to this node since, and led here with the same log
         try:
             self._node.logs.hand_over(found, node_directory(self._node.root, leader))
         except KafkaStorageError as fault:

@@ -1,9 +1,9 @@
-"""ReplicaManager: the partitions of this node; append, read and flush across them.
+"""ReplicaManager: the partitions of this node, their lookup, flushes and retirement.
 
-It finds partitions and loops over them, no more: what concerns one partition is Partition's.
+It finds partitions and iterates over them; logic about a single partition belongs to Partition.
 
-After a tick's appends `settle` runs once: index entries go to disk, one group commit takes all that
-must be flushed, high watermarks move, and what waited in purgatory is looked at again.
+After a tick's appends `settle` runs once: index entries are written, one group commit flushes all
+partitions that need it, high watermarks advance, and delayed requests are checked.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 FLUSH_AGAIN_MS = 1_000
-"""How long a flush for which there was no descriptor is put off."""
+"""Delay before a flush that failed for lack of a descriptor is retried."""
 
 Topic = str | bytes
-"""How a request names a topic: by its name, or by its id of 16 bytes."""
+"""A topic as in a request: its name, or its id of 16 bytes."""
 
 
 class FlushRule(NamedTuple):
-    """How much of a partition may wait for the disk, where a flush does not follow each append."""
+    """Limits on a partition's unflushed records, if it is not flushed after each append."""
 
     messages_max: int
     bytes_max: int
@@ -58,9 +58,10 @@ class FlushRule(NamedTuple):
 
 
 def flush_rule(settings: Settings) -> FlushRule | None:
-    """The rule of a topic; None where only the kernel decides.
+    """Return the flush rule of a topic, or None if flushing is left to the kernel.
 
-    With `os` Kafka's two flush keys count where somebody has set them, as they do in Kafka.
+    None as well with durability `fsync`, which flushes after each append.  With `os`, Kafka's two
+    flush keys apply if they are set explicitly, as in Kafka.
     """
     durability = settings[DURABILITY]
     if durability == "interval":
@@ -98,22 +99,22 @@ class ReplicaManager:
         self._resized: dict[Partition, None] = {}
         self._total_size = 0
         self.flush_times = Histogram()
-        """From a flush's beginning until it was collected."""
+        """Time from the start of a flush until it was collected."""
         self._now_ns = now_ns
         self.traffic: dict[str, Traffic] = {}
-        """What was counted of each topic that is led here."""
+        """Counters of each topic that has partitions led here."""
         self.past_traffic = Traffic()
-        """The same of topics that are led here no more, and of those that never were."""
+        """Counters of all other topics: no longer led here, or never."""
 
     def __iter__(self) -> Iterator[Partition]:
         for topic, partitions in self._topics.items():
             if isinstance(topic, str):
                 yield from partitions.values()
 
-    # -- which partitions there are ----------------------------------------------------------
+    # -- partitions --------------------------------------------------------------------------
 
     def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
-        """Lead the partition whose log this is."""
+        """Add a partition with this log, and lead it."""
         traffic = self.traffic.setdefault(log.topic, Traffic())
         partition = Partition(log, leader_epoch, settings, traffic)
         for topic in (partition.topic, partition.topic_id):
@@ -123,7 +124,7 @@ class ReplicaManager:
         self._resized[partition] = None
         self.reconfigure(partition, settings)
         if log.durable_offset < log.end_offset:
-            self.touched(partition)  # no append may come that would have it flushed
+            self.touched(partition)  # there may be no further append to trigger the flush
         return partition
 
     @property
@@ -132,7 +133,10 @@ class ReplicaManager:
         return len(self._sizes)
 
     def total_size(self) -> int:
-        """The bytes of all partitions led here; looks only at those that were touched since."""
+        """Return the size of all partitions led here, in bytes.
+
+        Only partitions touched since the last call are measured.
+        """
         for partition in self._resized:
             if partition in self._sizes:
                 size = partition.log.size
@@ -142,13 +146,16 @@ class ReplicaManager:
         return self._total_size
 
     def remove(self, partition: Partition) -> None:
-        """It is deleted: what waits for it is answered, what comes for it is refused."""
+        """Remove a deleted partition; requests that wait for it get UnknownTopicOrPartition."""
         self._lead_no_more(partition)
         self._forget(partition, UnknownTopicOrPartition())
 
     def retire(self, partition: Partition, then: Callable[[], object]) -> None:
-        """Another node leads it: what comes is refused, and `then()` called once all that was
-        written to it is flushed as was promised, and answered."""
+        """Stop leading a partition that another node leads now.
+
+        New requests get an error immediately.  `then()` is called once all records are flushed as
+        the topic's durability requires and waiting requests are completed.
+        """
         self._lead_no_more(partition)
         self._retiring[partition] = then
         self.touched(partition)
@@ -178,55 +185,57 @@ class ReplicaManager:
                 then()
 
     def traffic_of(self, topic: Topic) -> Traffic:
-        """Where to count what befalls a topic, known here or not."""
+        """Return the counters for a topic; shared ones if it is not led here or is unknown."""
         if isinstance(topic, bytes):
             image = self._topic_image(topic)
             topic = image.name if image is not None else ""
         return self.traffic.get(topic, self.past_traffic)
 
     def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
-        """Answer `fault` to whoever asks for this partition, whose log cannot be made; whether
-        this is news."""
+        """Fail requests for a partition without a log with this error.
+
+        Returns whether the partition was not offline before.
+        """
         return self._offline.add(topic, topic_id, index, fault)
 
     @property
     def offline_count(self) -> int:
-        """How many partitions of this node cannot be served."""
+        """Number of partitions of this node that cannot be served."""
         return len(self._offline) + sum(partition.log.fault is not None for partition in self)
 
     def is_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition of this node cannot be served: its log is not there, or damaged."""
+        """Return whether a partition of this node is offline: its log is missing or failed."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is None:
             return index in self._offline.of(topic)
         return partition.log.fault is not None
 
     def offline(self, topic: str) -> set[int]:
-        """The partitions of a topic for which `is_offline` holds."""
+        """Return the partitions of a topic for which `is_offline` is true."""
         led = self._topics.get(topic, {})
         found = {index for index, partition in led.items() if partition.log.fault is not None}
         return found | self._offline.of(topic)
 
     def forget_offline(self, topic_id: bytes) -> None:
-        """The topic is deleted."""
+        """Remove the offline partitions of a deleted topic."""
         self._offline.forget_topic(topic_id)
 
     def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
-        """The topic's partitions led here, by number."""
+        """Return the topic's partitions led here, by index."""
         return self._topics.get(topic_id, {})
 
     def reconfigure(self, partition: Partition, settings: Settings) -> None:
-        """Take a topic's new settings for one of its partitions."""
+        """Apply new topic settings to a partition."""
         partition.reconfigure(settings)
         self._flush_rules[partition] = flush_rule(settings)
         if partition.waiting:
-            self.touched(partition)  # a weaker promise may hold already
+            self.touched(partition)  # a weaker durability may be reached already
 
     def leader(self, topic: Topic, index: int) -> Partition:
-        """The partition, led here, by its topic's name or id.
+        """Return a partition led here, by its topic's name or id.
 
-        Raises UnknownTopicOrPartition, UnknownTopicId for an id that nobody has,
-        NotLeaderOrFollower for a partition of another node, or why the partition is offline.
+        Raises UnknownTopicOrPartition, UnknownTopicId for an unknown id, NotLeaderOrFollower for a
+        partition of another node, or the error of an offline partition.
         """
         partitions = self._topics.get(topic)
         partition = partitions.get(index) if partitions else None
@@ -246,7 +255,7 @@ class ReplicaManager:
     # -- the end of the tick -----------------------------------------------------------------
 
     def touched(self, partition: Partition) -> None:
-        """This partition was appended to, or its bounds moved, in this tick."""
+        """Mark a partition as appended to, or its offsets as changed, in this tick."""
         self._dirty[partition] = None
 
     def settle(self) -> None:
@@ -273,7 +282,7 @@ class ReplicaManager:
             self._retire()
 
     def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
-        """Take a flush that came back."""
+        """Complete a flush."""
         self.flush_times.add(self._now_ns() - began_ns)
         partition.flushing = False
         try:
@@ -296,7 +305,7 @@ class ReplicaManager:
         if partition in self._retiring or (
             partition.log.durable_offset < partition.log.end_offset
         ):
-            # What came meanwhile is flushed now, or gets its time.
+            # Records appended during the flush: flush them now, or start their flush timer.
             self.touched(partition)
 
     def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
