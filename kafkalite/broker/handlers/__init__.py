@@ -1,15 +1,15 @@
-"""The shape of a handler, and the one table of what is served.
+"""Request handlers: their form, and the table of served APIs.
 
-A handler is a plain function of `(node, request, caller)` entered by `@serves`.  It returns the
-response as a dict shaped like the schema (a missing field takes the schema's default), a `Later`
-of one, or None when the client wants no answer.  A fault of the whole request is raised; a fault
+A handler is a function of `(node, request, caller)` registered by `@serves`.  It returns the
+response as a dict shaped like the schema (a missing field takes the schema's default), a `Later` of
+one, or None when the client wants no response.  An error of the whole request is raised; an error
 of one entry becomes that entry's `error_code` through `each`.
 
-One whose request may name thousands of entries is a generator instead, and is run in steps
-(broker/stepping.py): it yields behind each entry and returns its response at the end.
+A handler whose request may name thousands of entries is a generator and runs in steps
+(broker/stepping.py): it yields after each entry and returns its response at the end.
 
-ApiVersions is printed from SERVED: an API without a handler is not advertised.  The table is whole
-once `kafkalite.broker.dispatch` is imported.
+ApiVersions lists the entries of SERVED: an API without a handler is not advertised.  The table is
+complete once `kafkalite.broker.dispatch` is imported.
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ A = TypeVar("A", Answer, Stepped)
 
 
 class Written(NamedTuple):
-    """A response that its handler has encoded, in steps, because it may be long."""
+    """A response that its handler has already encoded, in steps, because it may be long."""
 
     body: bytes
     errors: Response
-    """The error codes in it, as in a response."""
+    """The error codes in the response, in the shape of a response."""
 
 
 class At(Enum):
-    """Which node may answer.  One node alone is all of them; where there are several, the
-    dispatcher brings a request for the controller there, and no handler knows; a leader refuses
-    what another leads, and the client finds it by itself."""
+    """The kind of node that may serve a request.
+
+    A single node is all of them.  In a cluster, the dispatcher forwards a request for the
+    controller there, without the handler's knowledge; a broker refuses requests for partitions that
+    another broker leads, and the client finds the leader itself.
+    """
 
     ANY = "any"
     LEADER = "leader"
@@ -64,10 +67,10 @@ class At(Enum):
 
 
 class Codec(NamedTuple):
-    """A compiled reader and writer in the schema's place, for the APIs that carry records.
+    """A compiled reader and writer in place of the schema, for the APIs that carry records.
 
-    decode(version, frame, position) gives the request or an error code;
-    encode(version, correlation_id, response) gives the whole answer, header included, in chunks.
+    decode(version, frame, position) returns the request or an error code;
+    encode(version, correlation_id, response) returns the response with its header, in chunks.
     """
 
     decode: Callable[[int, memoryview, int], Any]
@@ -75,7 +78,7 @@ class Codec(NamedTuple):
 
 
 class Handler(NamedTuple):
-    """One served API: who answers it, in which versions, and where."""
+    """A served API: its handler function, its versions and the kind of node that serves it."""
 
     api: Api
     low: int
@@ -86,21 +89,23 @@ class Handler(NamedTuple):
 
 
 MESSAGE_LENGTH_MAX = 1_000
-"""A sentence may quote what a client sent, which can be longer than a response has room for."""
+"""Maximum length of an error message: it may quote what a client sent, which can be longer than a
+response field can hold."""
 
 NAMED_MAX = 2
-"""How often a request may name one thing of which much more is told than its name."""
+"""How often a request may name one resource whose description is much longer than its name."""
 
 SERVED: dict[int, Handler] = {}
-"""Every API that is served, by its key."""
+"""All served APIs, by API key."""
 
 
 def serves(
     api: Api, versions: str, at: At, codec: Codec | None = None, *, to_the_end: bool = False
 ) -> Callable[[A], A]:
-    """Enter a function in SERVED as the answer to `api` in `versions` ("2-7" or "0").
+    """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
 
-    `to_the_end` is that of `in_steps`: whether what a generator does is not left half done.
+    `to_the_end` is passed to `in_steps`: True runs a generator to its end even if the client
+    disconnects.
     """
 
     def enter(answer: A) -> A:
@@ -115,7 +120,7 @@ def serves(
 
 
 def _whole(answer: Any, to_the_end: bool) -> Answer:
-    """The answer as the dispatcher calls it: a generator is run in steps."""
+    """Return the handler as the dispatcher calls it; a generator function is run in steps."""
     if not inspect.isgeneratorfunction(answer):
         whole: Answer = answer
         return whole
@@ -136,23 +141,23 @@ _REFUSALS: dict[ResourceType, type[KafkaError]] = {
 
 
 class Requester(Protocol):
-    """The connection that sent a request, here or at another node (Membership)."""
+    """The connection that sent a request, to this node or to another one (Membership)."""
 
     peer: tuple[str, int]
     local: tuple[str, int]
 
     def expect(self) -> Any:
-        """Promise to answer later, by what this returns."""
+        """Reserve the place of a later response and return the object that completes it."""
 
     def close(self) -> None:
-        """There will be no answer."""
+        """Close the connection without a response."""
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` once when it is gone."""
+        """Call `callback()` once when the connection closes."""
 
 
 class Caller:
-    """Who sent this request, from where, and in which version of its API."""
+    """The context of a request: connection, principal, addresses and API version."""
 
     __slots__ = (
         "authorizer", "client_id", "connection", "local", "peer", "principal", "version",
@@ -178,16 +183,16 @@ class Caller:
         self.principal = principal
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether this caller may do `operation` to the resource called `name`."""
+        """Return whether the principal may perform `operation` on the resource `name`."""
         return self.authorizer.allows(self.principal, operation, resource_type, name)
 
     def must(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """The same, raising Kafka's refusal for that kind of resource."""
+        """Raise Kafka's authorization error for that resource type unless the principal may."""
         if not self.may(operation, resource_type, name):
             raise _REFUSALS[resource_type]()
 
     def allowed_bits(self, resource_type: ResourceType, name: str) -> int:
-        """All this caller may do to a resource, as KIP-430's bit field."""
+        """Return the operations the principal may perform on a resource, as KIP-430's bit field."""
         return self.authorizer.allowed_bits(self.principal, resource_type, name)
 
 
@@ -197,9 +202,9 @@ def each(
     answer: Callable[[Any], dict[str, Any]],
     messages: bool = True,
 ) -> list[dict[str, Any]]:
-    """Answer entry by entry; an entry's own fault is its error_code, and no one else's.
+    """Return a response entry per request entry; an entry's error is its error_code only.
 
-    `messages` says whether the schema's entry has an error_message to fill.
+    `messages` is true if the schema's entry has an error_message field.
     """
     answers = []
     for entry in entries:
@@ -212,20 +217,20 @@ def each(
 
 
 def check_named(count: int) -> None:
-    """Refuse to tell so many times of one thing, or the answer would be without bounds."""
+    """Raise InvalidRequest if a request repeats a name so often that the response has no bound."""
     if count > NAMED_MAX:
         raise InvalidRequest(f"One thing is named {count} times, which are too many.")
 
 
 def fault_fields(fault: KafkaError, messages: bool = True) -> dict[str, Any]:
-    """How a fault stands in a response."""
+    """Return the response fields that report an error."""
     if messages:
         return {"error_code": fault.code, "error_message": str(fault)[:MESSAGE_LENGTH_MAX]}
     return {"error_code": fault.code}
 
 
 def leader_of(node: Node, topic: str | bytes, index: int) -> tuple[int, int] | None:
-    """Who leads a partition, in which epoch: for a client that asked somebody else (KIP-951)."""
+    """Return the leader and leader epoch of a partition, for a stale client (KIP-951)."""
     image = node.topic_image(topic)
     partition = image.partitions.get(index) if image is not None else None
     return (partition.leader, partition.leader_epoch) if partition is not None else None
@@ -234,8 +239,7 @@ def leader_of(node: Node, topic: str | bytes, index: int) -> tuple[int, int] | N
 def endpoints(
     node: Node, caller: Caller, leaders: Iterable[tuple[int, int] | None]
 ) -> list[tuple[int, str, int, str | None]]:
-    """Where these leaders are, so that the client need not ask for metadata: `(id, host, port,
-    rack)`."""
+    """Return `(id, host, port, rack)` of these leaders, which spares a metadata refresh."""
     ids = dict.fromkeys(leader[0] for leader in leaders if leader is not None)
     known = [node.image.nodes[node_id] for node_id in ids if node_id in node.image.nodes]
     return [

@@ -1,10 +1,10 @@
-"""ACLs, of which there are none: there is no authorizer that would go by them.
+"""ACLs: refused, because there is no authorizer that could apply them.
 
 DescribeAcls   v1–v3
 CreateAcls     v1–v3
 DeleteAcls     v1–v3
 
-Each answers SECURITY_DISABLED in Kafka's words, upon which admin clients say so and end.
+Each responds with SECURITY_DISABLED and Kafka's error message, which admin clients report.
 
 Left out: ACLs.
 """
@@ -42,11 +42,11 @@ def describe_acls(node: Node, request: Any, caller: Caller) -> Response:
 
 @serves(CREATE_ACLS, versions="1-3", at=At.CONTROLLER)
 def create_acls(node: Node, request: Any, caller: Caller) -> Response:
-    """Refuse each ACL that is to be created."""
+    """Refuse to create ACLs, with one error per creation."""
     return {"results": [_refusal(caller, ALTER) for _ in request.creations]}
 
 
 @serves(DELETE_ACLS, versions="1-3", at=At.CONTROLLER)
 def delete_acls(node: Node, request: Any, caller: Caller) -> Response:
-    """Refuse each filter of ACLs that are to be deleted."""
+    """Refuse to delete ACLs, with one error per filter."""
     return {"filter_results": [_refusal(caller, ALTER) for _ in request.filters]}

@@ -1,23 +1,23 @@
-"""The cluster as clients see it: versions, nodes, topics, and who leads what.
+"""Cluster metadata: API versions, nodes, topics, partition leaders and the quorum.
 
-ApiVersions               v0–v5    v3 names the client; v5 says whom it meant to reach (KIP-1242)
-Metadata                  v0–v13   v4 may create topics, v12 asks by topic id
+ApiVersions               v0–v5    v3 names the client; v5 names the intended node (KIP-1242)
+Metadata                  v0–v13   v4 may create topics, v12 looks topics up by id
 DescribeCluster           v0–v2
-DescribeTopicPartitions   v0       in the order of names, a page at a time (KIP-966)
-DescribeQuorum            v0–v2    v1 tells when a voter fetched last, v2 where it listens
+DescribeTopicPartitions   v0       in the order of names, in pages (KIP-966)
+DescribeQuorum            v0–v2    v1 has a voter's last fetch time, v2 its listeners
 
-A node tells each client the address that this client reached it at, and for other nodes the same
-host with their port, unless advertised.listeners says otherwise.  A topic that Metadata creates
-stands in that same answer; Kafka says "unknown" first and lets the client ask again.
+A node reports its own address as the one the client connected to, and other nodes at the same host
+with their ports, unless advertised.listeners is set.  A topic that Metadata creates is included in
+the same response; Kafka responds with UNKNOWN_TOPIC_OR_PARTITION first and lets the client retry.
 
-No features are advertised.  Kafka's levels speak of its own metadata log, groups and transactions;
-a finalized transaction.version of 2 would switch Java producers to a protocol not served here.
+No features are advertised.  Kafka's feature levels concern its own metadata log, groups and
+transactions; a finalized transaction.version of 2 would switch Java producers to a protocol that is
+not served here.
 
-Left out: fenced brokers and eligible leader replicas (a partition has one replica, which is back
-before anybody else could lead it);
-REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node never knows that its cluster was replaced).
-In the quorum node 0 is the one voter; the workers, which read the metadata log's files, fetch
-nothing and are no observers.
+Left out: fenced brokers and eligible leader replicas (a partition has one replica, whose
+node is back before another one could lead it); REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node
+cannot know that its cluster was replaced).  Node 0 is the only voter of the quorum; the workers
+read the metadata log's files, do not fetch, and so are not observers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 @serves(API_VERSIONS, versions="0-5", at=At.ANY)
 def api_versions(node: Node, request: Any, caller: Caller) -> Response:
-    """What is served, in which versions; the first thing a client asks."""
+    """Return the served APIs and their versions; usually the first request of a connection."""
     if caller.version >= 3:
         for words in (request.client_software_name, request.client_software_version):
             if not SOFTWARE.fullmatch(words):
@@ -89,7 +89,7 @@ def api_versions(node: Node, request: Any, caller: Caller) -> Response:
 
 
 def api_versions_unsupported(node: Node) -> Response:
-    """The answer, in version 0, to an ApiVersions of a version unknown here (KIP-511)."""
+    """Return the v0 response to an ApiVersions request of an unsupported version (KIP-511)."""
     return {"error_code": UnsupportedVersion.code, "api_keys": _api_keys(node)}
 
 
@@ -98,7 +98,7 @@ def _api_keys(node: Node) -> list[dict[str, int]]:
     return [
         {
             "api_key": key,
-            # librdkafka judges the message format by Produce's range: it must begin at 0.
+            # librdkafka infers the message format from Produce's versions, which must begin at 0.
             "min_version": 0 if handler.api is PRODUCE else handler.low,
             "max_version": handler.high,
         }
@@ -112,7 +112,7 @@ def _api_keys(node: Node) -> list[dict[str, int]]:
 
 @serves(METADATA, versions="0-13", at=At.ANY)
 def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
-    """The nodes, and the topics asked for; null, or in version 0 nothing, asks for all topics."""
+    """Return the nodes and the requested topics; null (in v0 an empty list) requests all topics."""
     wanted = request.topics
     if wanted is None or (caller.version == 0 and not wanted):
         return (yield from _told(node, request, caller, _all_topics(node, request, caller)))
@@ -144,7 +144,7 @@ def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[
 def _told(
     node: Node, request: Any, caller: Caller, topics: Iterator[Response]
 ) -> Work[Response]:
-    """The response with these topics."""
+    """Collect these topics and return the response."""
     told: list[Response] = []
     for topic in topics:
         told.append(topic)
@@ -153,7 +153,7 @@ def _told(
 
 
 def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[bytes]]]:
-    """The topics asked for by name and by id, each once."""
+    """Return the names and the ids of the requested topics, without duplicates."""
     for topic in wanted:
         if version < 12 and (topic.name is None or topic.topic_id != NO_ID):
             raise InvalidRequest("Topics are asked for by id from version 12 on.")
@@ -168,7 +168,7 @@ def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[b
 def _to_create(
     node: Node, request: Any, caller: Caller, names: Iterable[str], faults: dict[str, KafkaError]
 ) -> Work[list[str]]:
-    """The topics to create for this request; who may not is told so in `faults`."""
+    """Return the topics to create for this request; authorization errors are put into `faults`."""
     if not (request.allow_auto_topic_creation and node.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return []
     missing = []
@@ -199,7 +199,7 @@ def _chosen(
     ids: Iterable[bytes],
     faults: Mapping[str, KafkaError],
 ) -> Iterator[Response]:
-    """The topics asked for; `faults` says what kept a missing one from being created."""
+    """Yield the requested topics; `faults` has the errors of topics that could not be created."""
     for topic_id in ids:
         by_id = node.image.topics_by_id.get(topic_id)
         if by_id is None or not caller.may(DESCRIBE, TOPIC, by_id.name):
@@ -238,7 +238,7 @@ def _topic(node: Node, topic: TopicImage, request: Any, caller: Caller) -> Respo
 
 
 def _partitions(node: Node, topic: TopicImage) -> list[Response]:
-    """The partitions with their leaders; all of them were told before, and few ever change."""
+    """Return the topic's partitions with their leaders; the list is cached and rarely changes."""
     answers: list[Response]
     leaders: set[int]
     if topic.told is None:
@@ -269,7 +269,8 @@ def _partition(index: int, partition: PartitionImage) -> Response:
 
 
 def _leaderless(answer: Response) -> Response:
-    # Nobody leads it: a client waits for that, and says so, instead of asking in vain.
+    # No node leads it: clients retry after LEADER_NOT_AVAILABLE and report it, where they would
+    # otherwise send requests in vain.
     return answer | {
         "error_code": LeaderNotAvailable.code,
         "leader_id": NO_LEADER,
@@ -291,7 +292,7 @@ def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) 
 
 
 def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
-    # Before version 13 the response has no place for a fault but its topics.
+    # Before version 13 the response has no error field outside its topics.
     topics = [
         {"error_code": fault.code, "name": topic.name or "", "topic_id": topic.topic_id}
         for topic in wanted
@@ -302,7 +303,7 @@ def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
 def _brokers(node: Node, caller: Caller, id_field: str) -> list[Response]:
     brokers = []
     for known in node.image.nodes.values():
-        if known.port:  # else it has no process yet
+        if known.port:  # otherwise its process has not started yet
             host, port = node.advertised(caller, known)
             brokers.append(
                 {id_field: known.node_id, "host": host, "port": port, "rack": known.rack}
@@ -321,7 +322,7 @@ def _cluster_operations(caller: Caller) -> int:
 
 @serves(DESCRIBE_CLUSTER, versions="0-2", at=At.ANY)
 def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
-    """The cluster's id and its nodes."""
+    """Return the cluster id and the nodes."""
     if request.endpoint_type == CONTROLLERS:
         raise MismatchedEndpointType("This is a broker; it describes brokers, not controllers.")
     if request.endpoint_type != BROKERS:
@@ -341,13 +342,13 @@ def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
 
 @serves(DESCRIBE_TOPIC_PARTITIONS, versions="0", at=At.ANY)
 def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Topics in the order of their names, as many partitions as fit, and where to go on."""
+    """Return topics in the order of their names, up to the partition limit, and the next cursor."""
     if len(request.topics) > ENTRIES_AT_ONCE:
         yield PAUSE  # sorting 65,000 names takes 30 ms, and decoding them was in this tick
     try:
         names, first_partition = _page_begin(node, request)
     except InvalidRequest as fault:
-        # The response has no place for a fault but its topics.
+        # The response has no error field outside its topics.
         return {
             "topics": [{"error_code": fault.code, "name": topic.name} for topic in request.topics]
         }
@@ -381,7 +382,7 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[
 
 
 def _page_begin(node: Node, request: Any) -> tuple[list[str], int]:
-    """The names from the cursor on, in order, and the first partition wanted of the first."""
+    """Return the names from the cursor on, in order, and the first partition of the first topic."""
     cursor = request.cursor
     wanted = {topic.name for topic in request.topics} or node.image.topics
     names = sorted(wanted)
@@ -399,7 +400,7 @@ def _page_begin(node: Node, request: Any) -> tuple[list[str], int]:
 def _topic_page(
     node: Node, caller: Caller, name: str, first: int, count_max: int
 ) -> tuple[Response, int | None]:
-    """One topic's answer from partition `first` on, and the partition after it, if there is one."""
+    """Return one topic's entry from partition `first` on, and the next partition, or None."""
     try:
         topic = _named(node, caller, name, faults={})
     except KafkaError as fault:
@@ -423,7 +424,7 @@ def _topic_page(
 
 @serves(DESCRIBE_QUORUM, versions="0-2", at=At.CONTROLLER)
 def describe_quorum(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Who keeps the metadata log: node 0 alone."""
+    """Describe the quorum of the metadata log: node 0 is its only voter."""
     caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
     asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
     if asked != [(METADATA_TOPIC, 0)]:

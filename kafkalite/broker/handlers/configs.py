@@ -1,18 +1,18 @@
-"""What is set: told, altered, listed.
+"""Configs: describe, alter and list.
 
-DescribeConfigs           v1–v4   v3 tells types and documentation
-AlterConfigs              v0–v2   replaces all that is set on a resource
+DescribeConfigs           v1–v4   v3 returns types and documentation
+AlterConfigs              v0–v2   replaces all configs set on a resource
 IncrementalAlterConfigs   v0–v1   sets, deletes, appends to lists and subtracts from them
 ListConfigResources       v0–v1   v0 lists client-metrics subscriptions only
 
-Each resource of a request is answered for itself; what may be set, and what an alteration comes to,
-is the controller's to say (coordination/configs.py).  A node describes itself alone, as in Kafka,
-and clients ask each for its own configs; alterations may be asked of any node.
+Each resource of a request succeeds or fails on its own.  The controller validates alterations and
+computes their result (coordination/configs.py).  As in Kafka, a node describes only itself, and
+clients request each node's configs from that node; any node accepts alterations.
 
-A node's `listeners`, `advertised.listeners`, `node.id` and `log.dirs` are told as they are, which
-the config file may have left to chance.
+A node's `listeners`, `advertised.listeners`, `node.id` and `log.dirs` are reported with their
+actual values; the config file may leave them to be chosen at start.
 
-Left out: plug-ins' own keys; a key that is not known here is refused, of brokers as well.
+Left out: plug-ins' own keys; an unknown key is refused, for brokers as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> None:
-    """Whether the caller may do this to what a resource's configs are of."""
+    """Raise an authorization error unless the principal may do this to the resource's configs."""
     if kind is Resource.TOPIC:
         caller.must(operation, TOPIC, name)
     elif kind is Resource.GROUP:
@@ -63,7 +63,7 @@ def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> No
 
 
 class Described(NamedTuple):
-    """One key of a resource, as it is told."""
+    """One key of a resource, with its value, as described to clients."""
 
     key: Key[Any]
     value: str | None
@@ -75,7 +75,7 @@ class Described(NamedTuple):
 def describe_configs(node: Node, request: Any, caller: Caller) -> Work[Written]:
     """Return the configs in force on resources, and their sources."""
     description = Description(node, request, caller)
-    # A resource that is named more often is answered once: clients know answers by resource.
+    # A resource named several times is described once: clients match results by resource.
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
     for resource in wanted.values():
         description.add(resource)
@@ -84,7 +84,7 @@ def describe_configs(node: Node, request: Any, caller: Caller) -> Work[Written]:
 
 
 class Description:
-    """The response to one DescribeConfigs, written resource by resource: a topic costs 40 µs."""
+    """The response to one DescribeConfigs, encoded resource by resource: a topic costs 40 µs."""
 
     def __init__(self, node: Node, request: Any, caller: Caller) -> None:
         self._node = node
@@ -96,7 +96,7 @@ class Description:
         self._errors: list[Response] = []
 
     def add(self, resource: Any) -> None:
-        """Write the next result."""
+        """Encode and append the result for one resource."""
         result = self._result(resource)
         if "error_code" in result:
             self._errors.append(result)
@@ -104,7 +104,7 @@ class Description:
         self._results.append(written)
 
     def written(self) -> Written:
-        """Return the whole response."""
+        """Return the whole encoded response."""
         body = schemas.DESCRIBED_RESOURCES.write(self._caller.version, self._results)
         return Written(body, {"results": self._errors})
 
@@ -121,7 +121,7 @@ class Description:
     def _configs(
         self, kind: Resource, name: str, keys: Sequence[str] | None
     ) -> list[Response]:
-        """The entries of one resource; those of topics with one and the same config are shared."""
+        """Return the entries of one resource; topics with equal configs share theirs."""
         which: tuple[Any, ...] | None = None
         if kind is Resource.TOPIC:
             topic_names.check(name)
@@ -172,7 +172,7 @@ def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[Describe
 def _of_broker(node: Node, caller: Caller, name: str) -> Iterable[Described]:
     keys = SCOPES[Resource.BROKER]
     if not name:
-        # What is set for all nodes, and nothing else.
+        # Only what is set cluster-wide, nothing else.
         texts = node.image.config_of(Resource.BROKER, "")
         known = {key: text for key, text in texts.items() if key in keys}
         settings = Settings.of(Source.DYNAMIC_DEFAULT_BROKER, keys, known)
@@ -234,7 +234,7 @@ _DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = 
 
 @serves(schemas.ALTER_CONFIGS, versions="0-2", at=At.CONTROLLER, to_the_end=True)
 def alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Replace all that is set on resources; with `validate_only`, only say whether it may be."""
+    """Replace all configs set on resources; with `validate_only`, only validate."""
     wanted = []
     for asked in request.resources:
         changes = [Change(config.name, config.value) for config in asked.configs]
@@ -245,7 +245,7 @@ def alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Respon
 
 @serves(schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=At.CONTROLLER, to_the_end=True)
 def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Change single keys of resources; with `validate_only`, only say whether they may be."""
+    """Change single keys of resources; with `validate_only`, only validate."""
     wanted = []
     for asked in request.resources:
         changes = [
@@ -259,7 +259,7 @@ def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Work[
 def _altered(
     node: Node, caller: Caller, wanted: list[Alteration], validate_only: bool
 ) -> Work[Later[Response]]:
-    """Have the controller alter what this caller may, and answer in the order of the request."""
+    """Submit the authorized alterations to the controller; respond in the order of the request."""
     counts: Counter[tuple[int, str]] = Counter()
     for alteration in wanted:
         counts[alteration.resource] += 1
@@ -305,7 +305,7 @@ def _result(resource: tuple[int, str], fault: KafkaError | None) -> Response:
 
 @serves(schemas.LIST_CONFIG_RESOURCES, versions="0-1", at=At.ANY)
 def list_config_resources(node: Node, request: Any, caller: Caller) -> Response:
-    """The resources there are that have configs, or may have some."""
+    """Return the resources that have configs or may have some."""
     caller.must(DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)
     kinds = [Resource.CLIENT_METRICS]
     if caller.version >= 1:

@@ -1,11 +1,11 @@
-"""Fetch: records out, as slices of the segment files they lie in.
+"""Fetch: returns records as slices of segment files.
 
-Fetch   v4–v18   v7 brings sessions (KIP-227), v9 leader epochs (KIP-320), v12 diverging epochs
-                 (KIP-595), v13 names topics by id (KIP-516), v16 says who leads what this node
-                 does not (KIP-951)
+Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 diverging epochs
+                 (KIP-595), v13 topic ids (KIP-516), v16 the current leader of partitions that
+                 this node does not lead (KIP-951)
 
-Left out: followers (whoever claims to be one is nobody's replica, and is refused); a preferred
-read replica (there is one replica); aborted transactions, until there are transactions.
+Left out: followers (a client that claims to be one is refused, since there are no replicas); a
+preferred read replica (there is one replica); aborted transactions, until there are transactions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPIC_IDS_SINCE = 13
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 ERROR_CODE, CURRENT_LEADER = 1, 8
-"""Where these stand in a partition's entry (ext/wire.pyx)."""
+"""Positions of these fields in a partition's entry (ext/wire.pyx)."""
 
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
@@ -62,7 +62,7 @@ def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list
 
 @serves(FETCH, versions="4-18", at=At.LEADER, codec=Codec(wire.decode_fetch, _encode))
 def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any]:
-    """Read every partition asked for; wait when together they hold less than `min_bytes`."""
+    """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
     if topics is None:
@@ -84,7 +84,7 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
         return {"error_code": fault.code, "any_fault": True}
     wanted = session.wanted if session is not None else _named(topics)
     max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
-    # More than may be given is not worth waiting for.
+    # Waiting for more than the response may hold is useless.
     min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
     client = ClientFetch(node, caller, replica_id, session, everything)
@@ -105,14 +105,14 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
 
 
 def _named(topics: list[Any]) -> dict[Key, Wanted]:
-    # What is named twice is read once, as it was named last: as in Kafka.
+    # A partition named twice is read once, with its last entry: as in Kafka.
     return {
         (topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions
     }
 
 
 class ClientFetch:
-    """One request's partitions as this node has them, and the response that its client gets."""
+    """One Fetch request: its partitions as this node has them, and its response."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class ClientFetch:
         self._any_fault = False
 
     def find(self, wanted: Iterable[tuple[Key, Wanted]]) -> list[FetchItem]:
-        """Return these partitions of the request, found or not."""
+        """Return these partitions of the request, each with its Partition or an error."""
         leader, is_follower = self._node.replicas.leader, self._replica_id >= 0
         allowed: str | bytes | None = None
         items = []
@@ -148,7 +148,7 @@ class ClientFetch:
                         raise TopicAuthorizationFailed()
                     allowed = topic
             except KafkaError as raised:
-                # Without its frames: they hold this very request.
+                # Drop the traceback: its frames reference this request.
                 partition, fault = None, raised.with_traceback(None)
             items.append(
                 FetchItem(
@@ -158,7 +158,7 @@ class ClientFetch:
         return items
 
     def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
-        """Take those of these entries that the client must be told."""
+        """Add these entries to the response; a fetch session omits the unchanged ones."""
         session, everything = self._session, self._everything
         told_topic: str | bytes | None = None
         told: list[Any] = []
@@ -176,8 +176,7 @@ class ClientFetch:
             told.append(entry)
 
     def _refused(self, topic: str | bytes, entry: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Count a failure; and name the leader of what this node does not lead, or leads in
-        another epoch than the client knows (KIP-951)."""
+        """Count an error; name the current leader if the client's metadata is stale (KIP-951)."""
         self._any_fault = True
         code = entry[ERROR_CODE]
         if code not in EXPECTED:
@@ -189,7 +188,7 @@ class ClientFetch:
         return (*entry[:CURRENT_LEADER], leader, *entry[CURRENT_LEADER + 1 :])
 
     def response(self) -> dict[str, Any]:
-        """Return the response, with every entry that was added."""
+        """Return the response with every entry that was added."""
         response: dict[str, Any] = {"topics": list(self._topics.items())}
         if self._session is not None:
             response["session_id"] = self._session.session_id

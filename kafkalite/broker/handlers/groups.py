@@ -1,19 +1,19 @@
-"""Groups: who coordinates them, and who is in them.
+"""Groups: coordinator lookup, membership, description and deletion.
 
-FindCoordinator   v0–v6    v4 asks for many keys at once
-JoinGroup         v0–v9    v4 wants a member id first (KIP-394), v5 static members (KIP-345)
-SyncGroup         v0–v5    v5 says the protocol again
+FindCoordinator   v0–v6    v4 looks up many keys at once
+JoinGroup         v0–v9    v4 requires a member id (KIP-394), v5 static members (KIP-345)
+SyncGroup         v0–v5    v5 repeats the protocol type and name
 Heartbeat         v0–v4
-LeaveGroup        v0–v5    v3 takes many members at once
-DescribeGroups    v0–v6    v6 has an error for a group that is not there
-ListGroups        v0–v5    v4 by state, v5 by type
-DeleteGroups      v0–v3    v3 says why not
+LeaveGroup        v0–v5    v3 removes many members at once
+DescribeGroups    v0–v6    v6 has an error for a group that does not exist
+ListGroups        v0–v5    v4 filters by state, v5 by type
+DeleteGroups      v0–v3    v3 has error messages
 
-What a group is and when it rebalances is the group coordinator's (coordination/).  A handler sees
-to what the coordinator cannot know: which topics there are, who may do what, and how each version
-words it.  Asked of a node that does not coordinate the group, all of these answer NOT_COORDINATOR.
+Group state and rebalances belong to the group coordinator (coordination/).  A handler adds what the
+coordinator does not know: which topics exist, authorization, and the differences between versions.
+A node that does not coordinate the group responds with NOT_COORDINATOR to all of these.
 
-How far they have read is in offset_commits.py.
+Committed offsets are in offset_commits.py.
 
 Left out: the coordinators of transactions and of share groups; the newer protocols' groups.
 """
@@ -81,7 +81,7 @@ GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 def find_coordinator(
     node: Node, request: Any, caller: Caller
 ) -> Work[Response | Later[Response]]:
-    """Which node coordinates these groups: node 0, once there is a topic to keep them in."""
+    """Return the coordinator of these groups: node 0, once the offsets topic exists."""
     keys = request.coordinator_keys if caller.version >= 4 else [request.key]
     key_type = request.key_type if caller.version >= 1 else GROUP_KEY
     faults: dict[str, KafkaError] = {}
@@ -114,7 +114,7 @@ def find_coordinator(
 
 def _no_coordinator(caller: Caller, key_type: int, key: str) -> KafkaError | None:
     if key_type == TRANSACTION_KEY:
-        # The one true error that ends producers of all clients at once.
+        # The only accurate error on which the producers of all clients fail at once.
         return TransactionalIdAuthorizationFailed("Transactions are not served.")
     if key_type == SHARE_KEY:
         return UnsupportedVersion("Share groups are not served.")
@@ -134,7 +134,7 @@ def _coordinator(node: Node, caller: Caller, fault: KafkaError | None) -> Respon
 
 def _make_topic(node: Node) -> Later[None]:
     config = {
-        # What is to be kept the coordinator says (partition_journal.py), and never the time.
+        # The coordinator decides what to retain (partition_journal.py), never time or size.
         RETENTION_MS.name: "-1",
         RETENTION_BYTES.name: "-1",
         SEGMENT_BYTES.name: str(node.settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
@@ -159,8 +159,7 @@ def ask_group(
     refuse: Callable[[KafkaError], Response],
     operation: Operation = READ,
 ) -> Later[Response]:
-    """The coordinator's answer to who may do this to the group, or the refusal in the API's
-    shape."""
+    """Return the coordinator's response, or the error response if it is not authorized."""
     try:
         caller.must(operation, GROUP, group_id)
         return node.groups.ask(group_id, decide).recover(refuse)
@@ -174,7 +173,7 @@ def refusal(fault: KafkaError) -> Response:
 
 @serves(JOIN_GROUP, versions="0-9", at=At.COORDINATOR)
 def join_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
-    """Come into a group, or into its next generation; answered when that is complete."""
+    """Join a group or its next generation; the response is sent when the generation is complete."""
     asker = Asker(caller.client_id or "", f"/{caller.peer[0]}")
     return ask_group(
         node,
@@ -189,7 +188,7 @@ def join_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 @serves(SYNC_GROUP, versions="0-5", at=At.COORDINATOR)
 def sync_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
-    """Give, as the leader, or get what each member is to read."""
+    """Take the assignments from the group leader; return the member's own assignment."""
     if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocol()
     return ask_group(
@@ -205,7 +204,7 @@ def sync_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 @serves(HEARTBEAT, versions="0-4", at=At.COORDINATOR)
 def heartbeat(node: Node, request: Any, caller: Caller) -> Later[Response]:
-    """Stay in the group, and hear whether it rebalances."""
+    """Keep the member's session alive, and report a rebalance."""
     return ask_group(
         node,
         caller,
@@ -217,7 +216,7 @@ def heartbeat(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 @serves(LEAVE_GROUP, versions="0-5", at=At.COORDINATOR, to_the_end=True)
 def leave_group(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Go, or have others go, some at a time."""
+    """Remove members from a group, in slices."""
     alone = caller.version < 3
     members = (
         [(request.member_id, None, None)]
@@ -246,7 +245,7 @@ def _leave(
 
 
 def _all_left(responses: Sequence[Response]) -> Response:
-    """One response of those to parts of a request; a refusal of one of them is the request's."""
+    """Merge the responses to the slices of a request; an error of one is the request's."""
     for response in responses:
         if response["error_code"]:
             return response
@@ -255,7 +254,7 @@ def _all_left(responses: Sequence[Response]) -> Response:
 
 
 def _folded(response: Response) -> Response:
-    # There was one member only, whose fault is the request's.
+    # There was only one member; its error is the request's.
     code = response["error_code"] or next(
         (member["error_code"] for member in response.get("members", ())), 0
     )
@@ -267,7 +266,7 @@ def _folded(response: Response) -> Response:
 
 @serves(DESCRIBE_GROUPS, versions="0-6", at=At.COORDINATOR)
 def describe_groups(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """State, protocol and members of groups."""
+    """Return the state, protocol and members of groups."""
     counts = Counter(request.groups)
     described: list[Later[Response]] = []
     for group_id in request.groups:
@@ -298,14 +297,14 @@ def _described(
 
 @serves(LIST_GROUPS, versions="0-5", at=At.COORDINATOR)
 def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
-    """The groups coordinated here that the caller may know of."""
+    """Return the groups coordinated here that the principal may describe."""
     states = getattr(request, "states_filter", ())
     types = getattr(request, "types_filter", ())
     everything = caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME)
 
     def respond(found: Sequence[Sequence[Response]]) -> Response:
         return {
-            # Of those that cannot be read it is not known which groups there are.
+            # Partitions that are loading or unreadable may have more groups.
             "error_code": node.groups.lacking,
             "groups": [
                 group
@@ -321,7 +320,7 @@ def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
 
 @serves(DELETE_GROUPS, versions="0-3", at=At.COORDINATOR)
 def delete_groups(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Delete groups that nobody is in, and their offsets."""
+    """Delete empty groups and their offsets."""
     deleted: list[Later[Response]] = []
     for group_id in dict.fromkeys(request.groups_names):
         deleted.append(_deleted(node, caller, group_id))

@@ -1,14 +1,14 @@
-"""How far groups have read: committed offsets.
+"""Committed offsets: commit, fetch and delete.
 
 OffsetCommit      v2–v10   v10 by topic id
 OffsetFetch       v1–v10   v8 for many groups at once, v10 by topic id
 OffsetDelete      v0
 
-A handler sees to what the coordinator cannot know: which topics there are, and who may read them.
-A large request is decided on, or looked up, ENTRIES_AT_ONCE partitions at a time.
+A handler adds what the coordinator does not know: which topics exist, and authorization.  A large
+request is passed to the coordinator ENTRIES_AT_ONCE partitions at a time.
 
-Left out: transactions.  With no open transactions every offset is stable, so `require_stable` asks
-for nothing.
+Left out: transactions.  Without open transactions every offset is stable, so `require_stable` has
+no effect.
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ Place = tuple[str, int]
 
 
 class Entries:
-    """The partitions of a request, answered one by one: here where it can be told at once, and
-    the others by the coordinator."""
+    """The response entries of a request; the coordinator completes those in `open`."""
 
     def __init__(self) -> None:
         self.topics: list[Response] = []
         self.open: list[tuple[Response, Place]] = []
 
     def topic(self, **named: Any) -> list[Response]:
-        """Begin the next topic's answer; its partitions go into the list."""
+        """Begin the next topic's entry and return its list of partitions."""
         partitions: list[Response] = []
         self.topics.append({**named, "partitions": partitions})
         return partitions
 
     def settling(self) -> Callable[[Response], None]:
-        """What settles those left open since the last time, with the coordinator's answer."""
+        """Return a function that completes the entries opened since the last call.
+
+        The function takes the coordinator's response.
+        """
         opened, self.open = self.open, []
 
         def settle(answer: Response) -> None:
@@ -72,13 +74,13 @@ class Entries:
 
 @serves(OFFSET_COMMIT, versions="2-10", at=At.COORDINATOR, to_the_end=True)
 def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
-    """Note how far a group has read: each partition for itself, some at a time."""
+    """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
     entries = Entries()
     commits: list[Commit] = []
     decided: list[Later[None]] = []
 
     def decide() -> None:
-        """Have the coordinator decide on the commits that are gathered."""
+        """Submit the commits gathered so far to the coordinator."""
         nonlocal commits
         asked = ask_group(
             node, caller, request.group_id, partial(_commit, request, commits, caller.version),
@@ -136,7 +138,7 @@ def _commit(
 
 
 def _code(there: TopicImage | None, fault: KafkaError | None, index: int) -> int:
-    """What is wrong with a partition of a topic, before the coordinator is asked."""
+    """Return the error code of a partition before the coordinator is involved, 0 if none."""
     if fault is not None:
         return fault.code
     assert there is not None, "a topic that is there, or the fault"
@@ -144,14 +146,14 @@ def _code(there: TopicImage | None, fault: KafkaError | None, index: int) -> int
 
 
 def _named(topic: Any) -> Response:
-    """A topic as its request names it: by the one or by the other."""
+    """Return the topic's name and id as the request gives them."""
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", NO_ID)}
 
 
 def _readable(
     node: Node, caller: Caller, topic: Any
 ) -> tuple[TopicImage | None, KafkaError | None]:
-    """The topic that is meant, by its name or its id, or why this caller may not read it."""
+    """Return the topic by its name or id, or the error if the principal may not read it."""
     topic_id = getattr(topic, "topic_id", NO_ID)
     if topic_id != NO_ID:
         there = node.image.topics_by_id.get(topic_id)
@@ -166,7 +168,7 @@ def _readable(
 
 @serves(OFFSET_FETCH, versions="1-10", at=At.COORDINATOR)
 def offset_fetch(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """How far groups have read; -1 where nobody has said so."""
+    """Return the committed offsets of groups; -1 where there is none."""
     if caller.version < 8:
         found = yield from _fetched(node, caller, request, 1)
         return found.map(lambda found: _single(found, request, caller))
@@ -181,7 +183,7 @@ def offset_fetch(node: Node, request: Any, caller: Caller) -> Work[Later[Respons
 def _single(found: Response, request: Any, caller: Caller) -> Response:
     code = found["error_code"]
     if code and caller.version < 2:
-        # There is no other place for it.
+        # Version 1 has an error field in the partitions only.
         refused = [
             {"name": topic.name, "partitions": _nowhere(topic.partition_indexes, code)}
             for topic in request.topics
@@ -193,7 +195,7 @@ def _single(found: Response, request: Any, caller: Caller) -> Response:
 
 
 def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Work[Later[Response]]:
-    """One group's offsets: of the topics asked for, or of all that the caller may know of."""
+    """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
 
     def refuse(fault: KafkaError) -> Response:
@@ -216,7 +218,7 @@ def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Work[Later[R
 
 
 class OffsetLooks:
-    """The offsets of one group, looked up some at a time; with `every`, only those there are."""
+    """Reads one group's offsets in slices; with `every`, only those that were committed."""
 
     def __init__(self, node: Node, host: GroupHost, group_id: str, *, every: bool) -> None:
         self._node = node
@@ -229,17 +231,17 @@ class OffsetLooks:
         self._looks: list[Later[None]] = []
 
     def places(self) -> dict[str, list[int]]:
-        """Of which partitions of which topics the group has offsets."""
+        """Return the partitions of which the group has offsets, by topic."""
         return self._host.coordinator.offsets.places(self._group_id)
 
     def topic(self, named: Response) -> list[Response]:
-        """Begin the next topic's answer; its partitions go into the list."""
+        """Begin the next topic's entry and return its list of partitions."""
         partitions: list[Response] = []
         self._topics.append({**named, "partitions": partitions})
         return partitions
 
     def add(self, name: str, indexes: Sequence[int], answers: list[Response]) -> Work[None]:
-        """Look for some partitions of a topic, and put what there is into `answers`."""
+        """Look up partitions of a topic in slices and append their offsets to `answers`."""
         for begin in range(0, len(indexes), ENTRIES_AT_ONCE):
             some = indexes[begin : begin + ENTRIES_AT_ONCE]
             self._gathered.append((name, some, answers))
@@ -249,7 +251,7 @@ class OffsetLooks:
                 yield
 
     def found(self) -> Later[list[Response]]:
-        """All topics, once what they rest on is committed."""
+        """Return all topics, once the records that their offsets depend on are committed."""
         if self._gathered or not self._looks:
             self._look()
         topics = self._topics
@@ -346,13 +348,13 @@ def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
 
 @serves(OFFSET_DELETE, versions="0", at=At.COORDINATOR, to_the_end=True)
 def offset_delete(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Forget how far a group has read some partitions, some at a time."""
+    """Delete a group's committed offsets of partitions, in slices of the request."""
     entries = Entries()
     places: list[Place] = []
     decided: list[Later[Response | None]] = []
 
     def decide() -> None:
-        """Have the coordinator decide on the places that are gathered."""
+        """Submit the partitions gathered so far to the coordinator."""
         nonlocal places
         settle = entries.settling()
 

@@ -1,15 +1,16 @@
-"""Offsets of a partition's log: by time, by leader epoch, and the moving of its start.
+"""Offsets of a partition: lookup by timestamp or leader epoch, and DeleteRecords.
 
-ListOffsets            v1–v11   v2 isolation, v4 leader epochs; v7, v8, v9 and v11 each brought one
-                                of the special timestamps
-OffsetForLeaderEpoch   v2–v4    where an epoch's records end (KIP-320)
+ListOffsets            v1–v11   v2 isolation level, v4 leader epochs; v7, v8, v9 and v11 each add
+                                one special timestamp
+OffsetForLeaderEpoch   v2–v4    the end offset of a leader epoch (KIP-320)
 DeleteRecords          v0–v2
 
-Left out: tiered storage, so the earliest local offset is the earliest, and what was tiered last or
-waits to be is nothing (-1); followers, so `replica_id` is not looked at and everybody reads as a
-consumer.  A search by time waits for the thread that opens large batches and for nothing else, so
-time-outs mean nothing here.  Where no record has a time, the greatest timestamp is nobody's (-1);
-Kafka answers the first record's offset with the time -1, even after that record was deleted.
+Left out: tiered storage, so the earliest local offset is the earliest one, and the latest tiered
+and earliest pending upload offsets are -1; followers, so `replica_id` is ignored and every request
+reads as a consumer.  A search by timestamp waits for the thread that decompresses large batches and
+for nothing else, so the request's timeout is ignored.  If no record has a timestamp, the offset of
+the greatest timestamp is -1; Kafka returns the first record's offset with the timestamp -1, even
+after that record was deleted.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ SPECIAL_SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version from which a client may ask for each special timestamp."""
+"""The version from which each special timestamp is allowed."""
 
 NO_EPOCH = -1
 NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 
 HIGH_WATERMARK = -1
-"""In DeleteRecords: everything that consumers can read."""
+"""In DeleteRecords: delete up to the high watermark."""
 
 
 # -- ListOffsets ---------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ HIGH_WATERMARK = -1
 
 @serves(LIST_OFFSETS, versions="1-11", at=At.LEADER)
 def list_offsets(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
-    """The offset of the first record at or after a time, or of a special place."""
+    """Return the first offset at or after a timestamp, or at a special one."""
     listing = OffsetListing(node, request, caller)
     later: Later[Response] = Later(listing.abandon)
     listing.go_on(later)
@@ -83,9 +84,9 @@ def list_offsets(node: Node, request: Any, caller: Caller) -> Response | Later[R
 class OffsetListing:
     """One ListOffsets request.
 
-    Its partitions are answered one after the other, so that of all the batches that are opened
-    for it one is in memory; where opening it takes long, it goes on in a later tick, as it does
-    after STEP_MS.
+    Its partitions are processed in sequence, so that at most one batch decompressed for it is in
+    memory.  It continues in a later tick after STEP_MS, or when a large batch has been
+    decompressed.
     """
 
     def __init__(self, node: Node, request: Any, caller: Caller) -> None:
@@ -109,11 +110,11 @@ class OffsetListing:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Answer no more partitions: the client is gone."""
+        """Stop: the client has disconnected."""
         self._abandoned = True
 
     def go_on(self, later: Later[Response]) -> None:
-        """Answer what is left, as far as it needs no waiting, for STEP_MS."""
+        """Process the remaining partitions until one has to wait or STEP_MS have passed."""
         now_ns = self._node.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         for name, entry, answers in self._left:
@@ -129,7 +130,7 @@ class OffsetListing:
     def _answer(
         self, later: Later[Response], name: str, entry: Any, answers: list[Response]
     ) -> bool:
-        """Answer one partition; return whether it was possible without waiting."""
+        """Process one partition; return whether that was possible without waiting."""
         who = {"partition_index": entry.partition_index}
         try:
             partition = self._partition(name, entry)
@@ -186,7 +187,7 @@ class OffsetListing:
         found: TimestampOffset | None,
         fault: KafkaError | None,
     ) -> None:
-        """A partition that took long has its answer; go on with the others."""
+        """Add the entry of a partition whose search has finished, and continue with the others."""
         if fault is None:
             answers.append({**who, "error_code": 0, **self._readable(partition, found)})
         else:
@@ -205,7 +206,7 @@ def _first_epoch(log: Log) -> int:
 
 @serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
 def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Where the records of an epoch end; a reader who is past that must go back there."""
+    """Return the end offset of a leader epoch; a consumer beyond it has to truncate (KIP-320)."""
 
     def answer(name: str, entry: Any) -> Response:
         caller.must(DESCRIBE, TOPIC, name)
@@ -222,7 +223,7 @@ def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Re
 
 @serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
 def delete_records(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Let logs begin at later offsets; what is before is gone for readers at once."""
+    """Advance the log start offset; readers no longer see earlier records at once."""
 
     def answer(name: str, entry: Any) -> Response:
         caller.must(DELETE, TOPIC, name)
@@ -249,10 +250,10 @@ def _by_partition(
     index: str = "partition_index",
     refused: Mapping[str, int] = {},
 ) -> Work[Response]:
-    """Answer topic by topic and partition by partition, in steps.
+    """Build the response topic by topic and partition by partition, in steps.
 
-    `topic` and `index` are what the schema calls the topic's name and the partition's number;
-    `refused` is what it says of a partition that has an error.
+    `topic` and `index` are the schema's field names of the topic name and the partition index;
+    `refused` has the fields of a partition that has an error.
     """
     answers: list[Response] = []
 

@@ -1,13 +1,13 @@
-"""Produce: batches in, at the end of their partitions.
+"""Produce: appends record batches to partitions.
 
-Produce   v3–v13   v8 says which records of a batch were refused (KIP-467), v10 who leads a
-                   partition that this node does not (KIP-951); v13 names topics by id
+Produce   v3–v13   v8 returns errors per record (KIP-467), v10 the current leader of a partition
+                   that this node does not lead (KIP-951); v13 uses topic ids
 
-Versions 0–2 are advertised, because librdkafka reads the message format from them (KAFKA-18659),
-and refused when used, as Kafka 4 does.
+Versions 0–2 are advertised, because librdkafka infers the message format from them (KAFKA-18659),
+and refused when used, as in Kafka 4.
 
 Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.  With acks=0 a
-batch that is refused only after a thread has opened it is counted, and the connection stays.
+batch that is refused only after a thread has decompressed it is counted, and the connection is kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALL = -1
 LEADER = 1
 NOBODY = 0
 ADMIN_CLIENT_ID = "__admin_client"
-"""Who calls itself so may write to internal topics, as in Kafka."""
+"""As in Kafka, a client with this client id may write to internal topics."""
 
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
@@ -54,7 +54,7 @@ def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list
 
 @serves(PRODUCE, versions="3-13", at=At.LEADER, codec=Codec(wire.decode_produce, _encode))
 def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any] | None:
-    """Append each partition's batch; answer now, or once what the client waits for is so."""
+    """Append each partition's batch; respond once the acks condition holds."""
     transactional_id, acks, timeout_ms, topics = request
     answers = ProduceAnswers(node, caller, acks, timeout_ms)
     for topic, partitions in topics:
@@ -73,7 +73,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
 
 
 class ProduceAnswers:
-    """The answers of one request, which go out together once the last batch has its own."""
+    """The response to one Produce request, sent once every batch was appended or refused."""
 
     def __init__(self, node: Node, caller: Caller, acks: int, timeout_ms: int) -> None:
         self._node = node
@@ -96,7 +96,7 @@ class ProduceAnswers:
         appended: Appended | Later[Appended],
         entries: list[Any],
     ) -> None:
-        """A batch was appended, or will be once it is opened."""
+        """Add the entry of a batch that was appended, or will be after decompression."""
         place = len(entries)
         if not isinstance(appended, Later):
             entries.append(self._entry(index, partition, appended, entries, place))
@@ -125,7 +125,7 @@ class ProduceAnswers:
         entries: list[Any],
         place: int | None = None,
     ) -> None:
-        """A batch was not appended."""
+        """Add the entry of a batch that was refused."""
         self._any_fault = True
         self._node.replicas.traffic_of(topic).refused_batch(fault.code, size)
         leader = None
@@ -151,10 +151,10 @@ class ProduceAnswers:
         )  # fmt: skip
 
     def finished(self) -> dict[str, Any] | Later[Any] | None:
-        """All batches of the request have come: answer it, or promise to."""
+        """Return the response, or a Later of it; call it after the last batch of the request."""
         if self._acks == NOBODY:
             if self._any_fault:
-                # The client hears of a fault only by losing the connection: as Kafka does.
+                # With acks=0 a closed connection is the only sign of an error, as in Kafka.
                 raise Disconnect("a produce with acks=0 failed")
             return None
         if self._opening:
@@ -180,7 +180,10 @@ def append(
     index: int,
     batch: memoryview | bytes | None,
 ) -> tuple[Partition, Appended | Later[Appended]]:
-    """Append one batch to its partition, now or once it is opened; raises why not."""
+    """Append one batch to its partition, now or after decompression.
+
+    Raises a KafkaError if the request is invalid or not authorized.
+    """
     if acks not in (ALL, LEADER, NOBODY):
         raise InvalidRequiredAcks()
     partition = node.replicas.leader(topic, index)

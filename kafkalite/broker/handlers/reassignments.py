@@ -1,15 +1,15 @@
-"""Replica placement by clients, where each partition has one replica on one host.
+"""Replica reassignment by clients, where each partition has one replica on one host.
 
 AlterPartitionReassignments   v0–v1
 ListPartitionReassignments    v0
 AlterReplicaLogDirs           v1–v2
 
-No reassignment is ever in progress.  One to where the replica is changes nothing and succeeds, as
-in Kafka; while there are workers so does one to node 0, which stands for any of them as in
-CreateTopics.  A partition goes to another node with `kafkalite node`, which moves its directory.  A
-node has one log directory, so replicas are where they can be.
+No reassignment is ever in progress.  One to the current replica changes nothing and succeeds, as in
+Kafka; while there are workers, so does one to node 0, which stands for any worker as in
+CreateTopics.  `kafkalite node` moves a partition, with its directory, to another node.  A node has
+one log directory, so each replica is already in the only one possible.
 
-Left out: moves that clients ask for, until there are replicas to move between.
+Left out: reassignment at a client's request, until there are replicas to reassign.
 """
 
 from __future__ import annotations

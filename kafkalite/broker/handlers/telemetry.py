@@ -1,11 +1,11 @@
-"""What clients tell of themselves, if somebody has subscribed to it (KIP-714).
+"""Client metrics, for the subscriptions that are set (KIP-714).
 
-GetTelemetrySubscriptions   v0   which metrics a client is to push, how often, how compressed
+GetTelemetrySubscriptions   v0   which metrics to push, how often, with which compression
 PushTelemetry               v0   the client's metrics, as OTLP
 
-They are advertised where somebody would hear: with an exporter, or once a subscription is set.  A
-client that finds them asks at once, and some say so to their users.  Without an exporter what is
-pushed is accepted and dropped (broker/client_telemetry.py).
+Both APIs are advertised only with a metrics listener or once a subscription is set: a client that
+finds them sends a request at once, and some report that to their users.  Without an exporter,
+pushed metrics are accepted and dropped (broker/client_telemetry.py).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 KEYS = (GET_TELEMETRY_SUBSCRIPTIONS.key, PUSH_TELEMETRY.key)
 ACCEPTED = [Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY]
-"""The first is what clients take if they can; to send it as it is they may always."""
+"""In order of preference: clients take the first they support.  Uncompressed is always allowed."""
 RESERVED = (NO_ID, METADATA_ID)
 
 
 def wanted(node: Node) -> bool:
-    """Whether clients are to find that they can tell of themselves."""
+    """Return whether to advertise the telemetry APIs."""
     subscribed = any(kind == Resource.CLIENT_METRICS for kind, _ in node.image.configs)
     return subscribed or bool(node.settings[METRICS_LISTENER])
 
 
 @serves(GET_TELEMETRY_SUBSCRIPTIONS, versions="0", at=At.ANY)
 def telemetry_subscriptions(node: Node, request: Any, caller: Caller) -> Response:
-    """What this client is to push; one that has no instance id yet is given one."""
+    """Return the client's subscription, with a new instance id if the client has none."""
     node.telemetry.configure(node.image.configs)
     instance_id = request.client_instance_id
     if instance_id == NO_ID:
@@ -56,7 +56,7 @@ def telemetry_subscriptions(node: Node, request: Any, caller: Caller) -> Respons
 
 @serves(PUSH_TELEMETRY, versions="0", at=At.ANY)
 def push_telemetry(node: Node, request: Any, caller: Caller) -> Response:
-    """Take what a client pushes."""
+    """Accept a client's metrics."""
     if request.client_instance_id in RESERVED:
         raise InvalidRequest("A push names its client's instance id.")
     node.telemetry.configure(node.image.configs)

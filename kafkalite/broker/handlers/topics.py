@@ -1,17 +1,17 @@
-"""Topics: made, removed, widened; where their logs lie, and who is to lead them.
+"""Topics: creation, deletion, partition counts, log directories and leader elections.
 
-CreateTopics       v2–v7   v5 answers with the configs in force, v7 with the topic's id
-DeleteTopics       v1–v6   v6 names topics by id as well
+CreateTopics       v2–v7   v5 returns the effective configs, v7 the topic's id
+DeleteTopics       v1–v6   v6 accepts topic ids as well
 CreatePartitions   v0–v3
-DescribeLogDirs    v1–v5   v3 has a fault of its own, v4 tells the disk's size (KIP-827)
-ElectLeaders       v0–v2   v1 tells preferred elections from unclean ones (KIP-460)
+DescribeLogDirs    v1–v5   v3 has a top-level error, v4 the size of the disk (KIP-827)
+ElectLeaders       v0–v2   v1 distinguishes preferred from unclean elections (KIP-460)
 
-Each topic of a request is granted or refused for itself.  An answer goes out once what it grants
-is on the disk, so no `timeout_ms` is needed and none is kept.
+Each topic of a request succeeds or fails on its own.  A response is sent once the changes are on
+the disk, so `timeout_ms` is not needed and is ignored.
 
-A partition has one replica, so it is led by the one preferred or by nobody, and there is never
-anybody to elect: ElectLeaders says which of the two it is.  Each node describes the directory of
-its own logs; the metadata log is not among them, as in Kafka.
+A partition has one replica, so its leader is the preferred one or there is none, and no election is
+ever possible: ElectLeaders reports which of the two applies.  Each node describes the directory of
+its own logs, without the metadata log, as in Kafka.
 
 Left out: future replicas, which only move between several log directories; cordoned directories.
 """
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 PREFERRED, UNCLEAN = 0, 1
 
 AUTO_CREATE_MS_MAX = 1_000
-"""How long Metadata waits for the controller: the answers behind it wait as well."""
+"""How long Metadata waits for the controller: later responses on the connection wait as well."""
 
 
 # -- CreateTopics --------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ AUTO_CREATE_MS_MAX = 1_000
 
 @serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER, to_the_end=True)
 def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Written]]:
-    """Create topics; with `validate_only`, only say whether they could be."""
+    """Create topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
@@ -110,7 +110,7 @@ def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Writte
 
 
 class CreatedTopics:
-    """The answer to one CreateTopics, written as its topics are decided on."""
+    """The response to one CreateTopics, encoded as the controller decides on its topics."""
 
     def __init__(self, node: Node, caller: Caller) -> None:
         self._node = node
@@ -120,7 +120,7 @@ class CreatedTopics:
         self._alike: dict[tuple[tuple[str, str], ...], list[Response]] = {}
 
     def add(self, came: Mapping[str, TopicImage | KafkaError]) -> None:
-        """Write the results of some topics."""
+        """Encode the results of some topics."""
         for name, topic in came.items():
             result = self._result(name, topic)
             if result.get("error_code"):
@@ -128,7 +128,7 @@ class CreatedTopics:
             self._results[name] = CREATED_TOPICS.write_element(self._caller.version, result)
 
     def written(self, names: Iterable[str]) -> Written:
-        """Return the whole answer, in the order of the request."""
+        """Return the whole response, in the order of the request."""
         results = [self._results[name] for name in dict.fromkeys(names)]
         errors: Response = {"topics": self._errors}
         return Written(CREATED_TOPICS.write(self._caller.version, results), errors)
@@ -147,8 +147,7 @@ class CreatedTopics:
         }
 
     def _configs(self, overrides: Mapping[str, str]) -> list[Response]:
-        """Every config of a topic: what is in force, and where it came from; topics with the same
-        overrides share the entries."""
+        """Return a topic's configs with their sources; topics with equal overrides share them."""
         which = tuple(overrides.items())
         if which not in self._alike:
             settings = self._node.reconciler.settings_of(overrides)
@@ -172,11 +171,11 @@ def create_topics_as_asked(
     validate_only: bool = False,
     on_created: Callable[[Mapping[str, TopicImage | KafkaError]], object] = lambda _: None,
 ) -> Later[dict[str, TopicImage | KafkaError]]:
-    """Have the controller create topics under fresh ids and this node's defaults.
+    """Create topics on the controller, with new ids and this node's defaults.
 
-    `on_created` is called with each decision's answers.
+    `on_created` is called with the results of each decision.
 
-    Left out: with `validate_only` two names of one request that collide as metric names are found
+    Left out: with `validate_only`, two names of one request that collide as metric names are found
     only within one decision.
     """
     settings = node.settings
@@ -212,7 +211,7 @@ def create_topics_as_asked(
 def auto_create(
     node: Node, names: Sequence[str], caller: Caller
 ) -> Later[dict[str, TopicImage | KafkaError | None]]:
-    """Create topics that a client asked about, with all defaults; at whichever node it asked."""
+    """Create topics from a Metadata request with all defaults, on the controller or through it."""
     if isinstance(node.controller, LocalController):
         return create_topics_as_asked(node, [NewTopic(name) for name in names]).map(dict)
     topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
@@ -220,7 +219,7 @@ def auto_create(
 
     def came(created: Fields | None, fault: KafkaError | None) -> None:
         if created is None:
-            # Nobody decides at the moment; the client asks again, as if this were to be awaited.
+            # The controller cannot be reached; the client retries, as for a topic in creation.
             answers.resolve(dict.fromkeys(names, LeaderNotAvailable(str(fault))))
         else:
             answers.resolve(
@@ -256,11 +255,11 @@ def _new_topic(topic: Any) -> NewTopic:
 
 @serves(DELETE_TOPICS, versions="1-6", at=At.CONTROLLER, to_the_end=True)
 def delete_topics(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
-    """Delete topics by their names or, from version 6 on, by their ids."""
+    """Delete topics by name or, from version 6 on, by id."""
     wanted = _wanted(request, caller.version)
     responses: list[Response] = []
     if not node.settings[DELETE_TOPIC_ENABLE]:
-        # Clients before version 3 know no better code.
+        # Clients before version 3 do not know TOPIC_DELETION_DISABLED.
         fault = TopicDeletionDisabled() if caller.version >= 3 else InvalidRequest()
         for name, topic_id in wanted:
             responses.append(_deleted(name, topic_id, fault))
@@ -297,7 +296,7 @@ def _to_delete(
     wanted: Sequence[tuple[str | None, bytes]],
     refused: list[Response],
 ) -> Work[dict[bytes, str]]:
-    """The topics to delete, name by id; the answers for the others go into `refused`."""
+    """Return the topics to delete, name by id; append the errors of the others to `refused`."""
     topics: list[TopicImage] = []
     twice = _twice(wanted)
     for name, topic_id in dict.fromkeys(wanted):
@@ -310,14 +309,14 @@ def _to_delete(
         yield
     names = {topic.topic_id: topic.name for topic in topics}
     for topic_id, again in _twice(topic.topic_id for topic in topics).items():
-        # Once by its name and once by its id.
+        # Named once by name and once by id.
         refused.append(_deleted(names.pop(topic_id), topic_id, again))
         yield
     return names
 
 
 def _meant(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
-    """The topic meant, if this caller may delete it, and may know that it is there."""
+    """Return the topic by name or id if the principal may delete it; hide it without DESCRIBE."""
     if name is None and topic_id == NO_ID:
         raise InvalidRequest("A topic is deleted by its name or by its id; neither is given.")
     if name is not None and topic_id != NO_ID:
@@ -343,7 +342,7 @@ def _deleted(name: str | None, topic_id: bytes, fault: KafkaError | None) -> Res
 
 @serves(CREATE_PARTITIONS, versions="0-3", at=At.CONTROLLER, to_the_end=True)
 def create_partitions(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
-    """Give topics more partitions; with `validate_only`, only say whether they could have them."""
+    """Increase the partition counts of topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
@@ -406,7 +405,7 @@ def _outcome(fault: KafkaError | None) -> Response:
 
 
 def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
-    """What a request has more than once, with the refusal that earns it."""
+    """Return an InvalidRequest for each name that a request has more than once."""
     return {
         name: InvalidRequest("The request has this topic twice.")
         for name, times in Counter(names).items()
@@ -419,8 +418,11 @@ def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
 
 @serves(DESCRIBE_LOG_DIRS, versions="1-5", at=At.ANY)
 def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """This node's directory, and the size of each log asked for that lies in it; null asks for
-    all, and what is not here is passed over."""
+    """Describe this node's log directory and the sizes of the requested logs in it.
+
+    Null requests all logs; requested partitions that are not on this node are left out of the
+    response.
+    """
     if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
         return {"error_code": ClusterAuthorizationFailed.code}
     wanted = None
@@ -429,7 +431,7 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response
     topics: dict[str, list[Response]] = {}
     for (name, index), log in sorted(node.logs.logs.items()):
         if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
-            # The leader is the one replica, which lags behind nobody.
+            # The leader is the only replica, so there is no lag.
             topics.setdefault(name, []).append(
                 {"partition_index": index, "partition_size": log.size, "offset_lag": 0}
             )
@@ -449,8 +451,10 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response
 
 @serves(ELECT_LEADERS, versions="0-2", at=At.CONTROLLER)
 def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Whether these partitions have the leader they should have; null asks for all, and then only
-    those that have not are named."""
+    """Return why an election is not needed or not possible, per partition.
+
+    Null requests all partitions; then those that need no election are omitted.
+    """
     asked = request.topic_partitions
     try:
         caller.must(ALTER, CLUSTER, CLUSTER_NAME)
@@ -458,7 +462,7 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
             raise InvalidRequest(f"There is no election type {request.election_type}.")
     except KafkaError as fault:
         refused = fault_fields(fault)
-        # Version 0 has no other place for it than the partitions.
+        # Version 0 has an error field in the partitions only.
         return {
             "error_code": fault.code,
             "replica_election_results": [
@@ -489,7 +493,7 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
 
 
 def _election(node: Node, name: str, index: int, election_type: int) -> KafkaError:
-    """Why nobody is elected for this partition."""
+    """Return the error that explains why no leader is elected for this partition."""
     topic = node.image.topics.get(name)
     if topic is None:
         return UnknownTopicOrPartition(f"There is no topic {name}.")

@@ -1,18 +1,18 @@
-"""Transactions and idempotent producers: so far, who writes.
+"""Producers: producer ids for idempotence, and the active producers of partitions.
 
-InitProducerId      v0–v5   v3 tells the id and epoch the producer has (KIP-360)
-DescribeProducers   v0      the producers a leader still remembers for a partition (KIP-664)
+InitProducerId      v0–v5   v3 sends the current producer id and epoch (KIP-360)
+DescribeProducers   v0      the active producers of a partition on its leader (KIP-664)
 
-An idempotent producer gets a fresh id and epoch 0 each time it asks, also when it tells the id it
-has: it counts its epochs itself, and nobody else may have written under a fresh id.
+An idempotent producer gets a new producer id with epoch 0 on each request, even if the request has
+a current id: such a producer counts its epochs itself, and no other producer has used a new id.
 
-Left out: transactions, and two-phase commit with them (v6).  A transactional id is answered with
-UNSUPPORTED_VERSION.  Of the errors that are true it is one that ends a Java producer at once; a
-retriable one would keep it asking.  Clients ask FindCoordinator first and end there: librdkafka
-at once only by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with `Transactions are not served.` beside
-it.  No permission is missing, but most clients say so: librdkafka (confluent-kafka, kcat) alone
-shows the sentence, behind `Broker: Transactional Id authorization failed`; Java's producer and
-tools raise TransactionalIdAuthorizationException, kafka-python
+Left out: transactions, and two-phase commit with them (v6).  A request with a transactional id gets
+UNSUPPORTED_VERSION.  Of the accurate errors it is one that a Java producer fails on at once; a
+retriable one would make it retry.  Clients send FindCoordinator first and fail there: librdkafka
+fails at once only on TRANSACTIONAL_ID_AUTHORIZATION_FAILED, sent with the message `Transactions are
+not served.` No permission is missing, but most clients report that: only librdkafka
+(confluent-kafka, kcat) shows the message, after `Broker: Transactional Id authorization failed`;
+Java's producer and tools raise TransactionalIdAuthorizationException, kafka-python
 TransactionalIdAuthorizationFailedError, aiokafka TransactionalIdAuthorizationFailed, and KafkaJS
 KafkaJSGroupCoordinatorNotFound (`Failed to find group coordinator`).
 """
@@ -51,7 +51,7 @@ NONE = -1
 
 @serves(INIT_PRODUCER_ID, versions="0-5", at=At.ANY)
 def init_producer_id(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
-    """Give a producer the id under which its batches are told apart."""
+    """Allocate a producer id for an idempotent producer."""
     try:
         _check(node, request, caller)
     except KafkaError as fault:
@@ -73,7 +73,7 @@ def _check(node: Node, request: Any, caller: Caller) -> None:
 
 
 def _may_write(node: Node, caller: Caller) -> bool:
-    # KIP-679: whoever may write to some topic may do so idempotently.
+    # KIP-679: a principal that may write to some topic may write idempotently.
     return caller.may(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or any(
         caller.may(WRITE, TOPIC, name) for name in node.image.topics
     )
@@ -84,7 +84,7 @@ def _may_write(node: Node, caller: Caller) -> bool:
 
 @serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
 def describe_producers(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """The producers a leader still remembers, partition by partition."""
+    """Return the active producers of each partition that this node leads."""
     named = Counter(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
     )
