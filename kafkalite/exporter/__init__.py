@@ -1,9 +1,9 @@
-"""What a broker tells Prometheus: a process beside it, which reads its pages and asks as a client.
+"""Metrics exporter: a service beside the broker that serves its metrics to Prometheus.
 
     pages of the nodes ─────────────▶ ┐
-    groups, over the Kafka protocol ─▶ ├ /metrics       /healthz   this process answers
-    pushes of clients, by a socket ──▶ ┘                /readyz    every node of the broker answers
+    groups, over the Kafka protocol ─▶ ├ /metrics       /healthz   this process responds
+    pushes of clients, by a socket ──▶ ┘                /readyz    every node of the broker responds
 
-`kafkalite start --metrics HOST:PORT` starts it and starts it again when it dies;
-`kafkalite metrics` runs it alone.  Nothing in the broker waits for it.
+`kafkalite start --metrics HOST:PORT` starts it and restarts it when it ends; `kafkalite metrics`
+runs it alone.  Nothing in the broker waits for it.
 """

@@ -1,13 +1,13 @@
-"""What clients push of themselves (KIP-714): OTLP, turned into metrics with the client's labels.
+"""ClientMetrics: OTLP metrics pushed by clients (KIP-714), with the client's labels.
 
     org.apache.kafka.producer.connection.creation.rate
     ─▶ kafka_client_producer_connection_creation_rate
 
-A sum that is told as what came since the last push is added up; one that is told whole is taken as
-it is.  A client that ends, or is silent for three of its intervals, is forgotten with its values.
+Sums with delta temporality are added up; cumulative sums are taken as they are.  A client that ends
+or sends nothing for three of its intervals is removed with its values.
 
-What comes is hostile: it is opened up to `OPENED_SIZE_MAX`, and of what stands in it only so much
-is kept.
+Pushes may be hostile: they are decompressed up to `OPENED_SIZE_MAX`, and only a bounded number of
+their values is kept.
 
 Left out: exponential histograms and summaries, which no client sends; exemplars.
 """
@@ -33,10 +33,10 @@ from kafkalite.records.compression import Codec, decompress
 OPENED_SIZE_MAX = 8 << 20
 CLIENTS_MAX = 1_000
 SERIES_MAX = 2_000
-"""Of one client."""
+"""Limit for one client."""
 ALL_SERIES_MAX = 50_000
 POINTS_MAX = 20_000
-"""How many values of one push are looked at; each may take as little as two bytes there."""
+"""Maximum of values read from one push; a value may take only two bytes of it."""
 LABELS_MAX = 16
 WORD_LENGTH_MAX = 200
 KEPT_MS_MIN = 60_000
@@ -46,11 +46,11 @@ PREFIX = "org.apache.kafka."
 OURS = "kafka_client_"
 
 Series = tuple[str, str, tuple[tuple[str, str], ...]]
-"""A value's metric, its suffix in it, and its labels."""
+"""A value's metric name, suffix and labels."""
 
 
 class Client:
-    """One client's values."""
+    """The values of one client."""
 
     def __init__(self) -> None:
         self.values: dict[Series, float] = {}
@@ -59,7 +59,7 @@ class Client:
 
 
 class Point(NamedTuple):
-    """One value that was pushed; `more` says that it is to be added to what there was."""
+    """One pushed value; `more` if it is to be added to the earlier value."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Point(NamedTuple):
 
 
 class ClientMetrics:
-    """Keeps what clients pushed; see the module."""
+    """The values pushed by clients; see the module."""
 
     def __init__(self, now_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
         self._now_ms = now_ms
@@ -78,7 +78,7 @@ class ClientMetrics:
         self._taken = self._refused = 0
 
     def push(self, push: Push | None) -> None:
-        """Take a push in, or count it as one that nobody understands."""
+        """Store a push, or count it as refused if it cannot be decoded."""
         try:
             if push is None:
                 raise DecodeError
@@ -102,15 +102,14 @@ class ClientMetrics:
         self._bound()
 
     def _bound(self) -> None:
-        """Forget those that were not heard for longest where there are too many, or they say too
-        much."""
+        """Remove the clients that pushed longest ago while there are too many clients or values."""
         count = sum(len(client.values) for client in self._clients.values())
         while len(self._clients) > CLIENTS_MAX or count > ALL_SERIES_MAX:
             _, gone = self._clients.popitem(last=False)
             count -= len(gone.values)
 
     def collect(self) -> Iterator[Metric]:
-        """All values of the clients that are still heard."""
+        """Yield the values of the clients that still push, and counts of pushes and clients."""
         now_ms = self._now_ms()
         for key in [key for key, client in self._clients.items() if client.until_ms < now_ms]:
             self._clients.pop(key, None)
@@ -121,7 +120,7 @@ class ClientMetrics:
                 metric = merged.get(name)
                 if metric is None:
                     metric = merged[name] = Metric(name, "As clients push it (KIP-714).", kind)
-                if metric.type == kind:  # else clients disagree on what it is
+                if metric.type == kind:  # else clients disagree on the type
                     metric.add_sample(name + suffix, {**dict(labels), **dict(key)}, value)
         yield from merged.values()
         counted = Metric("kafkalite_client_pushes", "Pushes of clients.", "counter")
@@ -134,7 +133,7 @@ class ClientMetrics:
 
 
 def points_of(pushed: MetricsData) -> Iterator[Point]:
-    """The values in a push."""
+    """Yield the values in a push."""
     for resource in pushed.resource_metrics:
         outer = labels_of(resource.resource.attributes)
         for scope in resource.scope_metrics:
@@ -145,7 +144,7 @@ def points_of(pushed: MetricsData) -> Iterator[Point]:
 
 
 def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[Point]:
-    """The values of one metric."""
+    """Yield the values of one metric."""
     kind = metric.WhichOneof("data")
     if kind == "gauge":
         for point in metric.gauge.data_points:
@@ -166,33 +165,33 @@ def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[
 def whole(
     name: str, kind: str, suffix: str, point: Any, outer: dict[str, str], value: float, more: bool
 ) -> Iterator[Point]:
-    """The point, if its value is one."""
+    """Yield the point if its value is finite."""
     if math.isfinite(value):
         labels = {**outer, **labels_of(point.attributes)}
         yield Point(name, kind, suffix, tuple(sorted(labels.items())), value, more)
 
 
 def adds_up(metric: Any) -> bool:
-    """Whether what is told is only what came since the last time."""
+    """Return True if a metric has delta temporality."""
     delta = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
     return bool(metric.aggregation_temporality == delta)
 
 
 def number(point: Any) -> float:
-    """A point's value, whichever way it stands there."""
+    """Return a point's value, integer or double."""
     return float(point.as_int if point.WhichOneof("value") == "as_int" else point.as_double)
 
 
 def name_of(name: str) -> str:
-    """Prometheus's name of a client's metric, without the suffix of a counter; empty where it is
-    none."""
+    """Return the Prometheus name of a client's metric, without the suffix of a counter; empty if
+    there is none."""
     words = re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix(PREFIX)).strip("_")
     words = words.removesuffix("_total")
     return OURS + words if words and len(words) <= WORD_LENGTH_MAX else ""
 
 
 def labels_of(attributes: Iterable[Any]) -> dict[str, str]:
-    """What the client says beside a value, as labels."""
+    """Return the attributes of a value as labels."""
     labels: dict[str, str] = {}
     for attribute in attributes:
         name = re.sub(r"[^a-z0-9]+", "_", attribute.key.lower()).strip("_")

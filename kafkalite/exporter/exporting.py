@@ -1,4 +1,4 @@
-"""The exporter, put together: its sources, its socket, and when it ends."""
+"""The exporter's main function: its sources, its socket, and its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafkalite.exporter.serving import Address, Server, why_not_ready
 
 
 class Broker(NamedTuple):
-    """A running broker, as far as an exporter must know it."""
+    """The parts of a running broker's state that the exporter needs."""
 
     bootstrap: str
     nodes: dict[int, Address]
@@ -33,10 +33,10 @@ def export(
     until: int | None,
     ready: Callable[[], object] = lambda: None,
 ) -> int:
-    """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
+    """Serve until SIGTERM, SIGINT or end of file on `until`; return the exit code of the process.
 
-    `broker` tells which one runs at the moment, if any.  `ready` is called when nothing is missing
-    to serve.
+    `broker` returns the state of the running broker, or None.  `ready` is called when all that
+    is needed to serve exists.
     """
 
     def run_directory() -> Path | None:
@@ -67,7 +67,7 @@ def export(
 
 
 def end_with(descriptor: int) -> None:
-    """End with the process that holds the other end of this pipe."""
+    """Exit when the process that holds the other end of this pipe ends."""
     while os.read(descriptor, 1):
         pass
     os._exit(0)

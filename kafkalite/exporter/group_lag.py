@@ -1,10 +1,10 @@
-"""How far consumer groups are behind, asked of the broker as any client would.
+"""GroupLag: the lag of consumer groups, requested from the broker over the Kafka protocol.
 
-A scrape never waits for it: it gets what was found last, and has it found anew in the background
-when that is a few seconds old.  Nobody asks while nobody scrapes.  The names are those of the
-widely used kafka_exporter.
+A scrape never waits for the broker: it gets the last result, and if that is a few seconds old,
+starts a new request in the background.  Without scrapes there are no requests.  The metric names
+are those of the widely used kafka_exporter.
 
-Left out: more groups than `GROUPS_MAX`, the last ones by name; groups whose offsets nobody commits.
+Left out: more groups than `GROUPS_MAX`, the last ones by name; groups without committed offsets.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from prometheus_client.core import Metric
 
 FRESH_S = 3.0
 KEPT_S = 60.0
-"""How long what was found is told when it cannot be found anew."""
+"""Maximum age of a result that is still reported when no new one can be had."""
 ANSWER_S_MAX = 5.0
 GROUPS_MAX = 1_000
 
 
 class Found(NamedTuple):
-    """What was found last."""
+    """The last result."""
 
     at_s: float
     lags: list[tuple[str, str, int, int, int]]
-    """Group, topic, partition, committed offset, log end."""
+    """Group, topic, partition, committed offset, log end offset."""
     members: dict[str, int]
 
 
 class GroupLag:
-    """Keeps what is known of the groups; `bootstrap` tells where the broker is, if anywhere."""
+    """The last known lag of groups; `bootstrap` returns the broker's address, or None."""
 
     def __init__(self, bootstrap: Callable[[], str | None]) -> None:
         self.bootstrap = bootstrap
@@ -48,7 +48,7 @@ class GroupLag:
         self._thread.start()
 
     def collect(self) -> Iterator[Metric]:
-        """What was found last, and whether finding it works."""
+        """Yield the last result, and whether the last request succeeded."""
         found = self._found
         now_s = time.monotonic()
         if now_s - found.at_s >= FRESH_S:
@@ -77,7 +77,7 @@ class GroupLag:
             try:
                 self._found = self._find()
                 self._works = 1
-            except Exception:  # whatever it is, lag is told again when it can be
+            except Exception:  # any error: lag is reported again once a request succeeds
                 self._works = 0
                 self._admin = None
                 time.sleep(FRESH_S)
@@ -86,7 +86,8 @@ class GroupLag:
         admin = self._client()
         listed = admin.list_consumer_groups(request_timeout=ANSWER_S_MAX).result(ANSWER_S_MAX)
         groups = sorted(group.group_id for group in listed.valid)[:GROUPS_MAX]
-        # librdkafka may not live through a group's offsets being refused: only who is told of.
+        # librdkafka may crash when the offsets of a group are refused, so only groups that could
+        # be described are requested.
         members = self._members(admin, groups)
         committed: list[tuple[str, TopicPartition]] = []
         for group in members:
@@ -112,7 +113,7 @@ class GroupLag:
 
     def _committed(self, admin: AdminClient, group: str) -> list[TopicPartition]:
         asked = [ConsumerGroupTopicPartitions(group)]
-        with contextlib.suppress(KafkaException):  # it has gone meanwhile
+        with contextlib.suppress(KafkaException):  # the group was deleted meanwhile
             (answer,) = admin.list_consumer_group_offsets(
                 asked, request_timeout=ANSWER_S_MAX
             ).values()
@@ -125,7 +126,7 @@ class GroupLag:
         asked = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
         ends = {}
         for partition, answer in admin.list_offsets(asked, request_timeout=ANSWER_S_MAX).items():
-            with contextlib.suppress(KafkaException):  # its topic has gone meanwhile
+            with contextlib.suppress(KafkaException):  # its topic was deleted meanwhile
                 ends[partition.topic, partition.partition] = answer.result(ANSWER_S_MAX).offset
         return ends
 

@@ -1,7 +1,7 @@
-"""The pages of a broker's nodes, as Prometheus wants them: each value with the broker it is of.
+"""PageMetrics: the metrics pages of a broker's nodes in Prometheus format, with a `broker` label.
 
-A time is told three ways: as the JMX exporter does (`…ms{quantile="0.99"}` over the last five
-minutes, `…ms_count`), and as a histogram in seconds under a name of ours, which can be summed.
+A timer is exported in two forms: as the JMX exporter does (`…ms{quantile="0.99"}` over the last
+five minutes, `…ms_count`), and as a histogram in seconds under a name of ours, which can be summed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LE = [*(f"{bound:.9g}" for bound in bucket_bounds_s()), "+Inf"]
 
 
 class PageMetrics:
-    """Reads the pages for each scrape; `where` is the run directory, if there is a broker."""
+    """Reads the pages for each scrape; `where` returns the run directory, or None."""
 
     def __init__(self, where: Callable[[], Path | None]) -> None:
         self.where = where
         self._recent = Recent()
 
     def collect(self) -> Iterator[Metric]:
-        """All families of all pages."""
+        """Yield all metric families of all pages."""
         run_directory = self.where()
         now_ms = time.monotonic_ns() // 1_000_000
         pages = read_pages(run_directory, now_ms) if run_directory is not None else []
@@ -50,7 +50,7 @@ class PageMetrics:
         for page in pages:
             for family in page.families:
                 if kinds.setdefault(family.name, family.kind) != family.kind:
-                    continue  # a node on older code says it otherwise
+                    continue  # a node on older code declares another type
                 for labels, value in family.samples:
                     of = {**labels, "broker": str(page.node_id)}
                     if family.kind == HISTOGRAM:
@@ -85,7 +85,7 @@ class PageMetrics:
 
 
 def gateway_families(page: Read | None) -> Iterator[Metric]:
-    """What the gateway tells, where there is one."""
+    """Yield the metric families of the gateway's page, if there is one."""
     if page is None:
         return
     for name, kind, sentence, samples in page.families:
@@ -96,7 +96,7 @@ def gateway_families(page: Read | None) -> Iterator[Metric]:
 
 
 def of_name(merged: dict[str, Metric], name: str, sentence: str, kind: str) -> Metric:
-    """The one metric of this name."""
+    """Return the metric of this name, created if it is missing."""
     metric = merged.get(name)
     if metric is None:
         metric = merged[name] = Metric(name, sentence, kind)

@@ -1,4 +1,4 @@
-"""Takes what clients push from the nodes, at a socket in the broker's run directory."""
+"""Pushes: receives client metrics from the nodes, on a socket in the broker's run directory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafkalite.exporter.client_metrics import ClientMetrics
 from kafkalite.metrics import PUSH_SIZE_MAX, PUSHES, read_push
 
 LOOK_S = 1.0
-"""How often it is looked whether the run directory is still the one."""
+"""Interval of the check that the socket still has its path."""
 ROOM = 4 << 20
 
 
 class Pushes:
-    """Listens wherever the run directory is; the first exporter that does has all of it."""
+    """Binds a socket in the run directory; only the first exporter on it receives pushes."""
 
     def __init__(self, where: Callable[[], Path | None], clients: ClientMetrics) -> None:
         self.where = where
@@ -36,7 +36,7 @@ class Pushes:
             time.sleep(LOOK_S)
 
     def _take(self, path: Path) -> None:
-        """Take pushes until the socket's place is gone; OSError when it cannot be taken."""
+        """Receive pushes until the socket's path is gone; raise OSError if it cannot be bound."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
             if is_taken(path):
                 return
@@ -52,7 +52,7 @@ class Pushes:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether another takes pushes there."""
+    """Return True if another process receives pushes there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
         try:
             asker.connect(str(path))
@@ -62,7 +62,7 @@ def is_taken(path: Path) -> bool:
 
 
 def is_there(path: Path, inode: int) -> bool:
-    """Whether the socket's name is still this one's."""
+    """Return True if the path still refers to this socket."""
     try:
         return os.stat(path).st_ino == inode
     except OSError:

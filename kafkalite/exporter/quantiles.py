@@ -1,4 +1,4 @@
-"""Quantiles of the last minutes, from buckets that only grow."""
+"""Quantiles over the last minutes, from histogram buckets that only grow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BOUNDS_MS = [bound * 1_000 for bound in bucket_bounds_s()]
 
 
 class Recent:
-    """What histograms held until lately, so that what came since can be told."""
+    """Earlier counts of histograms, to compute what was added within the window."""
 
     def __init__(self) -> None:
         self._past: OrderedDict[Hashable, deque[tuple[float, list[int]]]] = OrderedDict()
 
     def since(self, key: Hashable, counts: Sequence[int], now_s: float) -> list[int]:
-        """What was added within the window, or since it was first seen."""
+        """Return the counts added within the window, or since the histogram was first seen."""
         past = self._past.pop(key, None)
         if past is None:
             past = deque([(now_s, [0] * len(counts))])
@@ -30,7 +30,7 @@ class Recent:
         while len(self._past) > HISTORIES_MAX:
             self._past.popitem(last=False)
         if any(now < then for now, then in zip(counts, past[-1][1], strict=True)):
-            past.clear()  # another process counts, and began from zero
+            past.clear()  # another process counts, and started from zero
             past.append((now_s, [0] * len(counts)))
         if now_s - past[-1][0] >= REMEMBER_EACH_S:
             past.append((now_s, list(counts)))
@@ -40,7 +40,7 @@ class Recent:
 
 
 def quantile_ms(counts: Sequence[int], quantile: float) -> float:
-    """The time within which this share of them fell; NaN where there were none."""
+    """Return a quantile in ms, interpolated within its bucket; NaN if there are no values."""
     whole = sum(counts)
     if not whole:
         return float("nan")

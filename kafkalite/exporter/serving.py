@@ -1,4 +1,4 @@
-"""The exporter's HTTP: three pages, each bounded in time and number, for whoever asks."""
+"""The exporter's HTTP server: three pages, with limits on time and number of requests."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from prometheus_client.exposition import choose_encoder
 
 AT_ONCE_MAX = 16
 REQUEST_S_MAX = 10.0
-"""How long nothing may come of a request."""
+"""Maximum time without data of a request."""
 WHOLE_S_MAX = 60.0
-"""How long it may take in all, however steadily a byte comes."""
+"""Maximum time of a request in total, however steadily bytes arrive."""
 TEXT_KEPT_S = 0.5
 NODE_S_MAX = 1.0
 READY_S_MAX = 3.0
 
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""The smallest request there is: ApiVersions v0, correlation 0, no client id."""
+"""The smallest possible request: ApiVersions v0, correlation id 0, no client id."""
 ANSWER_START = 10
-"""Its size, the correlation id and the error code."""
+"""Bytes of size, correlation id and error code."""
 
 Address = tuple[str, int]
 WhyNot = str
-"""Why it is not ready; empty when it is."""
+"""The reason why the broker is not ready; empty if it is."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves on a socket that listens already; who comes while it is busy is turned away."""
+    """Serves on a given listening socket; closes connections that come while it is busy."""
 
     daemon_threads = True
 
@@ -52,7 +52,10 @@ class Server(ThreadingHTTPServer):
         self._began_s: dict[Any, float] = {}
 
     def scraped(self, accept: str) -> tuple[bytes, str]:
-        """The text of all metrics, in the form the scraper wants; one is made at a time."""
+        """Return the text of all metrics in the format the scraper accepts, and its content type.
+
+        Scrapes are encoded one at a time.
+        """
         encode, content_type = choose_encoder(accept)
         with self._lock:
             at_s, text = self._texts.get(content_type, (float("-inf"), b""))
@@ -76,7 +79,7 @@ class Server(ThreadingHTTPServer):
             self._room.release()
 
     def service_actions(self) -> None:
-        """Look after those who take too long; `serve_forever` calls it all the time."""
+        """Close requests that take too long; `serve_forever` calls this regularly."""
         now_s = time.monotonic()
         for request, began_s in list(self._began_s.items()):
             if now_s - began_s >= WHOLE_S_MAX:
@@ -84,11 +87,11 @@ class Server(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked has gone."""
+        """Ignore the error: the client has closed the connection."""
 
 
 class Request(BaseHTTPRequestHandler):
-    """One request."""
+    """One HTTP request."""
 
     server: Server
     timeout = REQUEST_S_MAX
@@ -120,11 +123,12 @@ class Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads a line a scrape."""
+        """Log nothing: a line for each scrape would be of no use."""
 
 
 def why_not_ready(nodes: dict[int, Address] | None) -> WhyNot:
-    """Ask each node of the broker for its versions."""
+    """Return the reason why the broker is not ready, from a request to each node; empty if it is.
+    """
     if nodes is None:
         return "no broker is ready"
     given_up = time.monotonic() + READY_S_MAX
@@ -136,7 +140,7 @@ def why_not_ready(nodes: dict[int, Address] | None) -> WhyNot:
 
 
 def answers(address: Address, wait_s: float) -> bool:
-    """Whether a node answers there."""
+    """Return True if the node at this address responds to ApiVersions."""
     try:
         with socket.create_connection(address, timeout=wait_s) as connection:
             connection.sendall(API_VERSIONS_REQUEST)

@@ -1,1 +1,1 @@
-"""The wire: bytes between processes, with no idea of what they mean."""
+"""Transport: the event loop, sockets and rings; it moves bytes and does not interpret them."""

@@ -2,27 +2,28 @@
 
     supervisor   BusServer   ROUTER, bound to a path in the run directory
     worker       BusClient   DEALER, its identity NODE.INCARNATION
-    a command    BusClient   DEALER, named by the server
+    a command    BusClient   DEALER, its identity chosen by the server
 
-What is promised.  A message arrives whole and checked (protocol/schemas/bus.py) or not at all, and
-messages of one sender to one receiver arrive in the order they were sent, while neither dies.
-Nothing says that a message has arrived: `send` answers True when it stands in the queue to its
-peer.  A client's queue waits for a server that is away; what a server had taken in and not read
-when it died is lost.  A server knows a client from its connection on; a client that has just died
-may still take messages into its queue, where they end.  So whoever asks sets a time-out, and
-whoever may be asked twice looks at who asks: a new process has a new incarnation and with it a
-new identity.  Of two connections with one identity the newer has it (ZMQ_ROUTER_HANDOVER): it is a
-process that connects again before its old connection was seen to end.
+Guarantees: a message arrives whole and validated (protocol/schemas/bus.py) or not at all.  Messages
+of one sender to one receiver arrive in the order they were sent, while both processes run.
 
-Who may talk here: processes of this user, and root's, for the directory lets in nobody else and
-the server asks the kernel who connects.  What they say is checked all the same: what does not read
-is dropped, counted in `refused`, and complained about now and then; nothing of it reaches the
-loop.  A message larger than FRAME_SIZE_MAX ends its connection before it has come, uncounted.
+There is no delivery confirmation: `send` returns True when the message is in the queue of its peer.
+A client's queue is kept while the server is down; messages that a server had received and not read
+when it ended are lost.  A server knows a client from its connection on; messages queued to a client
+that has just ended are lost.  So requests need a timeout, and the receiver of a retried request
+checks the identity of the sender: a new process has a new incarnation and so a new identity.  Of
+two connections with one identity the newer one gets it (ZMQ_ROUTER_HANDOVER): its process has
+connected again before the end of the old connection was noticed.
 
-The rules of ZeroMQ under a loop of one's own: its descriptor is readable when something has
-happened since one last looked, not while messages wait.  So what has come is taken to the end
-(Drain), and after every send, which looks as well, one looks for what it has seen.  A context has
-threads, so it is made after the fork.
+Access: processes of this user and of root.  The directory admits no other user, and the server
+checks the user id of each connection.  Messages are validated all the same: one that cannot be
+decoded is dropped, counted in `refused` and logged at a limited rate.  A message larger than
+FRAME_SIZE_MAX ends its connection before it is received, and is not counted.
+
+ZeroMQ in an event loop of our own: its descriptor becomes readable after an event, not while
+messages wait.  So messages are read until none is left (Drain), and after every send, which
+consumes events as well, the socket's state is checked.  A context has threads, so it is created
+after the fork.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from kafkalite.transport.reactor import Complaints, Reactor, raised_at
 from kafkalite.transport.run_directory import file_of
 
 QUEUED_MAX = 1_000
-"""Messages that wait for one peer: in our queue, and again in the peer's."""
+"""Maximum of messages queued for one peer: in our queue, and the same again in the peer's."""
 TAKEN_PER_TICK = 64
 TAKEN_SIZE_PER_TICK = 4 << 20
-"""How much of what has come is handled in one tick; the rest waits for the next."""
+"""Limits of the messages handled in one tick; the rest waits for the next tick."""
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 10, 50
 BACKLOG = 1_024
 
@@ -55,23 +56,23 @@ INCARNATION_MAX = 2**63 - 1
 ROOT_UID = 0
 
 Parts = list[bytes]
-"""A message as ZeroMQ has it: several byte strings that come together."""
+"""A ZeroMQ multipart message."""
 
 
 class Peer(NamedTuple):
-    """One process of a node; the launcher raises the incarnation with every fork."""
+    """One process of a node; the launcher increments the incarnation with every fork."""
 
     node_id: int
     incarnation: int
 
 
 def identity_of(peer: Peer) -> bytes:
-    """What a node's process is called on the bus."""
+    """Return the identity of a node's process on the bus."""
     return b"%d.%d" % peer
 
 
 def peer_of(identity: bytes) -> Peer | None:
-    """Whose identity this is; None for a command's, and for what is none of ours."""
+    """Return the node process with this identity; None for a command or an invalid identity."""
     found = re.fullmatch(rb"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,18})", identity)
     if found is None:
         return None
@@ -81,13 +82,13 @@ def peer_of(identity: bytes) -> Peer | None:
 
 
 def shown(identity: bytes) -> str:
-    """An identity as complaints name it."""
+    """Return an identity as log lines name it."""
     peer = peer_of(identity)
     return f"node {peer.node_id} ({peer.incarnation})" if peer else "a command on the bus"
 
 
 class BusServer:
-    """The supervisor's end."""
+    """The supervisor's end of the bus."""
 
     def __init__(
         self, reactor: Reactor, path: Path, received: Callable[[bytes, Record], object]
@@ -102,7 +103,7 @@ class BusServer:
         for uid in {os.geteuid(), ROOT_UID}:
             socket.setsockopt(zmq.IPC_FILTER_UID, uid)
         try:
-            socket.bind(f"ipc://{path}")  # in place of a socket that a killed server left there
+            socket.bind(f"ipc://{path}")  # replaces the socket file of a killed server
         except zmq.ZMQError as fault:
             self._end.close()
             reason = os.strerror(fault.errno or 0)
@@ -112,21 +113,23 @@ class BusServer:
 
     @property
     def refused(self) -> int:
-        """Messages that were dropped because they do not read."""
+        """Number of messages dropped because they cannot be decoded."""
         return self._end.refused
 
     @property
     def faults(self) -> int:
-        """Messages whose handling failed."""
+        """Number of messages whose handling failed."""
         return self._end.faults
 
     def send(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
-        """Queue a message to a client; False when it is not there, or its queue is full.  With
-        `quiet` no line is written of that: it is expected."""
+        """Queue a message to a client; return False if it is not connected or its queue is full.
+
+        `quiet` suppresses the log line in that case.
+        """
         return self._end.send(shown(identity), [identity], message, quiet)
 
     def close(self) -> None:
-        """Close at once; what was not sent is dropped.  Waits for ZeroMQ's threads to end."""
+        """Close at once and drop unsent messages; waits until ZeroMQ's threads have ended."""
         if self._end.is_open:
             self._end.close()
             if file_of(self._path) == self._file:
@@ -140,10 +143,10 @@ class BusServer:
 
 
 class BusClient:
-    """A worker's end, or a command's, which has no identity of its own.
+    """A client's end of the bus: a worker's, or a command's, which has no identity of its own.
 
-    It connects again by itself, for ever.  `changed(True)` is called whenever the server is
-    reached, and `changed(False)` when it is lost; what is sent in between waits for it.
+    It reconnects without limit.  `changed(True)` is called when the server is reached, and
+    `changed(False)` when the connection is lost; messages sent in between stay queued.
     """
 
     def __init__(
@@ -170,20 +173,20 @@ class BusClient:
 
     @property
     def refused(self) -> int:
-        """Messages that were dropped because they do not read."""
+        """Number of messages dropped because they cannot be decoded."""
         return self._end.refused
 
     @property
     def faults(self) -> int:
-        """Messages whose handling failed."""
+        """Number of messages whose handling failed."""
         return self._end.faults
 
     def send(self, message: Record) -> bool:
-        """Queue a message to the server, which may be away; False when the queue is full."""
+        """Queue a message to the server, which may be down; return False if the queue is full."""
         return self._end.send("the supervisor", [], message)
 
     def close(self) -> None:
-        """Close at once; what was not sent is dropped.  Waits for ZeroMQ's threads to end."""
+        """Close at once and drop unsent messages; waits until ZeroMQ's threads have ended."""
         if self._end.is_open:
             self._end.socket.disable_monitor()
             self._news.close()
@@ -202,7 +205,7 @@ class BusClient:
 
 
 class End:
-    """One end of the bus: a context, its socket, and the judge of what comes."""
+    """One end of the bus: a context, its socket, and the validation of received messages."""
 
     def __init__(self, reactor: Reactor, kind: int) -> None:
         self.refused = self.faults = 0
@@ -218,11 +221,11 @@ class End:
         self.socket.setsockopt(zmq.RCVHWM, QUEUED_MAX)
 
     def listen(self, take: Callable[[Parts], object]) -> None:
-        """Hand over what comes from now on."""
+        """Pass received messages to `take` from now on."""
         self._drain = Drain(self._reactor, self.socket, take)
 
     def send(self, peer: str, address: Parts, message: Record, quiet: bool = False) -> bool:
-        """Queue a message; never waits, never raises."""
+        """Queue a message and return True if that succeeded; never waits, never raises."""
         assert self.is_open and self._drain is not None, "the bus is closed"
         frame = write_frame(message)
         if len(frame) > FRAME_SIZE_MAX:
@@ -243,7 +246,7 @@ class End:
         return False
 
     def hear(self, peer: str, parts: Parts, handle: Callable[[Record], object]) -> None:
-        """Have a message handled, if it is one."""
+        """Decode and handle a message; count and log it if either fails."""
         try:
             if len(parts) != 1:
                 raise CorruptMessage("A message of the bus is one frame.")
@@ -270,10 +273,10 @@ class End:
 
 
 class Drain:
-    """Takes what comes on a ZeroMQ socket to the last message, a bounded part of it a tick.
+    """Reads a ZeroMQ socket until no message is left, a limited number in each tick.
 
-    ZeroMQ's descriptor wakes the loop for what has happened since somebody looked; a descriptor
-    of ours wakes it for what was seen and not yet taken.
+    ZeroMQ's descriptor wakes the event loop for events since its state was last checked; an eventfd
+    wakes it for messages that were noticed and not yet read.
     """
 
     def __init__(
@@ -294,7 +297,8 @@ class Drain:
         return self._rest >= 0
 
     def look(self) -> None:
-        """Have the next tick take what has come; to be called after whatever may have looked."""
+        """Schedule a read in the next tick if messages wait; call this after each use of the
+        socket, which consumes its events."""
         if not self._taking and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             os.eventfd_write(self._rest, 1)
 
@@ -313,7 +317,7 @@ class Drain:
                 os.eventfd_write(self._rest, 1)
 
     def _take_some(self) -> bool:
-        """Take a tick's share; True when nothing is left."""
+        """Read up to the limits of a tick; return True if no message is left."""
         size = 0
         for _ in range(TAKEN_PER_TICK):
             try:
@@ -329,7 +333,7 @@ class Drain:
         return False
 
     def close(self) -> None:
-        """Watch the socket no more, and close it."""
+        """Stop watching the socket and close it."""
         self._reactor.unwatch(self._happened)
         self._reactor.unwatch(self._rest)
         os.close(self._rest)

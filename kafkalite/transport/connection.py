@@ -1,17 +1,17 @@
-"""Connection: one client; frames in, answers out.
+"""Connection: one client connection; request frames in, responses out.
 
-Whoever serves a connection is called as `serve(connection, frame)` for every frame and returns
+Every frame is passed to `serve(connection, frame)`, which returns
 
-    a list      the whole answer: bytes and FileSlices, without the size, which is put before it
-    an Answer   taken from `connection.expect()`, to be sent once, later; its `abandoned`, if
-                set, is called should the connection be gone before that
-    None        no answer (Produce with acks=0)
+    a list      the whole response: bytes and FileSlices, without the size, which is added
+    an Answer   from `connection.expect()`, a response that is sent once, later; its `abandoned`,
+                if set, is called if the connection closes before that
+    None        no response (Produce with acks=0)
 
-Answers leave in the order of their requests.  The frame is good during the call only.  Raising
-Disconnect closes the connection once the answers before it were sent; an AssertionError or a Fatal
+Responses are sent in the order of their requests.  The frame is valid during the call only.  A
+Disconnect closes the connection once the earlier responses were sent; an AssertionError or a Fatal
 ends the process; any other exception is logged and closes this connection.
 
-The moving of the bytes is compiled (ext/loop.pyx); here is what is known about the peer.
+The transfer of bytes is compiled (ext/loop.pyx); this class holds the state of the peer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Chunks: TypeAlias = list[bytes | FileSlice]
 
 
 class Disconnect(Exception):
-    """The peer broke the protocol; its connection is closed, and the reason goes to the log."""
+    """The peer violated the protocol; its connection is closed and the reason is logged."""
 
 
 class Connection(Channel):
@@ -46,7 +46,7 @@ class Connection(Channel):
         self._begun_since: tuple[int, int] = (-1, 0)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Have `callback()` called once when the connection is gone."""
+        """Register `callback()` to be called once when the connection closes."""
         assert self.open, "the connection is closed already"
         self._on_close.append(callback)
 
@@ -56,9 +56,9 @@ class Connection(Channel):
             callback()
 
     def still_ms(self, now_ms: int) -> int:
-        """For how long no byte has moved, as far as who asks now and then can know.
+        """Return how long no byte has moved, as far as periodic calls of this method can tell.
 
-        While the peer waits for an answer it is not its turn, and it is not still.
+        A connection whose peer waits for a response is not idle.
         """
         if self.moved or self.awaited or self._still_since_ms is None:
             self.moved = False
@@ -66,7 +66,7 @@ class Connection(Channel):
         return now_ms - self._still_since_ms
 
     def begun_ms(self, now_ms: int) -> int:
-        """For how long one and the same frame has been coming; 0 when none has begun."""
+        """Return how long the current frame has been arriving; 0 if none has begun."""
         frame, since_ms = self._begun_since
         if not self.begun or frame != self.frames:
             since_ms = now_ms

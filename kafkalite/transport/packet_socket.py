@@ -1,15 +1,15 @@
-"""Packet sockets: SOCK_SEQPACKET over a Unix socket, with descriptors where they are sent along.
+"""Packet sockets: SOCK_SEQPACKET over a Unix socket, with descriptors attached to packets.
 
-    PacketListener     bound to a path; makes a PacketConnection of whoever connects
+    PacketListener     bound to a path; creates a PacketConnection for each client
     PacketConnection   packets in, one call each; packets and descriptors out
 
-A packet comes whole or not at all, and no larger than was said.  Descriptors go out only: what a
-peer sends along is closed by the kernel, since nobody makes room to receive it.  Who the peer is
-the kernel says (`uid`), as of when it connected.
+A packet arrives whole or not at all, and is no larger than `size_max`.  Descriptors are only sent:
+the kernel closes those that a peer attaches, since no buffer is given to receive them.  The kernel
+reports the user id of the peer (`uid`) at the time it connected.
 
-A packet that the peer's buffer has no room for waits here with its descriptors, and until it has
-gone no more is read of that peer.  How many wait is bounded by who serves it: by how many answers
-it owes.
+A packet for which the peer's buffer has no room is queued with its descriptors, and until it is
+sent no more is read from that peer.  The length of the queue is bounded by the number of responses
+that the owner of the connection has still to send.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kafkalite.transport.reactor import Complaints, Reactor, raised_at
 from kafkalite.transport.run_directory import file_of
 
 TAKEN_PER_TICK = 64
-"""How many packets of one connection are handled in one tick; the rest waits for the next."""
+"""Maximum of packets of one connection handled in one tick; the rest waits for the next tick."""
 BACKLOG = 128
 CREDENTIALS = struct.Struct("3i")
 SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 class PacketListener:
-    """The listening end; `opened(connection)` sets what becomes of each one's packets."""
+    """The listening socket; `opened(connection)` sets the handlers of each connection."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class PacketListener:
     ) -> None:
         self.connections: dict[PacketConnection, None] = {}
         self.refused = 0
-        """Connections that were not let in, or closed for what they did."""
+        """Connections that were refused, or closed for an error of the peer."""
         self.faults = 0
-        """Packets whose handling failed by a fault of ours."""
+        """Packets whose handling failed by an error of ours."""
         self._reactor = reactor
         self._path = path
         self._opened = opened
@@ -58,12 +58,12 @@ class PacketListener:
         self._packet = memoryview(bytearray(size_max + 1))
         self._complaints = Complaints(reactor.clock)
         self._full = select.epoll()
-        """Those whose peer has no room for an answer; readable when one has again."""
+        """Connections whose peer has no room for a packet; readable when one has room again."""
         reactor.watch(self._full.fileno(), self._room_again)
         self._by_descriptor: dict[int, PacketConnection] = {}
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            path.unlink(missing_ok=True)  # of a process that was killed
+            path.unlink(missing_ok=True)  # the file of a killed process
             listener.bind(str(path))
             listener.listen(BACKLOG)
         except OSError as fault:
@@ -74,7 +74,7 @@ class PacketListener:
         self._door = reactor.admit(listener, self._welcome, lambda: False)
 
     def close(self) -> None:
-        """Close it and every connection, and remove its file unless it is another's by now."""
+        """Close the listener and every connection, and remove its file if it is still its own."""
         self._door.close()
         for connection in list(self.connections):
             connection.close()
@@ -99,7 +99,7 @@ class PacketListener:
         self._by_descriptor[connection.descriptor] = connection
         self._opened(connection)
 
-    # What comes in.
+    # Reading.
 
     def _take_in(self, connection: PacketConnection) -> None:
         for _ in range(TAKEN_PER_TICK):
@@ -110,7 +110,7 @@ class PacketListener:
             except BlockingIOError:
                 return
             except OSError:
-                size = 0  # it ended in a worse way
+                size = 0  # the connection was reset
             if size == 0:
                 connection.close()
                 return
@@ -138,15 +138,15 @@ class PacketListener:
         kind: str,
         error: Exception | None = None,
     ) -> None:
-        """Close a connection for what its peer did, or for what we did, and say so."""
+        """Close a connection for an error of its peer or of ours, and log it."""
         self.refused += 1
         connection.close()
         self._complaints.about(f"user {connection.uid}", f"closed: {why}", kind=kind, error=error)
 
-    # What goes out.
+    # Writing.
 
     def wait_for_room(self, connection: PacketConnection) -> None:
-        """Send on when the peer has taken some of what it was sent, and read nothing until then."""
+        """Stop reading from a connection until its queued packets are sent."""
         self._reactor.unwatch(connection.descriptor)
         self._full.register(connection.descriptor, select.EPOLLOUT)
 
@@ -161,7 +161,7 @@ class PacketListener:
         self._reactor.watch(connection.descriptor, lambda: self._take_in(connection))
 
     def closed(self, connection: PacketConnection) -> None:
-        """It is about to close its descriptor."""
+        """Unregister a connection that is about to close its descriptor."""
         del self.connections[connection]
         del self._by_descriptor[connection.descriptor]
         if connection.waits:
@@ -171,7 +171,7 @@ class PacketListener:
 
 
 class PacketConnection:
-    """One connection; see the module."""
+    """One connection of a local client; see the module."""
 
     def __init__(self, listener: PacketListener, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -180,7 +180,7 @@ class PacketConnection:
         self.socket = accepted
         self.descriptor = accepted.fileno()
         self.waits = False
-        """Whether packets wait for room at the peer's."""
+        """True if packets are queued until the peer has room."""
         self.received: Callable[[memoryview], object] = lambda packet: None
         self.on_close: Callable[[], object] = lambda: None
         self._listener = listener
@@ -188,11 +188,11 @@ class PacketConnection:
 
     @property
     def open(self) -> bool:
-        """Whether it has not been closed."""
+        """True if it has not been closed."""
         return self.descriptor >= 0
 
     def send(self, packet: bytes, descriptors: Sequence[int | OpenFile] = ()) -> None:
-        """Send a packet, now or when there is room; the descriptors are good until then."""
+        """Send a packet, now or when there is room; the descriptors must stay open until then."""
         if self.open:
             self._queue.append((packet, descriptors))
             if not self.waits and not self.send_on() and self.open:
@@ -200,7 +200,7 @@ class PacketConnection:
                 self._listener.wait_for_room(self)
 
     def send_on(self) -> bool:
-        """Send what waits; whether it is open and nothing waits any more."""
+        """Send queued packets; return True if the connection is open and the queue empty."""
         while self._queue:
             packet, files = self._queue[0]
             descriptors = [each if isinstance(each, int) else each.fileno() for each in files]
@@ -212,7 +212,7 @@ class PacketConnection:
                 self.close()
                 return False
             except OSError as fault:
-                # Too many descriptors under way, or no memory for them.
+                # Too many descriptors in flight, or no memory for them.
                 self.end(f"it cannot be answered: {fault.strerror}", kind="unsent")
                 return False
             self._queue.popleft()
@@ -220,12 +220,12 @@ class PacketConnection:
         return True
 
     def end(self, why: str, kind: str) -> None:
-        """Close it for what its peer did."""
+        """Close it for an error of its peer."""
         if self.open:
             self._listener.end(self, why, kind=kind)
 
     def close(self) -> None:
-        """End it, at once."""
+        """Close it at once."""
         if self.open:
             self._listener.closed(self)
             self.descriptor = -1

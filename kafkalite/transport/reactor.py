@@ -1,18 +1,18 @@
-"""Reactor: one visible loop for everything a process waits for.
+"""Reactor: the event loop of one process.
 
-    take in    ready sockets and descriptors are read, each within a bound (ext/loop.pyx)
+    read       ready sockets and descriptors are read, each up to a limit (ext/loop.pyx)
     handle     every whole frame is served by one call; then timers that are due
-    settle     what gathers over a tick: group commits, waiting fetches, index entries
-    give out   answers, in request order, one writev a connection
+    commit     work that is batched over a tick: group commits, waiting fetches, index entries
+    write      responses, in the order of the requests, one writev for each connection
 
-The loop runs at its own pace, so whatever happened in a tick shares its flush, its wakeups and
-its writes.  Nothing that is called here may wait.  A Reactor is used by one thread only; others
-reach it through a descriptor it watches.
+The loop runs at its own pace, so everything that happens in one tick shares its flush, its wake-ups
+and its writes.  Code that is called here must not block.  A Reactor is used by one thread only;
+other threads reach it through a descriptor that it watches.
 
-Who is let in is decided here as well: a bound on connections, in all and per address, and a
-reserve of descriptors for files, so that a crowd at the door never stops a log from rolling.  The
-reserve grows with the files that are expected (`reserve_files`); when connections hold part of it,
-those that have been idle longest are closed.
+The Reactor also limits connections, in total and for each address, and reserves descriptors for
+files, so that many connections never stop a log from rolling.  The reserve grows with the expected
+number of files (`reserve_files`); if connections use part of it, those that have been idle longest
+are closed.
 
 Left out: a shorter time-out for connections that never send a request, and a smaller frame bound
 before authentication; both come with authentication.
@@ -44,41 +44,41 @@ log = logging.getLogger("kafkalite.transport")
 
 ACCEPTED_PER_TICK = 64
 ACCEPT_PAUSE_MS = 100
-"""How long the door stays shut when there is no descriptor for who stands before it."""
+"""Pause of accepting connections after descriptors have run out."""
 BEGUN_MS_MAX = 30_000
-"""How long a frame may keep coming while others wait for its room; clients give up as early."""
+"""Maximum time for one frame to arrive while others wait for memory; as clients' own timeouts."""
 MAKE_ROOM_MS = 10
 CLOSED_AT_ONCE = 64
 """Idle connections closed in one step to make room for files."""
 LOOK_MS_MIN, LOOK_MS_MAX = 25, 5_000
-"""How often the connections are looked over for idle ones."""
+"""Bounds of the interval at which connections are checked for idleness."""
 COMPLAINT_MS = 10_000
 COMPLAINTS_REMEMBERED = 1_000
 
 
 class Limits(NamedTuple):
-    """The bounds of a Reactor; a bound that may be off is off at 0 or below."""
+    """The limits of a Reactor; one that may be disabled is so at 0 or below."""
 
     frame_size_max: int = 100 << 20
     in_flight_max: int = 100
-    """Requests of one connection that are not answered yet."""
+    """Requests of one connection without a response."""
     queued_size_max: int = 4 << 20
-    """Bytes of answers waiting in memory for one peer to read them; file slices take none."""
+    """Bytes of responses in memory that one peer has not read; file slices do not count."""
     queued_sum_max: int = 256 << 20
-    """Bytes of responses waiting in memory, of all connections; see transport/slow_readers.py."""
+    """Bytes of responses in memory, of all connections; see transport/slow_readers.py."""
     held_size_max: int = 512 << 20
-    """Bytes of frames that have begun to come, of all connections together."""
+    """Bytes of frames that have partly arrived, of all connections."""
     idle_ms_max: int = 600_000
     connections_max: int = 2**31 - 1
     connections_per_address_max: int = 2**31 - 1
     descriptors_reserved: int = 64
-    """Descriptors that are kept for files, beside those of `Reactor.reserve_files`."""
+    """Descriptors kept for files, in addition to those of `Reactor.reserve_files`."""
     send_buffer_size: int = -1
     receive_buffer_size: int = -1
 
 
 class Timer:
-    """A call to come, which may be cancelled."""
+    """A scheduled call, which may be cancelled."""
 
     __slots__ = ("_reactor", "callback")
 
@@ -87,14 +87,14 @@ class Timer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """Let it never happen; nothing if it has happened."""
+        """Cancel the call; does nothing if it has happened."""
         if self.callback is not None:
             self.callback = None
             self._reactor.timer_cancelled()
 
 
 class Reactor:
-    """The loop of one process; see the module."""
+    """The event loop of one process; see the module."""
 
     def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
         self.clock = clock
@@ -130,10 +130,10 @@ class Reactor:
         )
         self.call_later(self._look_ms, self._look_over)
 
-    # What the loop is told.
+    # Registration.
 
     def listen(self, listener: socket.socket, serve: Serve) -> None:
-        """Accept connections from a listening socket and have `serve` answer their frames."""
+        """Accept connections from a listening socket and pass their frames to `serve`."""
         self.admit(
             listener,
             lambda accepted, address: self.welcome(accepted, address, serve),
@@ -146,14 +146,14 @@ class Reactor:
         welcome: Callable[[socket.socket, object], object],
         crowded: Callable[[], bool],
     ) -> Door:
-        """Hand whoever connects to a listening socket to `welcome(accepted, address)`; while it is
-        `crowded()`, nobody."""
+        """Call `welcome(accepted, address)` for each connection to a listening socket; none is
+        accepted while `crowded()` is true."""
         door = Door(self, listener, welcome, crowded)
         self._doors.append(door)
         return door
 
     def door_closed(self, door: Door) -> None:
-        """Forget a door."""
+        """Forget a closed listener."""
         if door in self._doors:
             self._doors.remove(door)
 
@@ -162,22 +162,22 @@ class Reactor:
         self._loop.watch(descriptor, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """Watch a descriptor no more; call this before closing it."""
+        """Stop watching a descriptor; call this before closing it."""
         self._loop.unwatch(descriptor)
 
     def call_later(self, delay_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call `callback()` once, so many milliseconds from now."""
+        """Call `callback()` once, after this many milliseconds."""
         timer = Timer(self, callback)
         due_ms = self.clock.monotonic_ms() + max(0, delay_ms)
         heapq.heappush(self._timers, (due_ms, next(self._order), timer))
         return timer
 
     def at_settle(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` in every tick, after all that came in and before answers go out."""
+        """Call `callback()` in every tick, after the handling and before responses are written."""
         self._settle.append(callback)
 
     def run(self) -> None:
-        """Tick until told to stop; what was answered by then is given out."""
+        """Run ticks until `stop` is called; responses made by then are written."""
         self._running = True
         while self._running:
             self.tick()
@@ -187,7 +187,7 @@ class Reactor:
         self._running = False
 
     def tick(self, wait_ms_max: int = -1) -> None:
-        """Once around: take in and handle, settle, give out."""
+        """Run one tick: read and handle, commit, write."""
         self._loop.take_in(self._wait_ms(wait_ms_max))
         self._timers_due()
         for callback in self._settle:
@@ -197,7 +197,7 @@ class Reactor:
         self._slow_readers.close_soon()
 
     def close(self) -> None:
-        """Close the doors and every connection."""
+        """Close the listeners and every connection."""
         while self._doors:
             self._doors[-1].close()
         for connection in self.connections:
@@ -205,14 +205,14 @@ class Reactor:
         self._loop.close()
 
     def reconfigure(self, limits: Limits) -> None:
-        """Take new bounds on who is let in and for how long; those on frames stay as they were."""
+        """Apply new limits on connections; those on frames stay as they were."""
         self.limits = limits
         for door in self._doors:
-            door.somebody_left()  # there may be room now
+            door.somebody_left()  # the new limits may allow more connections
 
     def reserve_files(self, count: int) -> None:
-        """Keep descriptors for so many files, but at most half of all; idle connections whose
-        descriptors are among them are closed soon."""
+        """Keep descriptors for this many files, but at most half of all; idle connections that use
+        some of these are closed soon."""
         self.files_reserved = count
         if not self._making_room and self._addresses.total() > self.connections_room:
             self._making_room = True
@@ -226,14 +226,14 @@ class Reactor:
         return room - min(self.files_reserved, room // 2)
 
     def short_of_descriptors(self, accepted: int) -> bool:
-        """Return whether this descriptor of one more connection is needed for files."""
+        """Return True if the descriptor of one more connection is needed for files."""
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if accepted >= descriptors - self.limits.descriptors_reserved:
             return True
         return self._addresses.total() >= self.connections_room
 
     def _make_room(self) -> None:
-        """Close the connections that have been idle longest, while there are too many."""
+        """Close the connections that have been idle longest, if there are too many."""
         self._making_room = False
         count = self._addresses.total() - self.connections_room
         if count <= 0:
@@ -248,16 +248,16 @@ class Reactor:
         if idle[CLOSED_AT_ONCE:]:
             self.reserve_files(self.files_reserved)
 
-    # What it counts.
+    # Counters.
 
     @property
     def connections(self) -> list[Connection]:
-        """The connections that are open now."""
+        """The open connections."""
         return list(self._loop.channels())
 
     @property
     def counters(self) -> dict[str, int]:
-        """What has happened since the start, by name."""
+        """Totals since the start and current sizes, by name."""
         loop = self._loop
         return {
             "ticks": loop.ticks,
@@ -277,15 +277,15 @@ class Reactor:
 
     @property
     def tick_times(self) -> list[int]:
-        """The time of all ticks in ns, then the number of ticks in each bucket of a Histogram."""
+        """Total time of all ticks in ns, then the number of ticks in each bucket of a Histogram."""
         return self._loop.tick_times
 
     def end_step(self, api_key: int) -> None:
-        """Count the time since the last step of this tick as a request's, for slow ticks."""
+        """Attribute the time since the last step of this tick to a request, for slow ticks."""
         self._loop.end_step(api_key)
 
     def look_out(self) -> None:
-        """Be awake for a moment after this tick, as after answers that somebody waited for."""
+        """Poll for a moment after this tick, as after responses for which clients waited."""
         self._loop.owed = True
 
     # Timers.
@@ -311,17 +311,17 @@ class Reactor:
                 self._loop.end_step(callback)
 
     def timer_cancelled(self) -> None:
-        """Forget cancelled timers when they are most of the heap."""
+        """Remove cancelled timers when they are most of the heap."""
         self._timers_cancelled += 1
         if self._timers_cancelled > 64 and 2 * self._timers_cancelled > len(self._timers):
             self._timers = [entry for entry in self._timers if entry[2].callback is not None]
             heapq.heapify(self._timers)
             self._timers_cancelled = 0
 
-    # Who comes and who goes.
+    # Opening and closing connections.
 
     def welcome(self, accepted: socket.socket, address: object, serve: Serve) -> None:
-        """Make a connection of an accepted socket, unless its address has enough of them."""
+        """Create a connection for an accepted socket, unless its address has too many."""
         peer = address_of(address)
         if self._addresses[peer[0]] >= self.limits.connections_per_address_max:
             self.turn_away(accepted, peer, "its address has as many connections as it may")
@@ -344,7 +344,7 @@ class Reactor:
         connection.on_close(lambda: self._gone(peer[0]))
 
     def turn_away(self, accepted: socket.socket, peer: Address, why: str) -> None:
-        """Close a connection that was only just accepted."""
+        """Close a connection that was only just accepted, and log the reason."""
         accepted.close()
         self.turned_away += 1
         self._complaints.about(peer[0], f"turned a connection away: {why}", kind="door")
@@ -358,7 +358,7 @@ class Reactor:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are as many connections as there may be."""
+        """True if the maximum of connections is reached."""
         return self._addresses.total() >= self.limits.connections_max
 
     @property
@@ -383,7 +383,7 @@ class Reactor:
         self.reserve_files(self.files_reserved)
         self.call_later(self._look_ms, self._look_over)
 
-    # What goes wrong.
+    # Errors.
 
     def _serving_failed(self, connection: Connection, error: Exception) -> None:
         if isinstance(error, AssertionError | Fatal):
@@ -409,7 +409,7 @@ class Reactor:
 
 
 class Door:
-    """A listening socket: accepts while there is room, and rests while there is none."""
+    """A listening socket that stops accepting while there is no room for connections."""
 
     def __init__(
         self,
@@ -453,10 +453,10 @@ class Door:
             self.open()
 
     def accept(self) -> None:
-        """Let in who waits, a bounded number a tick."""
+        """Accept waiting connections, a limited number in each tick."""
         for _ in range(ACCEPTED_PER_TICK):
             if self.crowded():
-                self.shut()  # who waits, waits in the backlog until somebody leaves
+                self.shut()  # clients wait in the backlog until a connection closes
                 return
             try:
                 accepted, address = self.listener.accept()
@@ -467,7 +467,7 @@ class Door:
                     self.refuse_one()
                     self.shut_for_now()
                     return
-                continue  # it gave up while it waited (ECONNABORTED and its like)
+                continue  # the client closed while it waited (ECONNABORTED and similar)
             if self.reactor.short_of_descriptors(accepted.fileno()):
                 why = "there are too few descriptors (see ulimit -n)"
                 self.reactor.turn_away(accepted, address_of(address), why)
@@ -480,21 +480,22 @@ class Door:
                 self.reactor.turn_away(accepted, address_of(address), why)
 
     def refuse_one(self) -> None:
-        """Give the reserve descriptor to the first who waits, so that it learns of its refusal."""
+        """Use the reserve descriptor to accept and close one connection, so that its client learns
+        of the refusal."""
         self.give_reserve()
         try:
             accepted, address = self.listener.accept()
             why = "there is no descriptor left (see ulimit -n)"
             self.reactor.turn_away(accepted, address_of(address), why)
         except OSError:
-            pass  # another took the place, or nobody waits any more
+            pass  # another thread or process took the descriptor, or no client waits any more
         self.take_reserve()
 
     def take_reserve(self) -> None:
         try:
             self.reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self.reserve = -1  # taken again after the next rest
+            self.reserve = -1  # taken after the next pause
 
     def give_reserve(self) -> None:
         if self.reserve >= 0:
@@ -507,8 +508,8 @@ class Door:
 
 
 class Complaints:
-    """Lines for the log about peers: of one kind about one peer at most one in ten seconds, with
-    how many it stands for, so that a hostile peer can neither fill the disk nor hide others."""
+    """Rate limit of log lines about peers: one line in ten seconds for each peer and kind, with the
+    number of suppressed lines, so that a hostile peer can neither fill the disk nor hide others."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -528,7 +529,7 @@ class Complaints:
 
 
 def raised_at(error: Exception) -> str:
-    """The line of code that raised it; there are only so many of those."""
+    """Return the line of code that raised the error, as a kind for Complaints."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -536,7 +537,7 @@ def raised_at(error: Exception) -> str:
 
 
 def address_of(address: object) -> Address:
-    """Host and port of a socket address; a Unix socket has no port."""
+    """Return host and port of a socket address; a Unix socket has neither."""
     if isinstance(address, tuple):
         return str(address[0]), int(address[1])
     return "", 0

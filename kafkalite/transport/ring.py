@@ -1,26 +1,26 @@
-"""A ring's memory and wake-ups, made by a worker and handed to a producer of the same host.
+"""Memory and wake-ups of a ring, created by a worker for a producer on the same host.
 
-    WorkerRing     makes everything: two memory files, sealed; an eventfd; a pair of sockets
-    ProducerRing   is handed the descriptors, checks and maps them
+    WorkerRing     creates two sealed memory files, an eventfd and a socket pair
+    ProducerRing   receives the descriptors, checks and maps them
 
-What moves through it is ext/ring.pyx's; how the descriptors travel is the local socket's, which is
-also the ring's lease: when it ends, either side closes.  Nothing has a name, so nothing is left
-behind by whoever dies.
+ext/ring.pyx defines the content.  The descriptors are sent over the local socket, whose connection
+is also the lease of the ring: when it ends, both sides close.  Nothing has a name, so a process
+that is killed leaves nothing behind.
 
-The worker chooses the size, and takes the memory before anybody may write to it.  Both files are
-sealed against shrinking and growing, so no access can fall behind their end.  The counters are
-sealed against new writable maps as well: the worker has the one there is.  A hole that a producer
-punches reads as zeros, which is no frame.
+The worker chooses the size and allocates the memory before a producer may write to it.  Both files
+are sealed against shrinking and growing, so no access can fault beyond their end.  The counters are
+also sealed against new writable mappings: only the worker has one.  A hole that a producer punches
+reads as zeros, which are not a valid frame.
 
-The producer wakes the worker by an eventfd, of which the worker reads without waiting whatever
-the descriptor's flags say.  An eventfd cannot be written so: its flags are common to all who
-hold it, and a producer that clears O_NONBLOCK and fills the count would stop the worker.  So the
-worker wakes the producer by a byte into a socket pair, whose ends share nothing.  It also tells the
-producer of the worker's end.
+The producer wakes the worker by an eventfd, which the worker reads without blocking whatever the
+descriptor's flags are.  An eventfd cannot be written that way: its flags are shared by all its
+holders, and a producer that clears O_NONBLOCK and fills the counter would block the worker.  So the
+worker wakes the producer by a byte through a socket pair, whose ends share no flags; the pair also
+reports the end of the worker.
 
-A frame names its topic by id and its partition by number.  There is no handle to be opened before,
-none that could mean another partition after one has moved, and nothing for the worker to remember
-about a producer but its ring.
+A frame names its topic by id and its partition by number.  There are no handles that must be opened
+first or that could refer to another partition after a transfer, and the worker keeps no state of a
+producer except its ring.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ REASONS = {
     WRONG_RESERVED: "a frame's reserved field is not zero",
     WRONG_ANSWERS_TAKEN: "more answers were taken than given, or fewer than before",
 }
-"""What a producer did whose ring is left, by RingReader.take's number."""
+"""Reasons for closing a producer's ring, by the error number of RingReader.take."""
 
 F_SEAL_FUTURE_WRITE = 0x10  # the fcntl module has no name for it
 SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 RING_SEALS = SIZE_SEALS | fcntl.F_SEAL_SEAL
 COUNTERS_SEALS = RING_SEALS | F_SEAL_FUTURE_WRITE
-# Every page there from the start, in the page tables too.
+# All pages allocated and in the page tables from the start.
 MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 
 
 def frame_size_max(ring_size: int) -> int:
-    """The largest frame a ring of this size takes, its header included."""
+    """Return the largest frame, header included, that a ring of this size accepts."""
     return ring_size // SHARE
 
 
@@ -107,9 +107,9 @@ class WorkerRing:
 
     @classmethod
     def make(cls, size: int = RING_SIZE_DEFAULT, scratch: Buffer | None = None) -> WorkerRing:
-        """A new ring of `size` bytes, a power of two; OSError when this machine has none to give.
+        """Create a ring of `size` bytes, a power of two; raise OSError if the machine cannot.
 
-        Frames are shown in the scratch, which the rings of one thread may share.
+        Frames are copied to `scratch`, which the rings of one thread may share.
         """
         if size & (size - 1) or not RING_SIZE_MIN <= size <= RING_SIZE_MAX:
             raise ValueError(f"a ring has a power of two of bytes, {RING_SIZE_MIN} at least")
@@ -123,7 +123,7 @@ class WorkerRing:
             reader = RingReader(frames, counts, scratch or bytearray(frame_size_max(size)))
             event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, event)
-            _drain(event, bytearray(8))  # a kernel that cannot do it has no rings
+            _drain(event, bytearray(8))  # fails on a kernel without this read: no rings there
             ours, producers = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             ours.setblocking(False)
             made = cls((ring, counters, event, producers.detach()), ours, reader)
@@ -132,32 +132,32 @@ class WorkerRing:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the producer is to be sent: ring, counters, worker's event, producer's event."""
+        """Descriptors to send to the producer: ring, counters, worker's event, producer's event."""
         return self._handed
 
     def sent(self) -> None:
-        """The producer has its descriptors: those that are only its own are closed here."""
+        """Close the descriptors that only the producer needs, once they were sent."""
         for descriptor in self._handed:
             if descriptor != self._event:
                 os.close(descriptor)
         self._handed = ()
 
     def fileno(self) -> int:
-        """What is readable when the producer has woken this end."""
+        """Return the descriptor that is readable when the producer has woken this end."""
         return self._event
 
     def clear(self) -> None:
-        """Make it unreadable, until the producer wakes this end again."""
+        """Reset the wake-up, so that the descriptor is readable only after the next one."""
         _drain(self._event, self._count)
 
     def wake(self) -> None:
         """Wake the producer."""
-        # Full: it is awake already.  Gone: the lease says so.
+        # Full: the producer has unread wake-ups.  Closed: the lease reports it.
         with suppress(BlockingIOError, ConnectionError):
             self._wakes.send(b"\0", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
-        """Give everything back; the producer learns of it when it sleeps or looks."""
+        """Release all resources; the producer notices when it sleeps or looks."""
         if not self.closed:
             self.closed = True
             self.reader.close()
@@ -167,10 +167,10 @@ class WorkerRing:
 
 
 class ProducerRing:
-    """The producer's end of a ring; of no use in a process forked from this one."""
+    """The producer's end of a ring; not usable in a process forked from this one."""
 
     def __init__(self, descriptors: Sequence[int]) -> None:
-        """Take these descriptors over; RingFault, and they are closed, when they are no ring."""
+        """Adopt these descriptors; close them and raise RingFault if they are not a valid ring."""
         with ExitStack() as undo:
             for descriptor in descriptors:
                 undo.callback(os.close, descriptor)
@@ -183,7 +183,7 @@ class ProducerRing:
                 counts = _mapped(counters, _checked_size(counters, COUNTERS_SEALS), mmap.PROT_READ)
                 self.writer = RingWriter(frames, counts)
                 self._wakes = socket.socket(fileno=wakes)
-                self._wakes.setblocking(False)  # whatever this program's default is
+                self._wakes.setblocking(False)  # independent of the socket default of this program
             except (OSError, ValueError) as fault:
                 raise RingFault(f"the worker's descriptors are no ring: {fault}") from fault
             undo.pop_all()
@@ -194,7 +194,7 @@ class ProducerRing:
         self.closed = False
 
     def take_acks(self) -> list[tuple[int, int, int, int, int]]:
-        """The answers that came; a worker that waits for room for more is woken."""
+        """Return the acknowledgements that arrived; wake a worker that waits for room for more."""
         acks = self.writer.take_acks()
         if acks and self.writer.freed():
             self.wake_worker()
@@ -203,15 +203,15 @@ class ProducerRing:
     def wake_worker(self) -> None:
         """Wake the worker."""
         self._check_process()
-        with suppress(BlockingIOError):  # the count is full: it is awake already
+        with suppress(BlockingIOError):  # the counter is full: the worker has unread wake-ups
             os.eventfd_write(self._event, 1)
 
     def fileno(self) -> int:
-        """What is readable when the worker has woken this end, or is gone."""
+        """Return the descriptor that is readable when the worker has woken this end or ended."""
         return self._wakes.fileno()
 
     def clear(self) -> None:
-        """Make it unreadable, until the worker wakes this end again; RingFault: it is gone."""
+        """Reset the wake-up; raise RingFault if the worker has closed the ring."""
         self._check_process()
         try:
             if self._wakes.recv(4096, socket.MSG_DONTWAIT):
@@ -223,7 +223,7 @@ class ProducerRing:
         raise RingFault("the worker has closed the ring")
 
     def close(self) -> None:
-        """Give everything back; after a fork, this process's share of it."""
+        """Release all resources; in a forked process, its copies of them."""
         if not self.closed:
             self.closed = True
             self.writer.close()
@@ -238,7 +238,7 @@ class ProducerRing:
 
 
 def _memory(name: str, size: int, undo: ExitStack) -> int:
-    """A memory file of this size, all of it there, to be closed on the way back."""
+    """Create a fully allocated memory file; `undo` closes it."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     undo.callback(os.close, descriptor)
     os.posix_fallocate(descriptor, 0, size)
@@ -250,13 +250,13 @@ def _mapped(descriptor: int, size: int, protection: int) -> mmap.mmap:
 
 
 def _drain(event: int, count: bytearray) -> None:
-    """Set an eventfd's count to zero; never wait, whatever its flags have become."""
+    """Reset an eventfd's counter to zero, without blocking whatever its flags are."""
     with suppress(BlockingIOError):
         os.preadv(event, [count], -1, os.RWF_NOWAIT)
 
 
 def _checked_size(descriptor: int, seals: int) -> int:
-    """The size of a memory file that keeps it for good."""
+    """Return the size of a memory file after checking its seals."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "no memory file")

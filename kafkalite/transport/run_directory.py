@@ -1,14 +1,14 @@
-"""The run directory's names: where the processes of one host meet a broker's, on Unix sockets.
+"""Names and locations of run directories: the Unix sockets of a broker's processes.
 
     $XDG_RUNTIME_DIR/kafkalite/CLUSTER-LETTERS/bus           the supervisor's end of the bus
                                                local-NODE    a node's socket for local programs
-    /tmp/kafkalite-UID/CLUSTER-LETTERS/…                     where that is not a directory of ours
-                                                             alone
+    /tmp/kafkalite-UID/CLUSTER-LETTERS/…                     if the former is not a private
+                                                             directory of this user
 
-The letters stand for the data directory by device and inode, so a copy of one has a run directory
-of its own.  A path of a Unix socket ends at 107 bytes, hence the few letters.  Each level belongs
-to one user and lets in nobody else; what does not is not gone into.  The process that makes it is
-process/run_directory.py.
+The letters are a hash of the cluster id and of the data directory's device and inode, so a copy of
+a data directory has a run directory of its own.  They are few because the path of a Unix socket is
+limited to 107 bytes.  Each level belongs to one user and has mode 700; others are not used.
+process/run_directory.py creates the directories.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SOCKET_PATH_SIZE_MAX = 107
 CLUSTER_LETTERS_MAX = 22
 PLACE_LETTERS = 12
 NAME = re.compile(rf"[A-Za-z0-9_-]{{0,{CLUSTER_LETTERS_MAX}}}-[0-9a-f]{{{PLACE_LETTERS}}}")
-"""What every run directory is called."""
+"""Pattern of the names of run directories."""
 
 
 def name_of(cluster_id: str, data: Path) -> str:
-    """What tells one broker's run directory from another's."""
+    """Return the name of a broker's run directory."""
     found = data.stat()
     whole = f"{cluster_id} {found.st_dev} {found.st_ino}".encode()
     place = xxhash.xxh3_64_hexdigest(whole)[:PLACE_LETTERS]
@@ -43,18 +43,18 @@ def name_of(cluster_id: str, data: Path) -> str:
 
 
 def cluster_letters(cluster_id: str) -> str:
-    """The letters of a cluster's id that stand in a name."""
+    """Return the letters of a cluster id that may be part of a name."""
     return re.sub(r"[^A-Za-z0-9_-]", "", cluster_id)[:CLUSTER_LETTERS_MAX]
 
 
 def local_path(run_directory: Path, node_id: int) -> Path:
-    """A node's socket for local programs."""
+    """Return the path of a node's socket for local programs."""
     return run_directory / f"{LOCAL}{node_id}"
 
 
 def local_sockets(cluster_id: str, node_id: int) -> list[Path]:
-    """Where a node of this cluster may be met by programs of this user; whoever connects makes sure
-    whom it has met."""
+    """Return the sockets that a node of this cluster may listen on for programs of this user; the
+    client must check which node it has reached."""
     name = re.compile(f"{re.escape(cluster_letters(cluster_id))}-[0-9a-f]{{{PLACE_LETTERS}}}")
     return [
         path
@@ -68,8 +68,8 @@ def local_sockets(cluster_id: str, node_id: int) -> list[Path]:
 
 
 def places_of_user() -> Iterator[Path]:
-    """Wherever this user's run directories may be, for a broker may have begun in another
-    environment than ours."""
+    """Yield all directories that may hold run directories of this user: a broker may have been
+    started in another environment than this process."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
     for above in dict.fromkeys((Path(runtime), Path(f"/run/user/{os.geteuid()}"))):
         if above.is_absolute() and is_private(above):
@@ -78,7 +78,7 @@ def places_of_user() -> Iterator[Path]:
 
 
 def place_of_user() -> Path:
-    """Where this user's run directories are made."""
+    """Return the directory in which this user's run directories are created."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or ".")
     ours = runtime / "kafkalite"
     name = "x" * (CLUSTER_LETTERS_MAX + 1 + PLACE_LETTERS)
@@ -93,12 +93,12 @@ def place_of_user() -> Path:
 
 
 def shared_place() -> Path:
-    """Ours among those of all users."""
+    """Return this user's directory in /tmp."""
     return Path(f"/tmp/kafkalite-{os.geteuid()}")
 
 
 def is_private(path: Path) -> bool:
-    """Whether it is a directory of ours that lets in nobody else."""
+    """Return True if it is a directory of this user with mode 700."""
     try:
         found = path.stat()
     except OSError:
@@ -108,7 +108,7 @@ def is_private(path: Path) -> bool:
 
 
 def file_of(path: Path) -> tuple[int, int] | None:
-    """Which file stands there, so that nobody removes another's."""
+    """Return device and inode of a file, which identify it; None if it is missing."""
     try:
         found = path.lstat()
     except OSError:

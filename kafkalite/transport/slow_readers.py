@@ -1,16 +1,16 @@
 """SlowReaders: keeps the responses that clients do not read within `queued.max.response.bytes`.
 
     up to half of it    a connection may hold its own maximum (Limits.queued_size_max)
-    above half          connections with 64 KiB or more in memory are not read on (ext/loop.pyx)
+    above half          connections with 64 KiB or more in memory are not read (ext/loop.pyx)
     above all of it     the connections that make the least progress are closed, until it is kept
 
-Connections that read their responses are served all the time: what they hold is sent in the same
-tick.  Closing is the last resort, against a crowd of which each member holds little.  Those that
-hold at least half of the mean are considered, which together hold at least half of the sum; of
-these the ones whose last byte went longest ago go first.  A client that reads is never among them
-while others do not.  It is done in steps, a few connections a tick.
+Connections that read their responses are always served: their responses are sent in the same tick.
+Closing is the last resort, against many connections of which each holds little.  Only connections
+that hold at least half of the mean are considered, which together hold at least half of the sum; of
+these, the ones whose last byte was sent longest ago are closed first.  A client that reads is not
+among them while others do not.  A limited number is closed in each tick.
 
-The sum may pass the bound by what is answered in one tick.  Responses that are slices of files
+The sum may exceed the limit by the responses of one tick.  Responses that are slices of files
 (Fetch) take no memory and are not counted.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kafkalite.transport.connection import Connection
 
 CLOSED_AT_ONCE = 64
-"""Closing a connection takes tens of microseconds."""
+"""Limit for one tick: closing a connection takes tens of microseconds."""
 
 
 class SlowReaders:

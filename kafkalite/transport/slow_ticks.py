@@ -6,8 +6,8 @@
 
 A cause is the API of a request ("Fetch"), or the name of a timer's or a callback's function.
 
-Wall time counts as slow: clients wait, whatever the reason.  A tick whose thread computed for less
-waited for a disk, or for a processor that other processes had; a test judges the processor time.
+Wall time counts as slow: clients wait, whatever the reason.  A tick with less processor time waited
+for a disk, or for a processor used by other processes; tests check the processor time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOW_NS = 50_000_000
 """As in ext/tick_times.pxd."""
 LOG_INTERVAL_MS = 10_000
 CAUSES_MAX = 200
-"""Names of functions and of APIs: there are not so many, unless a caller builds names."""
+"""Functions and APIs are fewer, unless a module creates names at run time."""
 
 Step = int | Callable[[], object] | None
 """An API key, a callback, or None while responses are sent."""
@@ -39,15 +39,15 @@ class SlowTicks:
     def __init__(self, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
         self.cpu_counts: Counter[str] = Counter()
-        """Those in which the loop's thread computed for longer than 50 ms."""
+        """Ticks in which the loop's thread used more than 50 ms of processor time."""
         self.longest_ns = self.longest_cpu_ns = 0
         self.name_api: Callable[[int], str] = lambda api_key: f"API key {api_key}"
-        """Given by the node, which knows the APIs."""
+        """Returns the name of an API; set by the node, which knows the APIs."""
         self._clock = clock
         self._quiet: dict[str, tuple[int, int]] = {}
 
     def add(self, tick_ns: int, cpu_ns: int, step_ns: int, step: Step) -> None:
-        """Count a tick of this length, whose longest step was `step`."""
+        """Count a slow tick of this length, whose longest step was `step`."""
         cause = self._name(step)
         if cause not in self.counts and len(self.counts) >= CAUSES_MAX:
             cause = "other"
