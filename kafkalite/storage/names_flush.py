@@ -1,8 +1,8 @@
-"""NamesFlush: makes the names in a directory survive a power cut, beside the loop.
+"""NamesFlush: flushes the names in a directory, off the event loop.
 
-A topic that is deleted renames a directory for each of its partitions, and a request may delete
-thousands of topics.  One flush is under way at a time, and one more takes all that was renamed
-meanwhile, so the number of flushes does not grow with the number of topics.
+Deleting a topic renames a directory for each of its partitions, and a request may delete thousands
+of topics.  One flush is in flight at a time and the next one covers all renames made meanwhile, so
+the number of flushes does not grow with the number of topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("kafkalite.storage")
 
 
 class NamesFlush:
-    """The flush of one directory's names (flusher.Flushable); see the module."""
+    """The flush of one directory's names (flusher.Flushable)."""
 
     def __init__(self, directory: Path) -> None:
         self.where = directory / "*"
@@ -32,7 +32,7 @@ class NamesFlush:
         self._flusher: Flusher | None = None
 
     def request(self, flusher: Flusher) -> None:
-        """Flush the names that are there now."""
+        """Flush the names that are in the directory now."""
         self._flusher = flusher
         self._requested = True
         self._begin()
@@ -44,7 +44,7 @@ class NamesFlush:
             self._flusher.submit([self])
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Flush, on whatever thread; a lack of descriptors leaves it to the next flush."""
+        """Flush, on any thread; if descriptors are short, the next flush does it."""
         try:
             sync_directory(disk, self._directory)
         except OSError as error:
@@ -57,6 +57,6 @@ class NamesFlush:
                 self.error = error
 
     def done(self, _: NamesFlush) -> None:
-        """Take the flush that has ended, and begin another if names were changed meanwhile."""
+        """Take the result of a flush, and begin another if names were changed meanwhile."""
         self._under_way = False
         self._begin()

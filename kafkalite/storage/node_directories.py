@@ -1,10 +1,10 @@
-"""The parts of a data directory: what lies with which node, seen from outside of all of them.
+"""The directories of all nodes in a data directory, and the logs in each.
 
     data/            node 0's logs
-    data/nodes/1/    node 1's, and so on; data/.node-1 says that this one was made
+    data/nodes/1/    node 1's, and so on; data/.node-1 marks that this directory was made
 
-Each log lies with one node.  A log moves by a rename, so no crash leaves it with two or with none;
-who finds that has a directory that somebody copied from, or took from.
+Each log is in one node's directory.  A log moves by a rename, so no crash leaves it in two or in
+none; if it is found in two or in none, its directory was copied or removed by another program.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kafkalite.storage.write_back import sync_names, write_back_failed
 log = logging.getLogger("kafkalite.storage")
 
 Belongs = Callable[[str, int, bytes], Path | None]
-"""The directory of the node that a partition (topic, number, topic id) belongs to; None when it
-is nobody's."""
+"""Returns the directory of the node that a partition (topic, number, topic id) belongs to, or None
+if it is in no topic."""
 
 
 def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
-    """The directories of logs in a node's directory, and whose they are; not the metadata log."""
+    """Yield the log directories in a node's directory and their owners, but the metadata log's."""
     for name in sorted(os.listdir(directory)):
         path = directory / name
         owner = hand_over.owner_of(path)
@@ -43,10 +43,10 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
 
 
 def check_parts(data: Path) -> None:
-    """Refuse a data directory that lacks a node's part, or that has a partition twice.
+    """Refuse a data directory that lacks a node's directory, or that has a partition twice.
 
-    Asked before any node has a process: each begins by bringing directories to their places, and
-    would take a copy for what was handed over to it.
+    Called before any node has a process: each node begins by moving misplaced directories, and
+    would take a copy for a partition transfer.
     """
     directories = layout.node_directories(data)
     for node_id in layout.marked_nodes(data):
@@ -71,7 +71,7 @@ def check_parts(data: Path) -> None:
 
 
 def _are_the_same(one: Path, other: Path) -> bool:
-    """Whether both directories hold records, and of one topic."""
+    """Return whether both directories hold records of the same topic."""
     owner = hand_over.owner_of(one)
     return (
         owner is not None
@@ -86,7 +86,7 @@ def _holds_records(directory: Path) -> bool:
 
 
 def holders(data: Path, owner: Owner) -> list[Path]:
-    """Where a partition lies, with whatever node, taken up or not."""
+    """Return the directories, of any node, that hold a partition, taken up or not."""
     names = (layout.directory_name(*owner.key), layout.arrived(*owner))
     return [
         path
@@ -99,15 +99,15 @@ def holders(data: Path, owner: Owner) -> list[Path]:
 def make_never_made(
     data: Path, moved: Iterable[tuple[Owner, int]], disk: Disk = DISK
 ) -> list[Path]:
-    """Make the logs that nobody had made yet when they were given on, empty, at the nodes that
-    lead them now; nobody else would, for who is given one waits for it.  At the start only, when
-    the nodes that run make nothing that another leads.
+    """Make empty logs for moved partitions whose logs were never made, at the nodes that lead them
+    now; those nodes would wait for a transfer.  Called only at the start, when running nodes make
+    no log that another node leads.
 
-    One that some node remembers was made, and is lost: that is for a person to mend.
+    A partition that some node remembers was made, and is lost: an operator must restore it.
     """
     directories = layout.node_directories(data)
-    # Twice, for a node that begins at this moment may hand one over, from a directory that was not
-    # looked at yet to one that was.
+    # Listed twice, since a node that is starting may transfer a log from a directory that was not
+    # listed yet to one that was.
     seen: dict[str, set[Path]] = {}
     for directory in [*directories.values()] * 2:
         for name in os.listdir(directory):
@@ -116,7 +116,7 @@ def make_never_made(
     points: list[RecoveryPoints] = []
     for owner, node_id in moved:
         name, arrived = layout.directory_name(*owner.key), layout.arrived(*owner)
-        # Under its name there may be the log of an older topic.
+        # The log under this name may be of an older topic.
         if arrived not in seen and not any(
             owner.is_also(read_topic_id(path)) for path in seen.get(name, ())
         ):
@@ -141,9 +141,9 @@ def evacuate(
     disk: Disk = DISK,
     is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
 ) -> bool:
-    """Hand over what lies with nodes that are none of these and will never run again, and remove
-    their directories, with what deleted topics left there; False when something stayed and is to
-    be tried again."""
+    """Transfer the logs of nodes that are not in `node_ids` and will not run again, and remove
+    their directories with the logs of deleted topics.  Return False if something is left and must
+    be retried."""
     done = True
     for node_id, directory in layout.node_directories(data).items():
         if node_id and node_id not in node_ids:
@@ -177,12 +177,12 @@ def _evacuate(
             hand_over.send(disk, path, owner, known, to_directory)
             arrived = to_directory / layout.arrived(*owner)
             moved += [to_directory, arrived, arrived / layout.HANDOVER]
-    # What is removed now is what would be asked if a power cut took the rest away.
+    # The source is removed next, so a power cut must not lose what was moved.
     try:
         file_system.sync_paths(path for path in moved if path.exists())
     except OSError as error:
-        # Room that lacks (ENOSPC) is no reason to try again: fsync reports it for pages that were
-        # written before and are lost, and the file system keeps the error.
+        # ENOSPC is not retried: fsync reports it for pages that were written before and are lost,
+        # and the file system keeps the error.
         if error.errno in SHORTAGES:
             raise
         raise write_back_failed(disk, directory / "*", error) from error

@@ -1,13 +1,13 @@
-"""OpenSegments: the segments whose files are open, so that they do not become too many.
+"""OpenSegments: limits the number of segments with open files.
 
 A consumer that reads a partition from its beginning opens each of its segments, and so do flushes
-and searches by time.  Closed segments that were used longest ago are released; whoever holds a
-slice of one keeps it, and the next reader opens it again.
+and lookups by timestamp.  The least recently used closed segments are released; a reader that holds
+a slice of one keeps it, and the next reader opens it again.
 
-Active segments keep their files open, one to three for each partition that is written or read, and
-have no maximum.  When no descriptor is left for a file, those are released that are idle: flushed
-to their end, so that no write-back error can be missed (the kernel reports one to descriptors that
-were open before it).
+Active segments keep their files open, one to three for each partition that is written or read,
+without a limit.  If no descriptor is left for a file, idle segments are released: those flushed to
+their end, so that no write-back error is missed (the kernel reports one to descriptors that were
+open before it).
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from kafkalite.storage.segment import LogSegment
 
 OPEN_MAX = 1000
-"""Each may have three files open."""
+"""Maximum number of closed segments; each may have three files open."""
 
 SHARE = 10
-"""Of few descriptors a tenth goes to closed segments: clients need theirs, and so do appends."""
+"""Closed segments may use a tenth of the descriptors, if they are few: clients and appends need the
+rest."""
 
 RELEASED_AT_ONCE = 64
 LOOKED_AT_ONCE = 256
-"""Active segments that are released, and looked at for that, for one file that cannot be opened:
-a request may need thousands."""
+"""Number of active segments that are released, and checked for that, when one file cannot be
+opened: a request may need thousands of files."""
 
 
 class OpenSegments:
-    """Segments with open files, closed ones in the order of their use; see the module."""
+    """Segments with open files, the closed ones in the order of their use."""
 
     def __init__(self, count_max: int | None = None) -> None:
         if count_max is None:
@@ -50,7 +51,7 @@ class OpenSegments:
         return len(self._segments)
 
     def used(self, segment: LogSegment) -> None:
-        """Note that this segment has files open, and is read now."""
+        """Note that this segment has open files and is used now."""
         if segment.is_active:
             self._active[segment] = None
             self._active.move_to_end(segment)
@@ -62,14 +63,14 @@ class OpenSegments:
             next(iter(self._segments)).release()
 
     def released(self, segment: LogSegment) -> None:
-        """Note that this segment has let go of its files."""
+        """Note that this segment has released its files."""
         self._segments.pop(segment, None)
         self._active.pop(segment, None)
 
     def open(self, open_file: Callable[[], OpenFile]) -> OpenFile:
-        """Open a file of a segment; when descriptors are short, release idle segments first.
+        """Open a file of a segment, releasing idle segments first if descriptors are short.
 
-        Raises KafkaStorageError if descriptors are short even so.
+        Raises KafkaStorageError if the file cannot be opened even so.
         """
         try:
             return open_file()
@@ -79,7 +80,7 @@ class OpenSegments:
             return open_file()
 
     def _release_idle(self) -> bool:
-        """Release some segments; whether there were any."""
+        """Release some idle segments; return whether there were any."""
         count = 0
         for segment in list(self._active)[:LOOKED_AT_ONCE]:
             if segment.is_idle:

@@ -1,8 +1,8 @@
-"""OpeningLock: lets the threads that open logs work one at a time, and scan at once.
+"""OpeningLock: lets threads open logs one at a time, but scan in parallel.
 
-Two threads that open small logs take the interpreter's lock from each other at every system call:
-2,500 logs of 2 MB took 1.4 s with two threads and 0.6 s with one.  Scans are compiled and run
-without that lock, so large ones are done at once.
+Two threads that open small logs compete for the GIL at every system call: 2,500 logs of 2 MB took
+1.4 s with two threads and 0.6 s with one.  Scans are compiled and run without the GIL, so large
+ones run in parallel.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SCANNED_FROM = 8 << 20
-"""Number of bytes whose scan is worth another thread's turn: some milliseconds.  Above the space
-that is set aside ahead of a log's end."""
+"""Number of bytes whose scan is worth a switch to another thread: it takes some milliseconds.
+Larger than the space that is preallocated after a log's end."""
 
 
 class OpeningLock:
-    """Held by the thread that opens logs, and released while a large part of one is scanned."""
+    """Lock held by the thread that opens logs, and released while it scans a large part of one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,9 +30,9 @@ class OpeningLock:
 
     @contextmanager
     def scanning(self, size: int) -> Iterator[None]:
-        """Let other threads open logs meanwhile, if so many bytes take long to scan.
+        """Let other threads open logs during the scan of `size` bytes, if that takes long.
 
-        The calling thread holds the lock, and holds it again afterwards.
+        The calling thread holds the lock before and after.
         """
         if size < SCANNED_FROM:
             yield

@@ -1,10 +1,10 @@
-"""partition.metadata: the file that says whose log a directory holds, as Kafka writes it.
+"""partition.metadata: the file that holds the topic id of a log's directory, as Kafka writes it.
 
     version: 0
     topic_id: pT3mGvYJQ3m2aV0hD1kq9Q
 
-The directory's name says the topic's name and the partition.  A topic made again under the same
-name has another id, and nothing to do with the records that are there.
+The directory's name holds the topic's name and the partition.  A topic that is deleted and created
+again has the same name, but another id and other records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("kafkalite.storage")
 
 
 class Owner(NamedTuple):
-    """Whose log a directory holds."""
+    """The partition whose log a directory holds."""
 
     topic: str
     partition: int
@@ -32,17 +32,17 @@ class Owner(NamedTuple):
         return self.topic, self.partition
 
     def is_also(self, topic_id: bytes) -> bool:
-        """Whether an id is this topic's; where one was lost, it is more likely the same."""
+        """Return whether a topic id is this topic's; a lost id on either side counts as equal."""
         return topic_id in (self.topic_id, NO_ID) or self.topic_id == NO_ID
 
 
 def metadata_text(topic_id: bytes) -> bytes:
-    """The content of partition.metadata."""
+    """Return the content of partition.metadata."""
     return f"version: 0\ntopic_id: {written_id(topic_id)}".encode()
 
 
 def read_topic_id(directory: Path) -> bytes:
-    """The topic id a log's directory bears; zeros when its file is missing or damaged."""
+    """Return the topic id of a log's directory; zeros if its file is missing or damaged."""
     path = directory / PARTITION_METADATA
     try:
         text = read_small_file(path).decode("ascii")

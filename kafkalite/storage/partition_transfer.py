@@ -1,22 +1,22 @@
-"""Handing a log over to another node: its directory is renamed, and no byte of it is copied.
+"""Partition transfer: moves a log to another node by renaming its directory, without copying.
 
-    nodes/1/flights-0                     who has it finishes it, writes `handover` into it,
-    nodes/2/flights-0.7b1c…-arrived       and renames it to this: a name that no log has
-    nodes/2/flights-0                     the other takes it up when it looks for it, or starts
+    nodes/1/flights-0                     the old owner closes it, writes `handover` into it,
+    nodes/2/flights-0.7b1c…-arrived       and renames it to this, a name that no log has
+    nodes/2/flights-0                     the new owner takes it up when it needs it, or starts
 
-The file `handover` (sealed as in checkpoint.py) tells the new owner what only the old one knew:
-whose log it is, how far it is on the disk itself, where its records begin, and where it ends.  It
-stays until the new owner's own checkpoint says as much, so whenever a process dies there is one
-place where it stands.  The end spares a scan.  It rests on what was written and maybe not flushed,
-so it is believed in the boot of the kernel in which it was written, and only of files of that size.
+The file `handover` (sealed as in checkpoint.py) gives the new owner what only the old one knew:
+the log's partition, durable offset, start offset and end.  It stays until the new owner's own
+checkpoint holds the same, so the state is in one place whenever a process dies.  A known end makes
+a scan unnecessary.  It covers data that may be unflushed, so it is used only in the boot of the
+machine in which it was written, and only if the file sizes match.
 
-Nothing is flushed for this, so that a move is a matter of microseconds.  A power cut may undo the
-rename: then the log is where it was, with all that was flushed since, and moves again.  Or it may
-take the word away: then what the old owner's checkpoint says still holds (recovery_points.py).
+Nothing is flushed for a transfer, so that it takes microseconds.  A power cut may undo the rename:
+the log is then where it was, with everything flushed since, and is transferred again.  Or it may
+lose the handover file: the points in the old owner's checkpoint still hold (recovery_points.py).
 
-Only a node itself gives or takes the names of logs in its directory: there may be an open log of
-an older topic under the name of one that arrives.  So a name that arrives says its topic's id, and
-the new owner sets aside what stands in its place.  Nothing is merged, and nothing removed.
+Only a node itself gives or removes the names of logs in its directory: an open log of an older
+topic may have the name of one that arrives.  So the name of an arrived directory has the topic id,
+and the new owner sets aside a log that has its final name.  Nothing is merged or removed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ class Known(NamedTuple):
     log_start_offset: int = 0
     end: KnownEnd | None = None
     drop_cache: bool = False
-    """A flush failed where it was: the kernel's pages may differ from the disk."""
+    """True if a flush failed on its file system: the page cache may differ from the disk."""
     same_boot: bool = False
-    """The machine has run on since the log was written: what was written is there, flushed or
-    not, and only the last write of a process that was killed may be torn."""
+    """True if the machine was not restarted since the log was written: all writes are present,
+    flushed or not, and only the last write of a process that was killed may be torn."""
 
 
 def boot_id() -> str:
-    """Which run of the kernel this is: what it was given to write is there until the next."""
+    """Return the id of this boot of the machine: a write survives, flushed or not, until the
+    next one."""
     try:
         return BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -61,7 +62,7 @@ def boot_id() -> str:
 
 
 def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
-    """Leave word in a directory that is about to be handed over."""
+    """Write the handover file into a directory that is about to be transferred."""
     content = {
         "topic": owner.topic,
         "partition": owner.partition,
@@ -69,16 +70,16 @@ def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
         "boot_id": boot_id(),
         **known._asdict(),
     }
-    # Not flushed, and neither are the names: see the module.
+    # Neither the file nor the names are flushed: see the module.
     put_file(disk, directory / layout.HANDOVER, checkpoint.sealed(content), flushed=False)
 
 
 def read(directory: Path) -> tuple[Owner, Known] | None:
-    """The word that was left in a directory; None without one that is whole."""
+    """Return the content of a directory's handover file; None if it is missing or damaged."""
     try:
         content = checkpoint.unsealed(read_small_file(directory / layout.HANDOVER))
         owner = Owner(content["topic"], content["partition"], read_id(content["topic_id"]))
-        # Nothing is known of a boot without an id.
+        # Without a boot id no two boots are known to be the same.
         same_boot = content["boot_id"] == boot_id() != ""
         end = KnownEnd(*content["end"]) if content["end"] is not None and same_boot else None
         return owner, Known(
@@ -86,7 +87,7 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
             content["log_start_offset"],
             end,
             content["drop_cache"],
-            # Whoever handed it over may not have opened it since the machine went down.
+            # The old owner may not have opened it since the machine was restarted.
             same_boot and content.get("same_boot", False),
         )
     except FileNotFoundError:
@@ -97,7 +98,7 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
 
 
 def send(disk: Disk, directory: Path, owner: Owner, known: Known, to_directory: Path) -> None:
-    """Hand a directory over; when this raises OSError or KafkaStorageError it has not moved."""
+    """Transfer a directory; it has not moved if this raises OSError or KafkaStorageError."""
     make_node_directory(disk, to_directory)
     write(disk, directory, owner, known)
     target = to_directory / layout.arrived(*owner)
@@ -111,13 +112,13 @@ def send(disk: Disk, directory: Path, owner: Owner, known: Known, to_directory: 
             ) from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        # Nobody can have it open under this name.
+        # No node can have it open under this name.
         set_aside(disk, target, owner)
         disk.rename(directory, target)
 
 
 def take_up(disk: Disk, arrived: Path, owner: Owner) -> Path:
-    """Give a directory that has arrived its log's name; what has that name is set aside."""
+    """Rename an arrived directory to its log's name; a directory of that name is set aside."""
     directory = arrived.with_name(layout.directory_name(*owner.key))
     if directory.exists():
         set_aside(disk, directory, owner)
@@ -126,7 +127,7 @@ def take_up(disk: Disk, arrived: Path, owner: Owner) -> Path:
 
 
 def set_aside(disk: Disk, directory: Path, owner: Owner) -> Path:
-    """Keep a directory under a name that no log has."""
+    """Rename a directory to a name that no log has."""
     aside = directory.with_name(layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
     log.warning("%s is in the way: set aside as %s", directory, aside.name)
     disk.rename(directory, aside)
@@ -134,27 +135,27 @@ def set_aside(disk: Disk, directory: Path, owner: Owner) -> Path:
 
 
 def has_arrived(directory: Path) -> bool:
-    """Whether a directory was handed over, and not taken up yet."""
+    """Return whether a directory was transferred, and not taken up yet."""
     return layout.is_set_aside(directory.name, layout.ARRIVED_DIRECTORY)
 
 
 def arrived_in(data: Path) -> dict[Path, Owner]:
-    """Return the directories that were handed over to this data directory, with their owners."""
+    """Return the directories that were transferred to this node directory, with their owners."""
     arrived = (path for path in data.iterdir() if has_arrived(path))
     return {path: owner for path in arrived if (owner := owner_of(path)) is not None}
 
 
 def key_of(path: Path) -> tuple[str, int] | None:
-    """The topic and partition whose log is in this directory; None when it is none."""
+    """Return the topic and partition of the log in a directory, or None if it is not a log's."""
     key = layout.partition_of(path.name)
     if key is None and has_arrived(path):
-        # A long name was shortened.
+        # The name is shortened if the topic's is long, so the handover file is read first.
         left = read(path)
         key = left[0].key if left else layout.partition_of(path.name.rpartition(".")[0])
     return key if key is not None and path.is_dir() else None
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Whose log is in this directory; None when it is none."""
+    """Return the owner of the log in a directory, or None if it is not a log's."""
     key = key_of(path)
     return Owner(*key, read_topic_id(path)) if key is not None else None

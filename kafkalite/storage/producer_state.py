@@ -1,30 +1,31 @@
-"""ProducerStateManager: what each idempotent producer wrote last, so that a retry is no duplicate.
+"""ProducerStateManager: the last batches of each idempotent producer, to detect duplicates.
 
-A producer numbers its records for each partition, and each batch carries the number of its first.
-The last five batches of a producer are remembered, which is how many it may have under way:
+A producer assigns sequences to its records for each partition, and each batch has the sequence of
+its first record.  The last five batches of a producer are kept: the most it may have in flight.
 
-    a batch remembered with these numbers        a retry; answered with its old offset
-    the number after the last one                next
-    another number                               OutOfOrderSequenceNumber
-    an older producer epoch                      InvalidProducerEpoch
-    a newer producer epoch                       must begin at 0
-    a producer that is not known                 taken as it comes: its records were deleted, or it
-                                                 was silent for producer.id.expiration.ms, or
-                                                 wrote least recently of too many
+    sequences of a kept batch                a retry; the response has the batch's old offset
+    the sequence after the last one          the next batch
+    another sequence                         OutOfOrderSequenceNumber
+    an older producer epoch                  InvalidProducerEpoch
+    a newer producer epoch                   must begin at sequence 0
+    an unknown producer                      accepted with any sequence: its records were deleted,
+                                             it expired (producer.id.expiration.ms), or it was
+                                             evicted as one of those that wrote least recently
 
-Numbers go up to 2^31 - 1 and begin again at 0.
+Sequences go up to 2^31 - 1 and continue at 0.
 
-A snapshot tells of a producer's last batch only, and a producer may have five under way when its
-partition moves or its node dies, and sends them again.  So a log that ends well hands on the others
-(`remembered`, `recall`), and after a crash they are read from the log (recovery.py).
+A snapshot holds only the last batch of each producer.  A producer may have five in flight when its
+partition is transferred or its node crashes, and sends them again.  So a log that is closed cleanly
+passes on the other batches (`remembered`, `recall`), and after a crash they are read from the log
+(recovery.py).
 
 A `.snapshot` is Kafka's file: i16 version 1, u32 CRC-32C of the rest, i32 count, then for each
 producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
-i32 coordinator epoch, i64 first offset of its open transaction or -1.  It holds a producer's last
-batch only.  It is named by the offset it stands before.
+i32 coordinator epoch, i64 first offset of its open transaction or -1.  The file is named by the
+offset before which it holds the state.
 
-Left out: checking transactions.  An open one is carried along as the log shows it, so that
-snapshots are true; which markers may be written, and the last stable offset, are not here.
+Left out: checking transactions.  An open one is kept as the log shows it, so that snapshots are
+correct; which markers may be written, and the last stable offset, are not here.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from kafkalite.storage.disk import Disk, write_file
 
 BATCHES_REMEMBERED = 5
 FORGOTTEN_SHARE = 10
-"""A tenth of the producers is forgotten when there are too many, so that the choice costs each new
+"""A tenth of the producers is evicted when there are too many, so that the choice costs each new
 producer some microseconds, and a known one nothing."""
 
 HANDED_ON_MAX = 200
-"""Of so many producers, those that wrote last, all batches are handed on: who has something under
-way is one of them."""
+"""Number of producers whose batches are all passed on, those that wrote last: a producer with
+batches in flight is one of them."""
 
 UNBOUNDED = 1 << 62
 SEQUENCE_MAX = (1 << 31) - 1
@@ -64,7 +65,7 @@ SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class Remembered(NamedTuple):
-    """A batch that may be sent again."""
+    """A batch that its producer may send again."""
 
     base_sequence: int
     last_sequence: int
@@ -74,7 +75,7 @@ class Remembered(NamedTuple):
 
 
 Handed = list[tuple[int, list[Remembered]]]
-"""Producers by their ids, each with the batches remembered of it."""
+"""Producer ids, each with the kept batches of that producer."""
 
 
 class Producer:
@@ -126,7 +127,7 @@ class ProducerStateManager:
     def judge(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> Remembered | None:
-        """Refuse a batch that is not next; the old one when this is a retry, else None."""
+        """Return the kept batch if this is a retry, or None if it is the next; raise otherwise."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
@@ -163,7 +164,7 @@ class ProducerStateManager:
         epoch: int,
         base_sequence: int,
     ) -> None:
-        """A batch of this producer stands in the log."""
+        """Note a batch of a producer that is in the log."""
         producer = self._producers.get(producer_id)
         if producer is None:
             if len(self._producers) >= self._count_max:
@@ -195,7 +196,8 @@ class ProducerStateManager:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers silent for so long, by their records' own time, as Kafka does."""
+        """Remove producers idle for producer.id.expiration.ms, by their records' timestamps, as
+        Kafka does."""
         expiration_ms = self._expiration_ms
         silent = [
             producer.producer_id
@@ -206,14 +208,15 @@ class ProducerStateManager:
             del self._producers[producer_id]
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take how many producers are remembered, and for how long, from these settings."""
+        """Apply the maximum number of producers and their expiration from these settings."""
         self._expiration_ms = settings[PRODUCER_ID_EXPIRATION_MS]
         self._count_max = settings[PRODUCER_STATE_MAX_PER_PARTITION]
         if len(self._producers) > self._count_max:
             self._forget_some(self._count_max)
 
     def _forget_some(self, count_left: int) -> None:
-        """Forget those that wrote least recently, so that at most so many are left, and room."""
+        """Evict the producers that wrote least recently, leaving at most `count_left`, and room
+        for new ones."""
         surplus = len(self._producers) - count_left
         count = max(surplus, len(self._producers) // FORGOTTEN_SHARE)
         without = [each for each in self._producers.values() if each.txn_first_offset < 0]
@@ -224,10 +227,10 @@ class ProducerStateManager:
         self._producers.clear()
         self.end_offset = 0
 
-    # -- handed on ---------------------------------------------------------------------------
+    # -- passing on --------------------------------------------------------------------------
 
     def remembered(self) -> Handed:
-        """What a snapshot does not tell: the batches before a producer's last."""
+        """Return the batches that a snapshot does not hold: those before a producer's last."""
         several = [producer for producer in self if len(producer.batches) > 1]
         latest = heapq.nlargest(
             HANDED_ON_MAX, several, key=lambda producer: producer.batches[-1].last_offset
@@ -235,7 +238,7 @@ class ProducerStateManager:
         return [(producer.producer_id, producer.batches) for producer in latest]
 
     def recall(self, remembered: Handed) -> None:
-        """Add what was handed on to what a snapshot told, where the two speak of the same."""
+        """Add batches that were passed on to those of a snapshot, if the last ones agree."""
         for producer_id, entries in remembered:
             producer = self._producers.get(producer_id)
             batches = [Remembered(*entry) for entry in entries]
@@ -245,10 +248,10 @@ class ProducerStateManager:
                 producer.batches = batches
 
     def lacks_batches(self, since_offset: int) -> bool:
-        """Return whether a producer that wrote at `since_offset` or later is known to have written
-        more than is remembered of it, and is remembered by fewer batches than it may be.
+        """Return whether the kept batches of a producer that wrote at `since_offset` or later are
+        incomplete: fewer than the maximum, although it has written more.
 
-        Left out: numbers that have begun again at 0, exactly between two batches.
+        Left out: sequences that have wrapped to 0 exactly between two batches.
         """
         return any(
             producer.batches[-1].last_offset >= since_offset
@@ -261,7 +264,7 @@ class ProducerStateManager:
     # -- snapshots ---------------------------------------------------------------------------
 
     def snapshots(self) -> list[int]:
-        """The offsets for which there are snapshots, growing."""
+        """Return the offsets of the snapshots, ascending."""
         names = os.listdir(self._directory)
         offsets = (layout.offset_of(name, layout.SNAPSHOT) for name in names)
         return sorted(offset for offset in offsets if offset is not None)
@@ -270,17 +273,18 @@ class ProducerStateManager:
         return self._directory / layout.file_name(offset, layout.SNAPSHOT)
 
     def encoded(self) -> bytes:
-        """A snapshot's bytes."""
+        """Return the bytes of a snapshot."""
         rest = SNAPSHOT_COUNT.pack(len(self._producers))
         rest += b"".join(producer.packed() for producer in self._producers.values())
         return SNAPSHOT_HEADER.pack(SNAPSHOT_VERSION, crc32c(rest)) + rest
 
     def take_snapshot(self, offset: int) -> None:
-        """Write what stands before this offset; not flushed, since a torn one is recognised."""
+        """Write a snapshot of the state before this offset; not flushed, since a torn one is
+        detected by its CRC."""
         write_file(self._disk, self.snapshot_path(offset), self.encoded())
 
     def load_snapshot(self, offset: int) -> bool:
-        """Take up what a snapshot says; False when it does not check."""
+        """Replace the state by a snapshot's; return False if it is missing or damaged."""
         try:
             content = self.snapshot_path(offset).read_bytes()
             producers = {producer.producer_id: producer for producer in decoded(content)}
@@ -296,13 +300,13 @@ def _last_offset(producer: Producer) -> int:
 
 
 def after(sequence: int, count: int) -> int:
-    """The sequence number `count` after this one."""
+    """Return the sequence `count` after this one."""
     later = sequence + count
     return later if later <= SEQUENCE_MAX else later - SEQUENCE_MAX - 1
 
 
 def decoded(snapshot: bytes) -> list[Producer]:
-    """The producers of a snapshot; ValueError when its bytes do not check."""
+    """Return the producers in a snapshot; raise ValueError if it is damaged."""
     start = SNAPSHOT_HEADER.size
     if len(snapshot) < start + SNAPSHOT_COUNT.size:
         raise ValueError("shorter than its header")

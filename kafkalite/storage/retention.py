@@ -1,10 +1,9 @@
-"""Retention: how many of a log's first segments may go.
+"""Retention: the number of a log's first segments that may be removed.
 
-Three reasons, as in Kafka: every record is older than retention.ms, by the records' own times;
-the log is larger than retention.bytes without it; or the log's start lies behind it.  A segment
-goes whole or not at all, only from the log's beginning, and never past what readers may read.
+Three reasons, as in Kafka: every record is older than retention.ms, by the records' timestamps;
+the log is at least retention.bytes large without it; or it is below the log start offset.  Only
+whole segments are removed, from the log's beginning, and never past the readable offset.
 """
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from kafkalite.storage.segment import LogSegment
 
 
 def before(segments: Sequence[LogSegment], offset: int) -> int:
-    """How many segments end at or before this offset; the last one stays."""
+    """Return the number of segments that end at or before an offset, without the last one."""
     count = 0
     while count + 1 < len(segments) and segments[count + 1].base_offset <= offset:
         count += 1
@@ -30,7 +29,7 @@ def removable(
     readable_offset: int,
     end_offset: int,
 ) -> int:
-    """How many segments may go: all of them means that the active one must be rolled first."""
+    """Return the number of segments that may be removed; if all, the active one must be rolled."""
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     allowed = 0
     while allowed < len(segments) and ends[allowed] <= readable_offset and segments[allowed].size:

@@ -1,16 +1,16 @@
-"""Loans: stretches of segment files for readers in other processes of this host.
+"""Segment grants: ranges of segment files that other processes of this host may read.
 
-    ask again from end_offset ──▶ lend ──▶ Loan(segment, position, size, end_offset)
-                                              │ whole batches of one segment, below the bound
-                                              ▼
-                                   the reader's own descriptor of that file
+    request again from end_offset ──▶ lend ──▶ Loan(segment, position, size, end_offset)
+                                               │ whole batches of one segment, below the bound
+                                               ▼
+                                    the reader's own descriptor of that file
 
-A slice that is sent over a socket may end within a batch; a loan never does, so that its end is an
-offset to go on from.  The reader's descriptor shows the whole file; to read no further than it was
-lent is the reader's duty, and so a loan is for who could open the file anyway.
+A slice that is sent over a socket may end within a batch; a grant never does, so its end is an
+offset to continue from.  The reader's descriptor gives access to the whole file, and the reader
+itself must respect the bounds, so a grant is only for processes that could open the file anyway.
 
-A segment that was lent may be removed meanwhile.  Its bytes stay for file.delete.delay.ms; then
-they are cut off (doomed.py), and a short read tells the reader to ask again.
+A segment with a grant may be removed meanwhile.  Its bytes stay for file.delete.delay.ms; then the
+file is truncated (deferred_delete.py), and a short read makes the reader request again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Loan(NamedTuple):
-    """What may be read; see the module."""
+    """A segment grant: the range that may be read, and the offset after it."""
 
     segment: LogSegment
     position: int
@@ -38,11 +38,11 @@ class Loan(NamedTuple):
 
 
 def lend(log: Log, offset: int, size_max: int, upper_offset: int) -> Loan | None:
-    """The batches from the one that holds `offset` on, of one segment and below `upper_offset`;
-    None when there is nothing there yet.
+    """Return a grant from the batch that holds `offset` on, within one segment and below
+    `upper_offset`; None if there are no records there yet.
 
-    The first batch is lent even if it is larger than `size_max`, and of the others those that fit,
-    to within a stretch between two index entries.
+    The first batch is included even if it is larger than `size_max`, and of the others those that
+    fit, to within the distance of two index entries.
     """
     found = log.locate(offset, upper_offset)
     if found is None:
@@ -55,19 +55,19 @@ def lend(log: Log, offset: int, size_max: int, upper_offset: int) -> Loan | None
 
 
 def _batch_at(segment: LogSegment, position: int) -> int:
-    """Where the last batch begins that the index knows up to a position; 0 for none."""
+    """Return the position of the last indexed batch at or before a position; 0 if there is none."""
     relative, begin = segment.offset_index.last_at(position)
     if relative < 0:
         return 0
     head = _header(segment, begin)
-    # An index is a cache; what it says counts if the batch says so, too.
+    # The index is a cache: its entry counts only if the batch agrees.
     whole = len(head) == HEADER_SIZE
     true = whole and _last_offset(head) == segment.base_offset + relative
     return begin if true else 0
 
 
 def _offset_at(log: Log, segment: LogSegment, position: int) -> int:
-    """The offset with which what stands there, or would, begins."""
+    """Return the offset of the batch at a position, or after the last batch if it ends there."""
     if position == segment.size:
         if segment is log.active:
             return log.end_offset

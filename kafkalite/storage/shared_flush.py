@@ -1,11 +1,11 @@
-"""A flush that many recovered logs share, before any of them is served.
+"""One flush for many recovered logs, before any of them is served.
 
-One syncfs takes what a start has recovered, instead of three to five flushes for each log one after
-the other: of 2,500 logs those took 4 to 12 seconds.
+A single syncfs makes all logs recovered by a start durable, instead of three to five flushes for
+each log, one after another: for 2,500 logs those took 4 to 12 seconds.
 
-The file system is flushed through a descriptor that was opened at the process's start, and hears of
-no error that another process was told of before (file_system.py).  That process leaves a mark for
-this node, so the mark is looked for once more after the flush.
+The file system is flushed through a descriptor opened at the process's start, which does not get an
+error that was reported to another process before (file_system.py).  That process leaves a mark for
+this node, so the mark is checked again after the flush.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _log = logging.getLogger("kafkalite.storage")
 def flush_recovered(
     logs: Sequence[Log], data: Path, file_system: FileSystem, disk: Disk, *, was_marked: bool
 ) -> None:
-    """Flush these logs, which all await it; raises DiskFailed if one cannot be.
+    """Flush logs that all await a flush; raise DiskFailed if one cannot be flushed.
 
     Args:
-        logs: Logs that were opened to share a flush.
+        logs: Logs that were opened with a shared flush.
         data: The node's directory.
-        file_system: The one that holds it; its `sync` flushes everything.
-        disk: What makes the calls.
-        was_marked: Whether a failed flush was known when the logs were read, from the disk itself.
+        file_system: The file system that holds it.
+        disk: Makes the system calls.
+        was_marked: True if a failed flush was known when the logs were read, from the disk itself.
     """
     together = {log for log in logs if _is_on(file_system, log)}
     refused = {log for log in together if not _are_epochs_saved(log, disk)}
@@ -53,16 +53,16 @@ def flush_recovered(
             )
     for log in logs:
         if log in refused:
-            pass  # Its next flush saves them; until then the log is durable up to where it was.
+            pass  # its next flush saves the epochs; until then its durable offset stays
         elif log in together:
             log.flushes.reach(log)
         else:
-            log.flush()  # its directory is another file system's
+            log.flush()  # its directory is on another file system
         log.awaits_flush = False
 
 
 def _are_epochs_saved(log: Log, disk: Disk) -> bool:
-    """Write what is not saved of a log's leader epochs; False if the disk has no room for it."""
+    """Write a log's unsaved leader epochs; return False if the disk has no room for them."""
     if log.leader_epochs.unsaved:
         try:
             log.leader_epochs.save(disk, log.directory / layout.LEADER_EPOCHS, flushed=False)

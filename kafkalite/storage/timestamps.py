@@ -1,14 +1,14 @@
-"""Finding records by their time, in the segments of a log.
+"""Timestamp lookups: finds records by timestamp in the segments of a log.
 
-A time index leads near the batch; the batch is then opened, since its header knows the greatest
-of its timestamps only.  That is long work, so a search is a generator: it yields the steps that
-open a batch, which any thread may take, and is sent what they return.  The search itself belongs
-to the log's loop, and begins anew where segments were removed meanwhile.
+The time index leads near the batch.  The batch is then opened, since its header has only its
+maximum timestamp.  That is expensive, so a search is a generator: it yields the steps that open a
+batch, which may run on any thread, and is sent their result.  The search itself runs on the log's
+event loop, and restarts if segments were removed meanwhile.
 
-A header that claims a later time than its records bear hides the rest of its segment from the
-search.  To go on would have whoever wrote such batches decide how many are opened for one request.
-A batch that would become larger than `output_size_max` is answered as a whole, with its first
-offset and its greatest timestamp.
+A header whose maximum timestamp is later than that of all its records ends the search in its
+segment: continuing would let a client that writes such batches choose how many are opened for one
+request.  For a batch that decompresses to more than `output_size_max` the result is its base offset
+and its maximum timestamp.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TimestampOffset(NamedTuple):
-    """A record, by its time."""
+    """The result of a lookup: a record's timestamp, offset and leader epoch."""
 
     timestamp: int
     offset: int
@@ -39,7 +39,7 @@ Search: TypeAlias = Generator[
 
 
 def first_since(log: Log, timestamp: int) -> Search:
-    """Search the first record at this time or later."""
+    """Search for the first record at or after a timestamp."""
     segments = log.segments
     for segment in segments:
         if segment.largest_timestamp < timestamp:
@@ -57,13 +57,13 @@ def first_since(log: Log, timestamp: int) -> Search:
                 return (yield from first_since(log, timestamp))
             found = None
             if batch.header.base_offset < start:
-                # The record its header means is deleted; of such batches there is only one.
+                # Its latest record was deleted; at most one batch crosses the log start offset.
                 found = segment.find_timestamp(timestamp, batch.header.last_offset + 1)
     return None
 
 
 def newest(log: Log) -> Search:
-    """Search the first record of those with the greatest timestamp."""
+    """Search for the first record with the log's maximum timestamp."""
     for segment in log.segments:
         segment.load_timestamps()
     holder = max(log.segments, key=lambda segment: segment.max_timestamp)
@@ -77,7 +77,8 @@ def newest(log: Log) -> Search:
 def _first_record(
     batch: RecordBatch, oldest: int, newest: int, start_offset: int
 ) -> Steps[TimestampOffset | None]:
-    """Return the batch's first record from an offset on with a timestamp from `oldest` on."""
+    """Return the batch's first record at or after `start_offset` with a timestamp from `oldest` to
+    `newest`."""
     header = batch.header
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if stamped and not oldest <= header.max_timestamp <= newest:

@@ -1,7 +1,7 @@
-"""Failures of write-back: every node on the file system is told, by a mark for its next start.
+"""Write-back failures: marks every node's directory, so that its next start recovers the logs.
 
-The kernel reports a lost page to few, and takes it for clean afterwards (disk.py), so no process
-that writes to the file system may go on.
+The kernel reports a lost page to few descriptors and marks it clean afterwards (disk.py), so no
+process that writes to the file system may continue.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ log = logging.getLogger("kafkalite.storage")
 def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFailed:
     """Mark the directories of all nodes of this data directory; return the error to raise.
 
-    A node's directory is on the file system of the others', since partitions move by a rename.
+    All of them are on one file system, since partitions are transferred by a rename.
     """
     for directory in layout.sibling_directories(where.parent):
         try:
             disk.open(directory / FAILURE_MARK, os.O_WRONLY | os.O_CREAT).close()
         except OSError:
-            pass  # The disk that failed may take nothing any more.
+            pass  # the failed disk may not accept the mark
     reason = f"{where} could not be flushed: {error.strerror}"
     return WriteBackFailed(f"{reason}; the processes that write to this file system must end")
 
 
 def sync_names(disk: Disk, directory: Path) -> None:
-    """Make the names in this directory survive a power cut, where that may wait.
+    """Flush the names in a directory; if descriptors are short, the next flush does it.
 
-    A lack of descriptors leaves it to the next flush of the directory.  A lack of room does not:
-    fsync reports it for what was written before and is lost.
+    A lack of space is not deferred: fsync reports it for data that was written before and is lost.
     """
     try:
         sync_directory(disk, directory)
