@@ -1,26 +1,25 @@
-"""A real Kafka broker for tests, without a container: ready in a fraction of a second, gone after.
+"""A real Kafka broker for tests, without a container: starts in a fraction of a second.
 
     from kafkalite.testing import Broker
 
     with Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-Or with pytest, which knows these fixtures as soon as kafkalite is installed:
+Or with pytest, for which installing kafkalite registers these fixtures:
 
     def test_it(kafka_broker, kafka_topic):      # one broker for the session, a topic for the test
 
     @pytest.mark.parametrize("kafka_topic", [6], indirect=True)     # a topic of six partitions
 
-It takes the place of brokers started in containers: every client works against it unchanged, it
-needs no daemon and no image, and it listens on a free port of the loopback address, so any number
-run beside each other.
+It replaces brokers in containers: every client works with it unchanged, it needs no daemon and no
+image, and it listens on a free port of the loopback address, so any number can run in parallel.
 
-A Broker is a process of its own over a temporary directory.  Process and directory are gone when
-the `with` block ends, when the interpreter exits, and also when the test process is killed: the
-broker holds one end of a pipe, and ends when the other is closed (process/parent_watch.py).  Only
-if both are killed at once does the directory stay, until the next Broker of the same user finds it.
+A Broker is a separate process with a temporary directory.  Both are removed when the `with` block
+ends, when the interpreter exits, and also when the test process is killed: the broker holds one end
+of a pipe and stops when the other is closed (process/parent_watch.py).  Only if both processes are
+killed at once does the directory remain, until the user's next Broker removes it.
 
-`durability` is "os" here: tests are not about power cuts, and need not wait for the disk.
+`durability` is "os" by default: tests do not simulate power failures, and need not wait for fsync.
 """
 
 from __future__ import annotations
@@ -53,17 +52,15 @@ STOP_S_MAX = 30.0
 READY_LOOK_S = 0.002
 DIRECTORY_PREFIX = "kafkalite-test-"
 SLOW_TICK = re.compile(r"Event loop .* tick_ms=\d+ cpu_ms=(\d+)")
-"""Written by transport/slow_ticks.py."""
+"""Log line of transport/slow_ticks.py."""
 TOPIC_VERSION = 4
-"""Of CreateTopics: the last whose header is of the old, plain kind."""
+"""Version of CreateTopics, the last one without tagged fields in the header."""
 
 
 class Broker:
-    """A broker in a process of its own, over a directory of its own.
+    """Kafka broker in a separate process, with a temporary directory.
 
-    `config` holds broker keys (`{"num.partitions": 3}`), `listen` the address; port 0 takes a
-    free one.  `workers` is how many processes share the partitions; 0 is one process that does
-    everything.  Starting one raises Refusal, with the broker's own sentence, if it cannot start.
+    Usable as a context manager: starts on entry, is closed on exit.
     """
 
     def __init__(
@@ -74,6 +71,16 @@ class Broker:
         listen: str = "127.0.0.1:0",
         workers: int = 0,
     ) -> None:
+        """Configure a broker; start() or the `with` statement starts it.
+
+        Args:
+            durability: When a record counts as stored: "os" leaves the flush to the operating
+                system; other values as for `kafkalite start`.
+            config: Broker settings by Kafka's keys ({"num.partitions": 3}).
+            listen: HOST:PORT to listen on; port 0 takes a free one.
+            workers: Number of processes that share the partitions; 0 runs everything in one
+                process.
+        """
         self.durability = durability
         self.config = texts(config)
         self.listen = listen
@@ -91,43 +98,68 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Where it is; RuntimeError before `start`.
+    # Addresses and state.
 
     @property
     def bootstrap(self) -> str:
-        """The address for `bootstrap.servers`."""
+        """The address for `bootstrap.servers`.
+
+        Raises:
+            RuntimeError: The broker was not started.
+        """
         self._check_started()
         return str(self.ready["bootstrap"])
 
     @property
     def pid(self) -> int:
-        """The process that started last."""
+        """The process id of the broker's last start.
+
+        Raises:
+            RuntimeError: The broker was not started.
+        """
         self._check_started()
         assert self._process is not None
         return self._process.pid
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
-        """Its nodes when it was ready: each with id, role, host, port and pid."""
+        """The nodes at the start, each a dict with id, role, host, port and pid.
+
+        Raises:
+            RuntimeError: The broker was not started.
+        """
         self._check_started()
         return list(self.ready["nodes"])
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it says of itself now, in the same words as `ready`."""
+        """The current state as the broker reports it, with the keys of `ready`.
+
+        Raises:
+            RuntimeError: The broker was not started, or is closed.
+        """
         return dict(json.loads((self.data / STATUS_FILE).read_text()))
 
     @property
     def data(self) -> Path:
-        """Its data directory, which a restart keeps."""
+        """The data directory, which a restart keeps.
+
+        Raises:
+            RuntimeError: The broker was not started, or is closed.
+        """
         if not self.directory.name:
             raise RuntimeError("The broker has no data before start() and after close().")
         return self.directory / "data"
 
-    # Its life.
+    # Lifecycle.
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the broker and wait until it accepts connections.
+
+        Raises:
+            Refusal: The broker did not start, with its message.
+            RuntimeError: The Broker was created in another process.
+        """
         self._check_owner()
         if not self.directory.name:
             remove_abandoned()
@@ -146,17 +178,21 @@ class Broker:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                # the test's own Ctrl-C is not the broker's
+                # Ctrl-C in the test's terminal must not reach the broker
                 start_new_session=True,
             )
         self._await_ready(self._process)
         self.listen = self.bootstrap
 
     def kill(self, node_id: int | None = None) -> None:
-        """End it as a crash would: SIGKILL, and nothing is tidied up.
+        """Kill the broker with SIGKILL, as a crash would end it.
 
-        With a node's id only that node's process, which the broker then starts again; a node that
-        is being started is waited for.  Raises ValueError if there is no such node.
+        Args:
+            node_id: Kill only this node's process, which the broker then restarts; a node that is
+                starting is waited for.  None: all of the broker.
+
+        Raises:
+            ValueError: There is no such node.
         """
         if node_id is None:
             self._end(signal.SIGKILL)
@@ -177,16 +213,16 @@ class Broker:
         raise Refusal(f"Node {node_id} was not ready again within {READY_S_MAX:.0f} s.")
 
     def stop(self) -> None:
-        """End it cleanly; the data stays for `restart`."""
+        """Stop the broker cleanly; the data is kept for restart()."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Start it again on the same data and port, after stopping it if it runs."""
+        """Stop the broker if it runs, and start it on the same data and port."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """End it and remove its directory; closing twice is nothing."""
+        """Stop the broker and remove its directory; a second call does nothing."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
@@ -195,7 +231,7 @@ class Broker:
             shutil.rmtree(self.directory, ignore_errors=True)
         self.directory = Path()
 
-    # What tests ask of it.
+    # Topics and diagnostics.
 
     def topic(
         self,
@@ -203,7 +239,19 @@ class Broker:
         config: Mapping[str, str | int | float] | None = None,
         name: str = "",
     ) -> str:
-        """Create a topic that nobody else uses, and answer its name."""
+        """Create a topic.
+
+        Args:
+            partitions: Number of partitions.
+            config: Topic settings by Kafka's keys.
+            name: Name of the topic; empty: one that is unique in this broker.
+
+        Returns:
+            The name of the topic.
+
+        Raises:
+            KafkaError: The broker refused the request, for example TopicAlreadyExists.
+        """
         name = name or f"topic-{os.getpid()}-{next(self._topics)}"
         configs = [{"name": key, "value": value} for key, value in texts(config).items()]
         topic = {
@@ -221,20 +269,20 @@ class Broker:
         return name
 
     def slow_ticks(self, cpu_ms: int = 50) -> list[str]:
-        """Return the log's lines about ticks of an event loop that were too long.
+        """Return the log lines about ticks of an event loop that took too long.
 
-        While a tick lasts, its node serves no other request.  One that makes a broker compute for
-        long delays every client of it:
+        During a tick its node serves no other request, so a request that makes a broker compute for
+        long delays every client:
 
             assert broker.slow_ticks() == []
 
         Args:
-            cpu_ms: The processor time from which a tick over 50 ms is too long; 0 returns also
-                those that only waited for a disk, or for a busy machine.  Leave a margin where
-                tests share processors.
+            cpu_ms: Minimum processor time in ms of a tick that lasted over 50 ms; 0 includes ticks
+                that only waited for a disk or for a processor.  Leave a margin where tests share
+                processors.
 
         Returns:
-            Lines with the cause and the time, of each cause at most one in ten seconds.
+            Log lines with cause and duration, per cause at most one in ten seconds.
         """
         with contextlib.suppress(FileNotFoundError):
             lines = (self.data / LOG_FILE).read_text(errors="replace").splitlines()
@@ -243,7 +291,7 @@ class Broker:
         return []
 
     def _ask(self, api_key: int, version: int, body: bytes) -> bytes:
-        """One request on a connection of its own; the answer without its header."""
+        """Send one request over a new connection; return the response without its header."""
         host, _, port = self.bootstrap.rpartition(":")
         frame = struct.pack(">hhih", api_key, version, 0, -1) + body
         with socket.create_connection((host.strip("[]"), int(port)), READY_S_MAX) as connection:
@@ -296,7 +344,7 @@ class Broker:
 
 
 def texts(config: Mapping[str, str | int | float] | None) -> dict[str, str]:
-    """Return configuration values as the texts of a properties file: 3, 0.5, true."""
+    """Return configuration values as text for a properties file: 3, 0.5, true."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()
@@ -304,36 +352,37 @@ def texts(config: Mapping[str, str | int | float] | None) -> dict[str, str]:
 
 
 def owner(pid: int | None = None) -> str:
-    """A process so that no later one is taken for it: its pid and the tick it began at."""
+    """Return an identifier of a process that is not reused: its pid and its start time in ticks."""
     pid = os.getpid() if pid is None else pid
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid}-{fields[19]}"
 
 
 def remove_abandoned() -> None:
-    """Remove the directories of tests that were killed together with their brokers."""
+    """Remove the directories of test processes that were killed together with their brokers."""
     for directory in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
         pid, began, *_ = directory.name.removeprefix(DIRECTORY_PREFIX).split("-")
         try:
             alive = owner(int(pid)) == f"{pid}-{began}"
         except (OSError, ValueError):
             alive = False
-        # The broker of one that was killed alone is just about to do it itself, as are others here.
+        # If only the test process was killed, its broker is about to remove the directory, and so
+        # may be other tests.
         with contextlib.suppress(FileNotFoundError):
             if not alive and directory.stat().st_uid == os.geteuid():
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-with contextlib.suppress(ImportError):  # pytest is the test's own, not a dependency of ours
+with contextlib.suppress(ImportError):  # pytest is optional
     import pytest
 
     @pytest.fixture(scope="session")
     def kafka_broker() -> Iterator[Broker]:
-        """One broker for the whole session."""
+        """A broker for the whole session."""
         with Broker() as broker:
             yield broker
 
     @pytest.fixture
     def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> str:
-        """The name of a fresh topic, of one partition or as many as it is parametrized with."""
+        """The name of a new topic with one partition, or as many as the parameter says."""
         return kafka_broker.topic(getattr(request, "param", 1))

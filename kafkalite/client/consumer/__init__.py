@@ -1,1 +1,3 @@
-"""The consumer: fetches over TCP or from segment files, decoded into rows, columns and tables."""
+"""The consumer: fetches over TCP or from segment files, decodes into messages, columns and
+tables.
+"""

@@ -1,7 +1,7 @@
-"""Arguments of clients' calls: what is no partition, offset or topic is refused where it is given.
+"""Argument checks of the clients' methods: partitions, offsets and topic names.
 
-Python takes 1.5, True and "0" as far as the first comparison or the wire, and fails there with a
-sentence about something else, or reads from another place.  Integers of numpy are integers.
+Without them Python accepts 1.5, True and "0" up to the first comparison or the encoder, and fails
+there with an unrelated message, or reads from another offset.  NumPy integers are accepted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 def integer(value: Any, expected: str) -> int:
-    """Return an integer; TypeError with what was expected for any other type, bool included."""
+    """Return an integer; raise TypeError with `expected` for another type, bool included."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{expected}, not {value!r}")
     return int(value.__index__())
 
 
 def partition_named(value: Any) -> TopicPartition:
-    """Return a partition from its topic's name and its number."""
+    """Return a partition from a (topic, partition) pair."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         topic_and_number = []
     else:
@@ -35,7 +35,7 @@ def partition_named(value: Any) -> TopicPartition:
 
 
 def offset_given(value: Any, what: str) -> int:
-    """Return an offset; TypeError or ValueError for what is none."""
+    """Return an offset; raise TypeError or ValueError if it is not one."""
     offset = integer(value, f"{what} is an integer")
     if offset < 0:
         raise ValueError(f"{what} is at least 0, not {offset}")
@@ -47,7 +47,7 @@ def offset_given(value: Any, what: str) -> int:
 def offsets_to_commit(
     offsets: Mapping[tuple[str, int], int | tuple[int, str | None]],
 ) -> dict[tuple[str, int], int | tuple[int, str | None]]:
-    """Return the offset and the text that are to be kept for each partition."""
+    """Return the offset and the metadata to commit for each partition."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"offsets are {{(topic, number): offset}}, not {offsets!r}")
     wanted: dict[tuple[str, int], int | tuple[int, str | None]] = {}
@@ -62,7 +62,7 @@ def offsets_to_commit(
 
 
 def topic_names(topics: Any) -> list[str]:
-    """Return the names in a list of topics, or the only name, each once."""
+    """Return the names in a list of topics, or the single name, without duplicates."""
     given = [topics] if isinstance(topics, str) else topics
     if given is None:
         return []

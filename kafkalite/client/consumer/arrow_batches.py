@@ -1,19 +1,19 @@
-"""Fetched records as pyarrow.RecordBatches, always of this schema:
+"""Fetched records as pyarrow.RecordBatch, in this schema:
 
     key             binary
     value           binary
     topic           string
     partition       int32
     offset          int64
-    timestamp       timestamp[ms, UTC]     null where the record has none
-    timestamp_type  int8                   0 as the producer said, 1 as the log appended
+    timestamp       timestamp[ms, UTC]     null if the record has none
+    timestamp_type  int8                   0 CreateTime, 1 LogAppendTime
     headers         list<struct<key: string, value: binary>>
 
-or of those columns of it that are asked for, in the order in which they are; only those are
-decoded.  Another unit of the timestamp may be asked for.  The decoder's memory becomes Arrow's
-without a copy.  Columns whose values are all the same are made once and sliced.
+or in the requested columns of it, in the requested order; only those are decoded.  The timestamp
+unit can be changed.  The decoder's memory becomes Arrow's without a copy.  Columns with one value
+for all rows are created once and sliced.
 
-A name of a header that is not UTF-8 has U+FFFD where it is not: Arrow's strings are UTF-8.
+Invalid UTF-8 in a header name is replaced by U+FFFD, since Arrow strings are UTF-8.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ COLUMNS = {
 }
 _TICKS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
-# A topic's name has at most 249 bytes, and as many of them as this can be told by 32 bits.
+# A topic name has at most 249 bytes, so the 32-bit offsets of the topic column allow this many.
 _ROWS_MAX = (1 << 31) // 256
-# Constant columns up to this many rows are kept for the next batch.
+# Constant columns of up to this many rows are cached for the next batch.
 _KEPT_ROWS_MAX = 1 << 17
 
 
 class ColumnReader:
-    """Decodes record sets into columns, and gives them out as record batches.
+    """Decodes record sets into columns and returns them as record batches.
 
-    One thread at a time; of large sets it decodes without the GIL.
+    One thread at a time; large sets are decoded without the GIL.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class ColumnReader:
         size_max: int,
         unpacked_size_max: int | None = None,
     ) -> tuple[int, int]:
-        """`record_sets.decode_set` into the columns."""
+        """Decode a record set into the columns; see `record_sets.decode_set`."""
         return decode_set(
             self.builder, record_set, position, first_offset, size_max, unpacked_size_max
         )
 
     def take(self, topic: str, partition: int) -> list[pa.RecordBatch]:
-        """What was decoded since the last time, all of it this partition's: one batch, or none.
+        """Return the rows decoded since the last call, which are all of this partition.
 
-        Several only of so many million rows that their topic's name would not fit a column.
+        The list has one batch, or none; several only if there are more than `_ROWS_MAX` rows.
         """
         count = self.builder.count
         buffers = self.builder.take()
@@ -141,7 +141,7 @@ def _schema(names: Sequence[str], timestamp_unit: str) -> pa.Schema:
 def _column(
     buffers: dict[str, Any], name: str, kind: pa.DataType, start: int, count: int
 ) -> pa.Array[Any]:
-    """Rows of a column, over the decoder's memory."""
+    """Return the rows of a column as an array over the decoder's memory."""
     import pyarrow as pa
 
     if name in ("key", "value"):
@@ -161,7 +161,7 @@ def _column(
 
 
 def _known_times(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Return the timestamps with null instead of -1 ms, which means that a record has none."""
+    """Return the timestamps with null in place of -1 ms, which means that a record has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -187,7 +187,7 @@ def _fields(
 
 
 def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array[Any]:
-    """A column that says the same in each row."""
+    """Return a column with the same value in each row."""
     if count > _KEPT_ROWS_MAX:
         return _repeated(value, kind, count)
     return _kept(value, kind, max(1024, 1 << (count - 1).bit_length())).slice(0, count)

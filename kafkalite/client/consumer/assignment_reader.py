@@ -1,21 +1,20 @@
-"""The reading of an assignment: where each partition begins, who leads it, and what came of it.
+"""Assignment reader: first offsets, leaders and fetched record ranges of an assignment.
 
-    stretch = reading.stretch(deadline)      the next to decode; None when the time is up
-    reading.done(stretch)                    it has no more
+    stretch = reading.stretch(deadline)      the next range to decode; None when the time is up
+    reading.done(stretch)                    it was decoded to its end
 
-A Reading does what its caller's thread does, one step after another: it keeps the metadata fresh,
-finds the offsets to begin with, asks for what comes next, and takes in what arrives.  What will
-pass is waited for (leaders that move, nodes that start again, a topic that was deleted), with rests
-that grow; what will not is raised, and the position stays where it is.
+Runs in the thread of its client, step by step: refreshes metadata, resolves first offsets, sends
+fetch requests and handles responses.  Conditions that may pass (a leader change, a restarting node,
+a deleted topic) are retried with backoff; other errors are raised, and the position is unchanged.
 
-    A  no offset yet                       `start` says which; leader or coordinator is asked
-    B  the offset is not there (any more)  auto.offset.reset says where to go on
-    C  the leader is another one, or gone  metadata, then the new leader
-    D  the topic is another one by its id  it was made again: all of the new one is read
-    E  a new partition of a topic          all of it is read, whatever auto.offset.reset says: it
-                                           began after the reading did
+    A  no offset yet                       resolved from `start` by the leader or the coordinator
+    B  the offset is out of range          auto.offset.reset decides
+    C  the leader changed or is gone       metadata request, then the new leader
+    D  the topic has another topic id      it was recreated: all of the new topic is read
+    E  a new partition of a topic          all of it is read, whatever auto.offset.reset says,
+                                           since it was created after reading started
 
-While a stretch is decoded the next answer is on its way, never more than one for a partition.
+While a range is decoded, the next fetch is in flight; at most one per partition.
 """
 
 from __future__ import annotations
@@ -64,11 +63,12 @@ from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 
 UPKEEP_S_MIN = 1.0
-"""What a question beside the fetches may take at the least, however short a poll is: one that gets
-no time at all would never be answered."""
+"""Minimum timeout in seconds for metadata and offset requests, however short a poll is: with no
+time at all they would never complete.
+"""
 
 LAG_S_MAX = 30.0
-"""How long after a topic was made again a node may still tell of the former one."""
+"""Seconds after a topic was recreated in which a node may still return the former topic id."""
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NOWHERE}
 
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 
 class Hopeless(Exception):
-    """What will not pass although its class may: it is raised instead of waited for."""
+    """An error that is raised instead of retried, although its class is retriable."""
 
     def __init__(self, fault: KafkaError) -> None:
         super().__init__(str(fault))
@@ -84,9 +84,9 @@ class Hopeless(Exception):
 
 
 class Reading:
-    """One pass over some partitions.  One thread at a time.
+    """Reads the partitions of one assignment.  One thread at a time.
 
-    `strict`: what is gone or was made anew is raised, since the reading must be whole.
+    `strict`: a deleted or recreated log is an error, since the result must be complete.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Reading:
         self.assignment = Assignment()
         self.lanes = Lanes(cluster, settings, purpose, waker)
         self.subscription = Subscription()
-        """Topics of which all partitions are read, those to come as well."""
+        """Topics of which all partitions are read, including partitions created later."""
         self.resets = 0
         self.missed_records = 0
         """Offsets that were deleted before they were read."""
@@ -111,30 +111,31 @@ class Reading:
         self._strict = strict
         self._queue: deque[Stretch] = deque()
         self._known: set[str] = set()
-        """Topics that have been told of."""
+        """Topics for which metadata has been received."""
         self._unknown: set[str] = set()
-        """Topics to be asked about before their partitions are fetched from."""
+        """Topics whose metadata must be requested before their partitions are fetched."""
         self._left_s: dict[bytes, float] = {}
-        """When topics were left for others of their names; a node that lags behind may still tell
-        of them for a while."""
+        """Former topic ids and when they were replaced; a node with old metadata may return them
+        for a while.
+        """
         self._asked_s = -NEVER
         self._backoff = Backoff(settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
         self._patience = Deadline(0.0)
-        """How long a topic may be missing that was never there."""
+        """Deadline for metadata of a topic that was never seen."""
 
-    # What is read.
+    # Subscription and assignment.
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Read all partitions of these topics, and nothing else; what was read goes on."""
+        """Read all partitions of these topics and no others; current positions are kept."""
         if not self.subscription:
-            self._known.clear()  # only some partitions of an assigned topic are read
+            self._known.clear()  # for an assigned topic only some partitions are read
         subscription.assume(self._known)
         self.subscription = subscription
         self._read_subscribed()
         self._patience = Deadline(self._settings.call_timeout_s)
 
     def _read_subscribed(self) -> None:
-        """Read the partitions of the topics that are subscribed to now, and no others."""
+        """Read the partitions of the topics that match the subscription, and no others."""
         topics = set(self.subscription.topics)
         kept = [p.partition for p in self.assignment if p.partition.topic in topics]
         self.assignment.assign(kept, self._reset)
@@ -148,11 +149,11 @@ class Reading:
         return list(self.subscription.topics or self.assignment.topics)
 
     def knows(self, topic: str) -> bool:
-        """Return whether the metadata has told of a topic that is read."""
+        """Return whether metadata of a topic has been received."""
         return topic in self._known
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read exactly these from now on; those that were read already stay where they are."""
+        """Read exactly these partitions; positions of partitions that are already read are kept."""
         grouped = self._settings[GROUP_ID] is not None
         self.subscription = Subscription()
         self.assignment.assign(partitions, COMMITTED if grouped else self._reset)
@@ -171,7 +172,7 @@ class Reading:
     # Steps.
 
     def stretch(self, deadline: Deadline) -> Stretch | None:
-        """The next that is to be decoded; None when the time is up, or somebody woke us."""
+        """Return the next range to decode; None when the time is up or the waker was set."""
         while True:
             while self._queue:
                 if not self._queue[0].stale:
@@ -182,21 +183,23 @@ class Reading:
             rest_s = min(self.keep_up(deadline), self._ask(deadline))
             self._take_in(self.lanes.wait(min(rest_s, deadline.left_s)))
             if self._queue:
-                self._ask(deadline)  # the next is on its way while this one is decoded
+                self._ask(deadline)  # fetch ahead while this range is decoded
             elif deadline.passed:
                 return None
 
     def done(self, stretch: Stretch) -> None:
-        """A stretch was decoded to its end."""
+        """Release a range that was decoded to its end."""
         self._drop(stretch)
         if not stretch.stale and stretch.first_offset != stretch.end_offset:
-            # Less came than was told of: what is missing is asked for again.
+            # Fewer records than announced: fetch the missing ones again.
             stretch.position.begin_turn()
             stretch.position.ahead = stretch.first_offset
 
     def again(self, stretch: Stretch) -> None:
-        """A stretch could not be read: go on from where the caller is, and over TCP if it happens
-        there once more."""
+        """Fetch a range that could not be read again from the position.
+
+        A second failure at the same offset switches the node to TCP.
+        """
         self._drop(stretch)
         position = stretch.position
         if not stretch.stale:
@@ -211,8 +214,10 @@ class Reading:
             self._queue.popleft()
 
     def keep_up(self, deadline: Deadline, begin: bool = True) -> float:
-        """See to metadata, and to first offsets if they are to `begin`, as far as they are due; how
-        long until that is."""
+        """Refresh metadata, and resolve first offsets if `begin`, where due.
+
+        Returns the seconds until that is due again.
+        """
         if self._backoff.rest_left_s:
             return self._backoff.rest_left_s
         patience = Deadline(max(deadline.left_s, UPKEEP_S_MIN)).within(
@@ -237,8 +242,10 @@ class Reading:
         return max(0.0, self._settings[METADATA_MAX_AGE_MS] / 1000 - age_s)
 
     def _ask(self, deadline: Deadline) -> float:
-        """Ask for what comes next, where nothing is outstanding; how long until a node that could
-        not be reached may be asked again."""
+        """Send fetch requests where none is in flight.
+
+        Returns the seconds until an unreachable node may be retried.
+        """
         rest_s = self.lanes.ask((p for p in self.assignment if p.fetchable), deadline)
         while self.lanes.lost:
             node_id = self.lanes.lost.pop()
@@ -246,13 +253,15 @@ class Reading:
         return rest_s
 
     def _rest(self, fault: KafkaError) -> None:
-        """Try again after a while; what fails together is one failure."""
+        """Start the retry backoff; errors during a backoff count as one failure."""
         if not self._backoff.rest_left_s:
             self._backoff.failed(fault)
 
     def await_offsets(self, positions: Iterable[Position], deadline: Deadline) -> None:
-        """Wait until all topics are known, and where these begin; raise why it is not so in
-        time."""
+        """Wait until the metadata of all topics and the first offsets of `positions` are known.
+
+        Raises the last error, as RequestTimedOut, if the deadline passes first.
+        """
         wanted = list(positions)
 
         def waiting() -> bool:
@@ -312,7 +321,7 @@ class Reading:
         self._known.add(name)
 
     def _lead(self, position: Position, topic: TopicMeta) -> None:
-        """Take in who leads a partition, and whether it is still the same one."""
+        """Update the leader of a partition, and detect a recreated topic."""
         shown_id = shown(position.partition)
         if NO_ID != position.topic_id != topic.topic_id != NO_ID:
             words = f"{shown_id}: the topic was deleted and made again."
@@ -338,7 +347,7 @@ class Reading:
             position.leader, position.leader_epoch = found
 
     def _miss(self, name: str, fault: KafkaError) -> None:
-        """A topic could not be told of: wait for it, if that may help."""
+        """Handle a metadata error of a topic: retry if the topic may appear, else raise."""
         known = name in self._known
         creates = self._settings[ALLOW_AUTO_CREATE_TOPICS] and not self._strict
         may_come = fault.retriable and (known or creates) and not (known and self._strict)
@@ -350,7 +359,7 @@ class Reading:
                 log.warning("%s cannot be read: %s", shown(position.partition), fault)
         self._rest(fault)
 
-    # Offsets to begin with.
+    # First offsets.
 
     def _ask_offsets(self, patience: Deadline) -> None:
         waiting = [p for p in self.assignment.unresolved() if p.leader != NOBODY]
@@ -373,7 +382,7 @@ class Reading:
                     f"{shown(position.partition)}: there is no offset to begin with, and"
                     f" {AUTO_OFFSET_RESET.name} is none; seek() says where."
                 )
-        # The ends first: what is appended from now on is younger than any time that was sought.
+        # The ends first: a record appended after this request is later than any requested time.
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
         ends = self._found({p.partition: LATEST for p in timed}, patience)
         found = self._found({p.partition: p.start for p in waiting}, patience)
@@ -391,7 +400,7 @@ class Reading:
     def _count_missed(self, position: Position, low: int, offset: int) -> None:
         """Count the records below `low` that were deleted before they were read.
 
-        Those from there to `offset` are skipped by auto.offset.reset=latest.
+        Those between `low` and `offset` are skipped by auto.offset.reset=latest, and not counted.
         """
         before = position.overtaken_at
         missed = max(0, min(low, offset) - before)
@@ -406,7 +415,7 @@ class Reading:
     def _found(
         self, sought: dict[tuple[str, int], int], patience: Deadline
     ) -> dict[TopicPartition, int]:
-        """The first offset from each time on; -1 where no record is as young."""
+        """Return the first offset at or after each timestamp; -1 if there is none."""
         if not sought:
             return {}
         found = offsets.list_offsets(
@@ -414,10 +423,10 @@ class Reading:
         )
         return {partition: at.offset for partition, at in found.items()}
 
-    # Answers.
+    # Fetch responses.
 
     def _take_in(self, outcomes: list[Outcome]) -> None:
-        """Every outcome is taken in before the first that is a fault is raised."""
+        """Handle every outcome, then raise the last error among them."""
         fault: KafkaError | None = None
         for outcome in outcomes:
             position = outcome.position
@@ -435,7 +444,7 @@ class Reading:
             raise fault
 
     def _failed(self, outcome: Outcome) -> KafkaError | None:
-        """Make good what can be; else what the caller must know."""
+        """Handle a partition error: return it if it must be raised, None if it is retried."""
         position = outcome.position
         fault = fault_of(outcome.error_code, shown(position.partition), outcome.message)
         if isinstance(fault, OffsetOutOfRange):

@@ -1,14 +1,14 @@
-"""AsyncConsumer: the Consumer's twin for asyncio.
+"""AsyncConsumer: the Consumer for asyncio.
 
     async with AsyncConsumer("127.0.0.1:9092", topics=["flights"]) as consumer:
         async for message in consumer:
             ...
 
-Everything it has is the Consumer's under the same name, to be awaited where that waits.  What waits
-runs in one thread of its own, call after call; messages that are there already are given without
-it.  A call that is cancelled takes nothing with it: what it had fetched is given to the next one.
+Methods have the names and arguments of Consumer's; those that may wait are coroutines.  They run
+one after the other in a thread that belongs to this consumer; messages that are already decoded are
+returned without it.  A cancelled call loses nothing: what it fetched is returned by the next call.
 
-One event loop uses it, and it is closed in that loop.
+One event loop uses it, and closes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @hints.hinting(hints.CONSUMER)
 class AsyncConsumer:
-    """Reads `topics`, or what it is assigned; keywords as for a Consumer."""
+    """Kafka consumer for asyncio; see Consumer."""
 
     def __init__(
         self,
@@ -48,21 +48,32 @@ class AsyncConsumer:
         group: str | None = None,
         **settings: Any,
     ) -> None:
+        """Create a consumer; it connects when it is first used.
+
+        Args:
+            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's keys.
+            topics: Topics of which all partitions are read, as for subscribe().
+            group: Name under which offsets are committed (group.id); not together with `topics`.
+            settings: Kafka's keys with underscores.
+
+        Raises:
+            InvalidConfig: As for Consumer.
+        """
         self._consumer = Consumer(bootstrap, topics, group, **settings)
         self._intake = self._consumer.intake
         self._thread = ThreadPoolExecutor(1, "kafkalite-consumer")
         self._urgent = 0
-        """Calls that no wait for records shall hold up."""
+        """Number of pending calls that take precedence over waiting for records."""
         self._waiting = False
-        """Whether the thread waits for records, or is about to."""
+        """True while the thread waits for records, or is about to."""
 
     async def close(self) -> None:
-        """End it, and whoever waits in it; closing twice is nothing."""
-        # Not the loop's default executor, which the program may have filled.
+        """Close the consumer and end calls that wait in it; a second call does nothing."""
+        # Not the event loop's default executor, which the application may have filled.
         closing = ThreadPoolExecutor(1, "kafkalite-consumer-close")
         try:
             await asyncio.get_running_loop().run_in_executor(closing, self._close)
-        except BaseException:  # cancelled: the thread closes it
+        except BaseException:  # cancelled: the thread closes the consumer
             closing.shutdown(wait=False)
             raise
         closing.shutdown()
@@ -80,7 +91,16 @@ class AsyncConsumer:
     # Messages and columns.
 
     async def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none has come within `timeout` seconds (None: wait)."""
+        """Return the next message, or None if none arrives in time.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            KafkaError: An error that is not retriable; the next call raises it again.
+            RuntimeError: Nothing is subscribed or assigned.
+            Closed: The consumer was closed.
+        """
         deadline = Deadline(limit_s(timeout))
         while True:
             message = self._intake.take()
@@ -92,14 +112,18 @@ class AsyncConsumer:
     async def getmany(
         self, timeout: float = 0.0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Message]]:
-        """Return the messages that are there by partition, waiting for the first of them.
+        """Return the messages that are decoded, by partition, waiting for the first one.
 
         Args:
-            timeout: Seconds to wait for the first message.
-            max_records: How many messages at the most; None: all that are decoded.
+            timeout: Seconds to wait for the first message; None waits without limit.
+            max_records: Maximum number of messages; None: all that are decoded.
 
         Returns:
-            Lists of messages by partition; empty when none has come in time.
+            Lists of messages by partition; empty if none arrived in time.
+
+        Raises:
+            ValueError: `max_records` is less than 1.
+            KafkaError: An error that is not retriable.
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records is at least 1, not {max_records}")
@@ -114,7 +138,7 @@ class AsyncConsumer:
         return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Message after message; ends as a Consumer's iteration does."""
+        """Iterate over messages; ends as iteration over a Consumer does."""
         self._intake.check()
         while True:
             while (message := self._intake.take()) is not None:
@@ -132,7 +156,7 @@ class AsyncConsumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Columns of records, as Consumer.batches gives them."""
+        """Return an asynchronous iterator over column batches; see Consumer.batches."""
         reader = self._consumer.column_reader(columns, timestamp_unit, max_bytes)
         return self._batches(reader, max_bytes, timeout)
 
@@ -160,7 +184,7 @@ class AsyncConsumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> pa.Table:
-        """What Consumer.to_table gives."""
+        """Return the records between two bounds as one table; see Consumer.to_table."""
         return await self._call(
             self._consumer.to_table, start, end, columns, timeout, timestamp_unit
         )
@@ -168,53 +192,67 @@ class AsyncConsumer:
     # Where it reads.
 
     async def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Read all partitions of these topics; see Consumer.subscribe."""
         await self._call(self._consumer.subscribe, topics)
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions; see Consumer.assign."""
         await self._call(self._consumer.assign, partitions)
 
     @property
     def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read, as far as they are known."""
         return self._consumer.assignment
 
     @property
     def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
         return self._consumer.paused
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        """Return the offset of the next message of a partition; see Consumer.position."""
         return await self._call(self._consumer.position, partition, timeout)
 
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Set the position of a partition; see Consumer.seek."""
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Set the positions to the log start offsets of these partitions, or of all."""
         await self._call(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Set the positions to the current ends of these partitions, or of all."""
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_time(self, when: datetime | int, *partitions: tuple[str, int]) -> None:
+        """Set the positions to the first record at or after a time; see Consumer.seek_to_time."""
         await self._call(self._consumer.seek_to_time, when, *partitions)
 
     async def pause(self, *partitions: tuple[str, int]) -> None:
+        """Return no messages of these partitions, or of all, until they are resumed."""
         await self._call(self._consumer.pause, *partitions)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
+        """Resume these partitions, or all."""
         await self._call(self._consumer.resume, *partitions)
 
-    # What the partitions hold, and the group's offsets.
+    # Watermarks, lag and committed offsets.
 
     async def watermarks(
         self, partition: tuple[str, int], timeout: float | None = None
     ) -> Watermarks:
+        """Return the current first and end offsets of a partition; see Consumer.watermarks."""
         return await self._call(self._consumer.watermarks, partition, timeout)
 
     async def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
+        """Return the number of offsets between the positions and the ends; see Consumer.lag."""
         return await self._call(self._consumer.lag, *partitions, timeout=timeout)
 
     async def offsets_for_times(
         self, times: Mapping[tuple[str, int], datetime | int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAt | None]:
+        """Return the first record at or after each time; see Consumer.offsets_for_times."""
         return await self._call(self._consumer.offsets_for_times, times, timeout)
 
     async def commit(
@@ -222,14 +260,17 @@ class AsyncConsumer:
         offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
         timeout: float | None = None,
     ) -> None:
+        """Commit offsets for the group; see Consumer.commit."""
         await self._call(self._consumer.commit, offsets_to_keep, timeout)
 
     async def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
+        """Return the committed offsets of the group; see Consumer.committed."""
         return await self._call(self._consumer.committed, *partitions, timeout=timeout)
 
     def metrics(self) -> dict[str, Any]:
+        """Return the consumer's metrics; see Consumer.metrics."""
         return self._consumer.metrics()
 
     # The thread.
@@ -237,13 +278,13 @@ class AsyncConsumer:
     async def _wait(
         self, deadline: Deadline, fill: Callable[..., bool], *arguments: Any
     ) -> bool:
-        """Wait for records in the thread; False when the time is up.
+        """Wait for records in the thread; return False if the time is up.
 
-        Other calls come first: they end the wait, and it begins again behind them.
+        Other calls take precedence: they interrupt the wait, which restarts after them.
         """
 
         def waiting() -> bool:
-            # Who rings says first why, and here is first cleared and then looked.
+            # _call and _submit set their flag before the waker; so clear the waker, then check.
             self._waiting = True
             try:
                 self._intake.waker.clear()
@@ -269,7 +310,7 @@ class AsyncConsumer:
             self._urgent -= 1
 
     async def _submit(self, job: Callable[[], T]) -> T:
-        """Run it in the thread; when this is cancelled, tell it so."""
+        """Run a job in the thread; mark it as abandoned if this task is cancelled."""
         self._intake.check()
         wait = Wait()
 

@@ -1,25 +1,26 @@
-"""Consumer: reads partitions, message by message or in columns.
+"""Consumer: reads partitions as messages or as Arrow columns.
 
     with Consumer("127.0.0.1:9092", topics=["flights"]) as consumer:
-        for message in consumer:                        # never ends; consumer_timeout_ms ends it
+        for message in consumer:                        # until consumer_timeout_ms, if it is set
             print(message.offset, message.value)
 
         for batch in consumer.batches(timeout=5):       # pyarrow.RecordBatch
             ...
-        table = consumer.to_table(start=-1000)          # pyarrow.Table of what is there now
+        table = consumer.to_table(start=-1000)          # pyarrow.Table of the current records
 
-It reads all partitions of its topics, or those it is assigned, and is no member of a group: with
-`group` it commits offsets under that name and begins where they say.  A node on this host is read
-directly (`native`), every other over TCP, and neither can be told from the other by what comes.
+It reads all partitions of its topics, or the partitions assigned to it, without being a member of
+a group: with `group` it commits offsets under that name and starts at the committed offsets.  It
+reads from a node on the same host directly (`native`) and from others over TCP, with the same
+results.
 
-What the caller was given is what counts: a position is behind the last message or batch given, and
-so is a commit.  Faults that pass are waited for, up to the timeout of the call; others are raised
-by class (kafkalite.errors) and leave the position where it is, so the next call raises them again.
+A position, and so a commit, is the offset after the last message or batch that was returned.
+Retriable errors are retried up to the timeout of the call.  Other errors are raised by class
+(kafkalite.errors) and leave the position unchanged, so the next call raises them again.
 
-One thread uses it at a time; another one may only close it, which ends an iteration and makes any
-other call raise Closed.  A child made by fork may only close it.
+Not thread-safe: one thread uses a consumer at a time.  Another thread may only close it, which ends
+an iteration and makes other calls raise Closed.  A forked child may only close it.
 
-Left out: membership of a group (`group` with `topics`) comes with a later version.
+Left out: group membership (`group` with `topics`), planned for a later version.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_SIZE = 1 << 20
-"""About how many bytes of columns a batch has, if nobody says: several thousand small records, and
-most of it stays in the cache until it is looked at."""
+"""Default size of a column batch in bytes, approximate: several thousand small records, most of
+which stay in the CPU cache until they are processed.
+"""
 
 
 class Watermarks(NamedTuple):
-    """The offsets a partition can be read from and up to; the record at `high` is yet to come."""
+    """First offset of a partition and its end: the offset that the next record will get."""
 
     low: int
     high: int
@@ -73,10 +75,11 @@ class Watermarks(NamedTuple):
 
 @hints.hinting(hints.CONSUMER)
 class Consumer:
-    """Reads `topics`, or what it is assigned; other keywords are Kafka's settings.
+    """Kafka consumer for topics or assigned partitions.
 
-    A topic that begins with ^ is a pattern (subscribe).  `assignment` is empty until the topics are
-    known, which poll, consume and lag see to.
+    Methods that need the topics' metadata (poll, consume, lag) request it; `assignment` is empty
+    until then.  A timeout is in seconds; where a method does not say otherwise, None means
+    default.api.timeout.ms.
     """
 
     def __init__(
@@ -86,11 +89,26 @@ class Consumer:
         group: str | None = None,
         **settings: Any,
     ) -> None:
+        """Create a consumer; it connects when it is first used.
+
+        Args:
+            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's keys
+                ("fetch.max.bytes": 1048576).
+            topics: Topics of which all partitions are read: a name or several, as for subscribe().
+                None: assign() or subscribe() follows.
+            group: Name under which offsets are committed (group.id); not together with `topics`.
+            settings: Kafka's keys with underscores (`auto_offset_reset="earliest"`).
+
+        Raises:
+            InvalidConfig: A setting is unknown, invalid or given twice, a topic pattern is not a
+                regular expression, or `group` and `topics` are both given.
+            TypeError: `topics` is not a name or a list of names.
+        """
         self.intake = Intake(bootstrap, topics, group, settings)
-        """The inside, for AsyncConsumer."""
+        """Shared with AsyncConsumer."""
 
     def close(self) -> None:
-        """End it, from any thread; closing twice is nothing."""
+        """Close the consumer, from any thread; a second call does nothing."""
         self.intake.close()
 
     @property
@@ -106,7 +124,19 @@ class Consumer:
     # Messages.
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none has come within `timeout` seconds (None: wait)."""
+        """Return the next message.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Returns:
+            The message, or None if none arrived in time.
+
+        Raises:
+            KafkaError: An error that is not retriable; the next call raises it again.
+            RuntimeError: Nothing is subscribed or assigned, or another thread uses the consumer.
+            Closed: The consumer was closed.
+        """
         limit = limit_s(timeout)
         for message in self.intake.ready:
             return message
@@ -114,17 +144,19 @@ class Consumer:
         return next(self.intake.ready, None)
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
-        """Return the next messages, waiting until there are as many or the time is up.
+        """Return the next messages, waiting until there are `num_messages` or the time is up.
 
         Args:
-            num_messages: How many at the most.
+            num_messages: Maximum number of messages.
             timeout: Seconds to wait; None waits for all of them.
 
         Returns:
-            Messages in the order they would be polled; fewer when the time is up.
+            Messages in the order poll() returns them; fewer than `num_messages` when the time is
+            up or an error follows them, which the next call raises.
 
         Raises:
             ValueError: `num_messages` or `timeout` is negative.
+            KafkaError: An error that is not retriable.
         """
         num_messages = integer(num_messages, "num_messages is an integer")
         if num_messages < 0:
@@ -145,7 +177,7 @@ class Consumer:
             raise
 
     def _give_back(self, messages: list[Message]) -> None:
-        """Have messages come again that the caller was not given."""
+        """Rewind to the first of these messages, which were not returned to the application."""
         with self.intake.entered() as intake:
             for message in reversed(messages):
                 position = intake.reading.assignment[
@@ -155,8 +187,11 @@ class Consumer:
                 position.seek(message.offset)
 
     def __iter__(self) -> Iterator[Message]:
-        """Message after message, waiting for each; ends after consumer.timeout.ms without one, or
-        when another thread closes the consumer."""
+        """Iterate over messages, waiting for each.
+
+        Ends after consumer.timeout.ms without a message, or when another thread closes the
+        consumer.
+        """
         intake = self.intake
         intake.check()
         while True:
@@ -176,12 +211,25 @@ class Consumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of records, a pyarrow.RecordBatch after another, each of one partition.
+        """Return an iterator over column batches, each of one partition.
 
-        Only the `columns` named are decoded: key, value, topic, partition, offset, timestamp,
-        timestamp_type, headers.  A batch has about `max_bytes`, or fewer when fewer are there; what
-        a producer sent as one is never divided.  It ends when none has come for `timeout` seconds
-        (None: never, or consumer.timeout.ms), or when another thread closes the consumer.
+        Args:
+            max_bytes: Approximate size of a batch in bytes, at least 1.  A batch is smaller if
+                fewer records are available; a record batch as sent by a producer is never split.
+            columns: Columns to decode, in the order given: some of key, value, topic, partition,
+                offset, timestamp, timestamp_type and headers.  None: all.
+            timeout: Seconds to wait for the next batch; None: consumer.timeout.ms, by default
+                without limit.
+            timestamp_unit: "ms", "us" or "ns".
+
+        Returns:
+            An iterator of pyarrow.RecordBatch.  It ends when no batch arrived in time, or when
+            another thread closes the consumer.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            InvalidConfig: An unknown column or timestamp unit.
+            ValueError: `max_bytes` is less than 1.
         """
         reader = self.column_reader(columns, timestamp_unit, max_bytes)
         return self._batches(reader, max_bytes, timeout)
@@ -189,7 +237,7 @@ class Consumer:
     def column_reader(
         self, columns: Sequence[str] | None, timestamp_unit: str, max_bytes: int = 1
     ) -> ColumnReader:
-        """A reader of these columns, for batches() and to_table()."""
+        """Return a reader of these columns for batches() and to_table()."""
         self.intake.check()
         if max_bytes < 1:
             raise ValueError(f"max_bytes is at least 1, not {max_bytes}")
@@ -216,18 +264,35 @@ class Consumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> pa.Table:
-        """The records from `start` up to, without, `end`, as a pyarrow.Table: partition after
-        partition, each in the order of its offsets.
+        """Return the records from `start` up to, but not including, `end` as one table.
 
-        A bound is an offset; a negative one counts from the end, as in a slice; a datetime with its
-        time zone stands for the first record at or after it.  A mapping gives each partition its
-        own, and partitions without one are read whole.  None is the first record there is, or the
-        end as it is now: what is written later is not waited for.
+        A bound is an offset, a negative offset counted from the end (as in a slice), a datetime
+        with a time zone (the first record at or after it), None, or a mapping of (topic,
+        partition) to such bounds, in which a partition without an entry has the bound None.
 
-        It reads beside the positions and moves none, so it can be asked again.  The table is whole:
-        what is gone before it was read is OffsetOutOfRange, and so is a `start` that is not there
-        any more (0 and None are wherever the log begins).  It takes at most `timeout` seconds;
-        without one, it gives up when nothing has come for default.api.timeout.ms.
+        Reads independently of the positions and moves none.  The table is complete: records deleted
+        before they were read raise OffsetOutOfRange.
+
+        Args:
+            start: First record.  None and 0: the log start offset.
+            end: First record that is left out.  None: the current end; records written later are
+                not waited for.
+            columns: As for batches().
+            timeout: Seconds for the whole read; None: no limit, but default.api.timeout.ms without
+                any data.
+            timestamp_unit: "ms", "us" or "ns".
+
+        Returns:
+            A pyarrow.Table, ordered by partition and then by offset.
+
+        Raises:
+            OffsetOutOfRange: `start` is below the log start offset, or records were deleted during
+                the read.
+            UnknownTopicOrPartition: A topic does not exist; none is created.
+            UnknownTopicId: A topic was deleted and recreated during the read.
+            RequestTimedOut: The table was not complete in time.
+            ValueError: A mapping names a partition that is not read, or a datetime has no time
+                zone.
         """
         reader = self.column_reader(columns, timestamp_unit)
         wanted = reader.schema.names
@@ -243,26 +308,32 @@ class Consumer:
     # Where it reads.
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of these topics, in the place of whatever was read before.
+        """Read all partitions of these topics instead of the current ones.
 
-        Partitions that were read before go on where they are.
+        Partitions that are already read keep their positions.
 
         Args:
-            topics: Names of topics.  One that begins with ^ is a regular expression, searched for
-                in the names of all topics, again every metadata.max.age.ms; of a topic that
-                appears later all records are read.
+            topics: Names of topics.  A name that starts with ^ is a regular expression, searched
+                for in the names of all topics and matched again every metadata.max.age.ms; a topic
+                that appears later is read from its first record.
 
         Raises:
-            InvalidConfig: A pattern is no regular expression.
+            InvalidConfig: A pattern is not a regular expression, or the consumer has a group.
         """
         with self.intake.entered() as intake:
             intake.subscribe(topics)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, in the place of whatever was read before.
+        """Read exactly these partitions instead of the current ones.
 
-        Those that were read before go on where they are; others begin at the group's committed
-        offset, if there is a group and it has one, else as auto.offset.reset says.
+        Partitions that are already read keep their positions.  Others start at the group's
+        committed offset if there is one, else where auto.offset.reset says.
+
+        Args:
+            partitions: (topic, partition) pairs.
+
+        Raises:
+            TypeError: An element is not such a pair.
         """
         with self.intake.entered() as intake:
             wanted = [partition_named(each) for each in partitions]
@@ -276,10 +347,20 @@ class Consumer:
 
     @property
     def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
         return [p.partition for p in self.intake.reading.assignment if p.paused]
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """The offset of the next message of this partition."""
+        """Return the offset of the next message of a partition.
+
+        Args:
+            partition: (topic, partition), one of the assignment.
+            timeout: Seconds to find the first offset.
+
+        Raises:
+            ValueError: The partition is not assigned.
+            RequestTimedOut: The first offset was not found in time.
+        """
         with self.intake.entered() as intake:
             intake.settle()
             (position,) = intake.known(timeout, [partition], begun=True)
@@ -287,7 +368,15 @@ class Consumer:
             return position.offset
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at this offset of the partition."""
+        """Set the position of a partition.
+
+        Args:
+            partition: (topic, partition), one of the assignment.
+            offset: Offset of the next message, 0 to 2**63 - 1.
+
+        Raises:
+            ValueError: The partition is not assigned, or the offset is out of these bounds.
+        """
         offset = offset_given(offset, "an offset")
         with self.intake.entered() as intake:
             (position,) = intake.known(None, [partition])
@@ -295,16 +384,24 @@ class Consumer:
             position.seek(offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the first record there is of these partitions, or of all."""
+        """Set the positions to the log start offsets of these partitions, or of all."""
         self._seek(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on behind the last record there is now of these partitions, or of all."""
+        """Set the positions to the current ends of these partitions, or of all."""
         self._seek(LATEST, partitions)
 
     def seek_to_time(self, when: datetime | int, *partitions: tuple[str, int]) -> None:
-        """Go on at the first record at or after this time, a datetime with its time zone or
-        milliseconds since 1970, of these partitions, or of all; at the end where there is none."""
+        """Set the positions to the first record at or after a time.
+
+        Args:
+            when: A datetime with a time zone, or milliseconds since 1970.
+            partitions: Partitions to seek; none: all of the assignment.  A partition without such a
+                record is set to its end.
+
+        Raises:
+            ValueError: The datetime has no time zone, or a partition is not assigned.
+        """
         self._seek(timestamp_ms(when), partitions)
 
     def _seek(self, start: int, partitions: Sequence[tuple[str, int]]) -> None:
@@ -315,7 +412,7 @@ class Consumer:
             intake.known(None, partitions, begun=True)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Give nothing of these partitions, or of any, until they are resumed."""
+        """Return no messages of these partitions, or of all, until they are resumed."""
         with self.intake.entered() as intake:
             for position in intake.known(None, partitions):
                 intake.take_back(position)
@@ -323,23 +420,43 @@ class Consumer:
                 position.paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
+        """Resume these partitions, or all."""
         with self.intake.entered() as intake:
             for position in intake.known(None, partitions):
                 position.paused = False
 
-    # What the partitions hold.
+    # Watermarks and lag.
 
     def watermarks(self, partition: tuple[str, int], timeout: float | None = None) -> Watermarks:
-        """The first offset there is and the one behind the last, as they are now."""
+        """Return the current first and end offsets of a partition.
+
+        Args:
+            partition: (topic, partition); need not be assigned.
+            timeout: Seconds to wait.
+
+        Returns:
+            Watermarks(low, high).  With isolation.level=read_committed, `high` is the last stable
+            offset.
+
+        Raises:
+            UnknownTopicOrPartition: The topic or partition does not exist.
+        """
         place = partition_named(partition)
         with self.intake.entered() as intake:
             intake.check_topics([place.topic], timeout)
             return self._watermarks([place], timeout)[0]
 
     def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
-        """How many offsets lie between the positions and the ends of these partitions, or of all,
-        as they are now."""
+        """Return the current number of offsets between the positions and the ends.
+
+        Args:
+            partitions: Partitions to sum over; none: all of the assignment.
+            timeout: Seconds to wait.
+
+        Raises:
+            UnknownTopicOrPartition: A topic does not exist.
+            ValueError: A partition is not assigned.
+        """
         with self.intake.entered() as intake:
             intake.settle()
             intake.check_topics(intake.reading.topics, timeout)
@@ -370,7 +487,20 @@ class Consumer:
         times: Mapping[tuple[str, int], datetime | int],
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAt | None]:
-        """The first record at or after each time, its offset and timestamp; None without one."""
+        """Return the first record at or after each time.
+
+        Args:
+            times: For each (topic, partition) a datetime with a time zone, or milliseconds since
+                1970.
+            timeout: Seconds to wait.
+
+        Returns:
+            OffsetAt(offset, timestamp) by partition; None if there is no such record.
+
+        Raises:
+            UnknownTopicOrPartition: A topic or partition does not exist.
+            ValueError: A datetime has no time zone.
+        """
         sought: dict[tuple[str, int], int] = {
             partition_named(place): timestamp_ms(when) for place, when in times.items()
         }
@@ -379,16 +509,24 @@ class Consumer:
             found = self._offsets_at(sought, timeout)
         return {place: at if at.offset >= 0 else None for place, at in found.items()}
 
-    # Offsets of the group.
+    # Committed offsets.
 
     def commit(
         self,
         offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Keep under the group's name where to go on: these offsets, or all positions.
+        """Commit offsets for the group.
 
-        The consumer is no member; a group that has members refuses it.
+        Args:
+            offsets_to_keep: For each (topic, partition) the offset of the next message, or (offset,
+                metadata).  None: all current positions.
+            timeout: Seconds to wait.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+            UnknownMemberId, IllegalGeneration, RebalanceInProgress: The group has members; only
+                they may commit.
         """
         group = self._group()
         wanted = None if offsets_to_keep is None else offsets_to_commit(offsets_to_keep)
@@ -411,7 +549,18 @@ class Consumer:
     def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """The offsets that are kept for these partitions, or for all; None where there is none."""
+        """Return the committed offsets of the group.
+
+        Args:
+            partitions: Partitions to look up; none: all of the assignment.
+            timeout: Seconds to wait.
+
+        Returns:
+            Offsets by partition; None where nothing is committed.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+        """
         group = self._group()
         with self.intake.entered() as intake:
             chosen = [partition_named(each) for each in partitions] or [
@@ -426,8 +575,12 @@ class Consumer:
         return group
 
     def metrics(self) -> dict[str, Any]:
-        """Return how each node is read (`direct` or `tcp`), how often auto.offset.reset was used,
-        and how many offsets were deleted before they were read."""
+        """Return the consumer's metrics.
+
+        Returns:
+            `lanes`: the transport of each node id, "direct" or "tcp"; `offset_resets`: how often
+            auto.offset.reset was used; `missed_records`: offsets deleted before they were read.
+        """
         reading = self.intake.reading
         return {
             "lanes": reading.lanes.ways,

@@ -1,8 +1,7 @@
-"""A stretch's records, read into a builder of rows or of columns, step by step.
+"""Decoding of a record range into a builder of messages or columns, step by step.
 
-Records of transactions that were aborted are passed over when the answer names any, as Kafka's
-clients do it: from the first record of the transaction on, its producer's batches are skipped until
-the marker that ends it.
+Aborted transactions, if the fetch response lists any, are skipped as in Kafka's clients: from the
+first offset of the transaction its producer's batches are skipped up to the abort marker.
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ from kafkalite.client.consumer.record_sets import Builder, decode_set
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
 
 UNPACKED_SIZE_MAX = 1 << 30
-"""What a compressed batch may hold.  Producers bound a batch before it is compressed, mostly far
-below; this only keeps a bomb from taking all memory."""
+"""Maximum decompressed size of a batch in bytes.  Producers limit a batch before compression,
+mostly to far less; this only prevents a decompression bomb from using all memory.
+"""
 
 _MARKER = struct.Struct(">hh")
 _ABORT = 0
 
 
 def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
-    """Read on until the builder has about so many bytes; False when the stretch has no more.
+    """Decode until the builder has about `size_max` bytes; return False if the range has no more.
 
-    What comes before a fault is given before it is raised: ShortRead, or what a batch has earned,
-    with the partition's name and the offset.
+    Records before an error are returned before it is raised: ShortRead, or the error of a batch,
+    with the partition and the offset.
     """
     try:
         while builder.size < size_max:
@@ -45,7 +45,7 @@ def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
             )
             stretch.take(size)
             if not size:
-                return True  # the builder is full before its time
+                return True  # the builder is full before `size_max`
     except ShortRead:
         if not builder.count:
             raise
@@ -56,8 +56,10 @@ def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
 
 
 def decode_committed(stretch: Stretch, window: memoryview, builder: Builder, size_max: int) -> bool:
-    """The same for one window with aborted transactions in it, batch by batch; False when the
-    builder is full before its time, or the next batch cannot be read."""
+    """Decode one window of a range with aborted transactions, batch by batch.
+
+    Returns False if the builder is full before `size_max`, or the next batch cannot be decoded.
+    """
     place = 0
     open_ones = Open(stretch.aborted)
     try:
@@ -80,7 +82,7 @@ def decode_committed(stretch: Stretch, window: memoryview, builder: Builder, siz
 
 
 class Open:
-    """The aborted transactions of a stretch: those begun, and those to come."""
+    """The aborted transactions of a record range that have not ended yet."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
         self._aborted = sorted(aborted, key=lambda each: each[1])
@@ -90,14 +92,14 @@ class Open:
         return tuple(self._aborted)
 
     def has(self, start: BatchStart, batch: memoryview) -> bool:
-        """Whether the batch belongs to one of them; its marker ends it."""
+        """Return whether a batch belongs to an aborted transaction; an abort marker ends it."""
         if not start.is_transactional:
             return False
         for number, (producer_id, first_offset) in enumerate(self._aborted):
             if first_offset > start.last_offset:
                 return False
             if producer_id == start.producer_id:
-                # Nothing is passed over for what a damaged header says of it.
+                # Check the CRC first: a damaged header must not make records be skipped.
                 words = f"At offset {start.base_offset}: the batch does not check."
                 raise_for(record_batch.check(batch), words)
                 if start.is_control and is_abort(batch):
@@ -107,7 +109,7 @@ class Open:
 
 
 def is_abort(batch: memoryview) -> bool:
-    """Whether a control batch is the end of a transaction that was aborted."""
+    """Return whether a control batch is an abort marker."""
     found = record_bytes.decode(batch[HEADER_SIZE:], 1)
     if isinstance(found, int) or not found[0][2] or len(found[0][2]) < _MARKER.size:
         raise CorruptMessage("A control batch holds no marker.")

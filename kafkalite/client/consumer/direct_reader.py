@@ -1,19 +1,20 @@
-"""Direct reads: a node on this host lends its segments' files, and they are read in place.
+"""Direct reads: the node grants segments of its log files, which this process reads in place.
 
-    READ partition, offset ─────▶ node             waits there, as a fetch does, for records
-    GRANTED file, position, size, end offset ◀──   and a descriptor, if the file is new here
-    pread(file, position…)                         no byte of a record passes a socket
+    READ partition, offset ─────▶ node             waits for records there, as a fetch does
+    GRANTED file, position, size, end offset ◀──   with a descriptor, if the file is new here
+    pread(file, position…)                         no record bytes pass through a socket
 
-A grant is bounded by what a fetch may see, and holds while segments are deleted: the node cuts a
-deleted file only after a while, and a read that comes short asks again (stretch.py).  Descriptors
-are kept for the grants to come, until the node says that it will not name the file again.
+A segment grant has the bounds of a fetch response, and stays valid while segments are deleted: the
+node truncates a deleted file only after a delay, and a short read is requested again
+(record_range.py).  Descriptors are kept for later grants until the node drops the file.
 
-The next grant is asked for as soon as one has come, so the node works while this process decodes.
-Each partition has one READ outstanding at the most; one of an earlier turn is let go, and its
-answer dropped when it comes.  A node takes only so many READs, and each waits there: where more
-partitions are read, one Fetch that names them all is the better way (PARTITIONS_MAX).
+The next grant is requested as soon as one has arrived, so the node works while this process
+decodes.  A partition has at most one READ in flight in its current position epoch; the response to
+a READ of an earlier one is dropped.  A node accepts a limited number of READs, and each waits
+there: for more partitions one Fetch that names them all is cheaper (PARTITIONS_MAX).
 
-What the node refuses for want of descriptors, of room or of trust ends the lane, and TCP goes on.
+If the node refuses for lack of descriptors, of space or of authorization, the transport is closed
+and TCP is used.
 
 Left out: `fetch.min.bytes`, since a grant costs the node the same for one record as for all.
 """
@@ -40,22 +41,26 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.local import GRANTED, READ, Record
 
 GRANT_SIZE_MAX = 16 << 20
-"""Far more than a fetch's: nothing of it is in memory."""
+"""Maximum size of a grant in bytes; far more than a fetch's, since it is not held in memory."""
 WAIT_MS = 5_000
-"""How long a READ waits there.  It ends with the first record, so this need not be a moment."""
+"""Maximum wait of a READ at the node; it ends with the first record, so a long one adds no
+latency.
+"""
 OUTSTANDING_MAX = 1_000
-"""How many READs a node takes at once."""
+"""Maximum number of READs in flight to a node."""
 PARTITIONS_MAX = OUTSTANDING_MAX // 2
-"""Of how many partitions of a node this is the way: seeks leave READs behind that nobody wants."""
+"""Maximum number of a node's partitions that are read directly; half, since seeks leave stale READs
+in flight.
+"""
 NOT_THIS_WAY = frozenset(
     fault.code
     for fault in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
 )
-"""Refusals that mean the lane and not the partition."""
+"""Errors that concern the transport and not the partition."""
 
 
 class DirectLane:
-    """The lane through a node's local socket, which it closes."""
+    """Fetch transport over the node's local socket, which it owns."""
 
     def __init__(
         self,
@@ -75,11 +80,11 @@ class DirectLane:
         self._files: dict[int, SegmentFile] = {}
         self._requests = 0
         self._outstanding: dict[int, tuple[Position, int, int]] = {}
-        """By request: whose, in which turn, and from which offset."""
+        """By request id: the position, its epoch and the offset."""
         self._asked: dict[Position, int] = {}
-        """The turn in which each was asked for."""
+        """The position epoch of each READ in flight."""
         self._last: dict[Position, int] = {}
-        """The request in which each was asked for the last time."""
+        """The last request id of each position."""
 
     def fileno(self) -> int:
         return self._local.fileno()
@@ -89,7 +94,7 @@ class DirectLane:
         wanted = [each for each in known if self._asked.get(each) != each.turn]
         room = OUTSTANDING_MAX - len(self._outstanding)
         if len(wanted) > room or self.wants_room:
-            # Those that were not asked for the longest come first.
+            # Least recently requested first.
             self._last = {each: self._last.get(each, -1) for each in known}
             wanted = sorted(wanted, key=self._last.__getitem__)[:room]
         self.wants_room = False
@@ -163,7 +168,7 @@ class DirectLane:
         return outcome._replace(stretch=grant)
 
     def _file(self, number: int, fresh: bool, descriptors: list[int]) -> SegmentFile | None:
-        """The file of a grant, new or known; None when there is nothing to read."""
+        """Return the file of a grant, new or known; None if there is nothing to read."""
         if len(descriptors) != int(fresh):
             close_all(descriptors)
             raise NetworkException("A grant came without its descriptor, or with too many.")

@@ -1,16 +1,15 @@
-"""What Consumer and AsyncConsumer both hold: a reading, and what of it is decoded and not given.
+"""Fetch buffer: fetched records that are decoded and not yet returned to the application.
 
-    intake.fill(deadline)       have messages in `ready`; False: the time is up, or the waker rang
-    next(intake.ready, None)    take one; the position follows.  `take` is for another thread
+    intake.fill(deadline)       decode messages into `ready`; False: timeout, or the waker was set
+    next(intake.ready, None)    take one; the position follows.  Other threads use `take`
 
     intake.fill_columns(deadline, reader, max_bytes)
     intake.take_columns()       the same for columns
 
-To wait and to take are two steps, so that a wait that is given up takes nothing with it.  What is
-decoded and not taken when a position is moved is taken back: it comes again from where the caller
-is.
+Waiting and taking are separate steps, so that a cancelled wait loses nothing.  When a position is
+moved, decoded records that were not taken are dropped and fetched again from the position.
 
-One thread is inside at a time; another one may take what is there, and close it.
+One thread runs a call at a time; another thread may only take what is ready, and close it.
 """
 
 from __future__ import annotations
@@ -47,24 +46,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_SIZE = 64 << 10
-"""About how many bytes of records become messages at once."""
+"""Approximate size in bytes of the records that are decoded into messages at once."""
 
 LAG_S = 1.0
-"""Time for a topic that was just created to be known to every node, before it counts as missing."""
+"""Seconds for a new topic to become known to every node before it counts as missing."""
 LAG_REST_S = 0.05
 
 _intakes: weakref.WeakSet[Intake] = weakref.WeakSet()
 
 
 class Wait:
-    """A call; whoever made it may have gone meanwhile."""
+    """A call for records; `abandoned` if its task was cancelled."""
 
     abandoned = False
 
 
 class Columns(NamedTuple):
-    """Columns that were decoded and not taken yet; `next_offset` is behind them, as long as the
-    position is in the same turn."""
+    """Decoded columns that were not taken yet.
+
+    `next_offset` is the position after them, valid while the position epoch is `turn`.
+    """
 
     reader: ColumnReader
     position: Position
@@ -74,7 +75,7 @@ class Columns(NamedTuple):
 
 
 class Intake:
-    """The inside of a consumer."""
+    """State shared by Consumer and AsyncConsumer: the assignment reader and the decoded records."""
 
     def __init__(
         self,
@@ -92,14 +93,14 @@ class Intake:
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._handing = threading.Lock()
-        """Held while something is taken, or taken back."""
+        """Held while records are taken or dropped."""
         self._inside: int | None = None
-        """The thread that has the turn."""
+        """Id of the thread that holds `_turn`."""
         self.closed = False
         self.wait = Wait()
-        """The call that is inside."""
+        """The call that currently runs."""
         self.ready: Iterator[Message] = NO_ROWS.iterator
-        """Messages that are there."""
+        """Messages that are ready to be taken."""
         self._rows = NO_ROWS
         self._columns: Columns | None = None
         self._builders: dict[TopicPartition, RowBuilder] = {}
@@ -119,13 +120,13 @@ class Intake:
         return subscription
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of these topics, in the place of whatever was read before."""
+        """Read all partitions of these topics instead of the current ones."""
         subscription = self._subscription(topics)
         self.take_back()
         self.reading.subscribe(subscription)
 
     def check_topics(self, topics: Iterable[str], timeout: float | None) -> None:
-        """Raise UnknownTopicOrPartition for a topic that is not there, and create none."""
+        """Raise UnknownTopicOrPartition for a topic that does not exist; create none."""
         names = [name for name in dict.fromkeys(topics) if not self.reading.knows(name)]
         deadline = Deadline(self.limit_s(timeout)).within(LAG_S)
         while names:
@@ -143,11 +144,11 @@ class Intake:
         """Describe topics without creating them."""
         return self.cluster.described(names, deadline.left_s, create=False)
 
-    # Who is inside.
+    # Locking and close.
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Self]:
-        """One thread at a time, of the process that made it, until it is closed."""
+        """Hold the lock for one call; raise if the consumer is in use, closed, or was forked."""
         self.check()
         with LockGuard(self._turn, 0) as is_locked:
             if not is_locked:
@@ -165,26 +166,26 @@ class Intake:
                     self._let_go()
 
     def check(self) -> None:
-        """Raise when it cannot be used any more."""
+        """Raise if the consumer is closed, or was created in another process."""
         if os.getpid() != self._pid:
             raise RuntimeError("A consumer cannot be used after a fork; make a new one there.")
         if self.closed:
             raise Closed
 
     def close(self) -> None:
-        """End it, from any thread; closing twice is nothing."""
+        """Close it, from any thread; a second call does nothing."""
         self.closed = True
         self.waker.set()
         if self._inside == threading.get_ident():
-            # A signal's handler, within a call that holds locks: another thread wakes that call,
-            # and it lets go when it leaves.
+            # A signal handler that interrupted a call with its locks held: another thread closes
+            # the cluster, which ends that call, and the call frees the rest when it leaves.
             threading.Thread(target=self.cluster.close, name="kafkalite-closing").start()
             return
         self.cluster.close()
         if os.getpid() != self._pid:
-            self._let_go()  # whoever was inside is not in this process
+            self._let_go()  # the thread that held the lock does not exist in this process
         else:
-            with LockGuard(self._turn):  # whoever is inside has been woken
+            with LockGuard(self._turn):  # the waker has ended the call that holds the lock
                 self._let_go()
 
     def _let_go(self) -> None:
@@ -195,7 +196,7 @@ class Intake:
     # Messages.
 
     def fill(self, deadline: Deadline) -> bool:
-        """Have messages ready; False when the time is up, or somebody woke us."""
+        """Decode messages into `ready`; return False if the time is up or the waker was set."""
         with self.entered():
             self.settle()
             if self._rows.left:
@@ -223,7 +224,7 @@ class Intake:
     # Columns.
 
     def fill_columns(self, deadline: Deadline, reader: ColumnReader, max_bytes: int) -> bool:
-        """Have columns ready; False when the time is up, or somebody woke us."""
+        """Decode columns; return False if the time is up or the waker was set."""
         with self.entered():
             if self._columns is not None and self._columns.reader is reader:
                 return True
@@ -241,16 +242,16 @@ class Intake:
             return False
 
     def take(self) -> Message | None:
-        """A message that is ready, for a thread that is not inside."""
+        """Return a message that is ready, or None; for a thread that does not hold the lock."""
         with LockGuard(self._handing):
             return next(self.ready, None)
 
     def take_columns(self) -> list[pa.RecordBatch]:
-        """The columns that are ready; the position is behind them with that."""
+        """Return the columns that are ready, and advance the position past them."""
         self.check()
         with LockGuard(self._handing):
             found, self._columns = self._columns, None
-            if found is None:  # another call has moved its partition
+            if found is None:  # another call moved the position
                 return []
             if found.turn == found.position.turn:
                 found.position.offset = found.next_offset
@@ -259,12 +260,12 @@ class Intake:
     # Positions.
 
     def settle(self) -> None:
-        """Have the positions say what was taken."""
+        """Set the position to the offset after the last message that was taken."""
         with LockGuard(self._handing):
             self._rows.settle()
 
     def take_back(self, position: Position | None = None) -> None:
-        """Take back what nobody has taken, of this position or of any."""
+        """Drop what was decoded and not taken, of this position or of all."""
         with LockGuard(self._handing):
             if position is None or self._rows.position is position:
                 self._rows.drop()
@@ -272,7 +273,7 @@ class Intake:
             self._take_columns_back(position)
 
     def leave_to_parent(self) -> None:
-        """Forget in a forked child the messages that the parent is about to be given."""
+        """Drop the decoded messages in a forked child; the parent returns them."""
         self._rows.drop()
         self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
 
@@ -288,8 +289,10 @@ class Intake:
         partitions: Sequence[tuple[str, int]] = (),
         begun: bool = False,
     ) -> list[Position]:
-        """The positions of these partitions, or of all, once the topics are known; `begun`: and
-        where they begin."""
+        """Return the positions of these partitions, or of all, once their metadata is known.
+
+        With `begun`, wait also until their first offsets are resolved.
+        """
         deadline = Deadline(self.limit_s(timeout))
         self.reading.await_offsets((), deadline)
         assignment = self.reading.assignment
@@ -298,20 +301,20 @@ class Intake:
             self.reading.await_offsets(positions, deadline)
         return positions
 
-    # How long.
+    # Timeouts.
 
     def limit_s(self, timeout: float | None) -> float:
-        """How long a call may take that waits for no records."""
+        """Return the timeout in seconds of a call that does not wait for records."""
         return self.settings.call_timeout_s if timeout is None else limit_s(timeout)
 
     def patience(self, timeout: float | None) -> Deadline:
-        """How long an iteration waits for its next records."""
+        """Return the deadline for the next records of an iteration."""
         if timeout is not None:
             return Deadline(limit_s(timeout))
         timeout_ms = self.settings[CONSUMER_TIMEOUT_MS]
         return Deadline(FOREVER if timeout_ms < 0 else timeout_ms / 1000)
 
-    # Steps.
+    # Decoding.
 
     def _stretch(self, deadline: Deadline) -> Stretch | None:
         if not self.reading.subscription and not self.reading.assignment:
@@ -322,20 +325,20 @@ class Intake:
         return stretch
 
     def _decoded(self, stretch: Stretch, builder: Builder, size_max: int) -> bool:
-        """Decode the next records of a stretch; False when there are none in it."""
+        """Decode the next records of a range; return False if it yields none."""
         try:
             more = decode(stretch, builder, size_max)
         except ShortRead:
             self.reading.again(stretch)
             return False
-        except BaseException:  # an interrupt as well, which may come amid a compressed set
+        except BaseException:  # also an interrupt, which may come during decompression
             builder.take()
             self.reading.again(stretch)
             raise
         if not more:
             self.reading.done(stretch)
         if not builder.count:
-            stretch.position.offset = stretch.first_offset  # control records, and nothing else
+            stretch.position.offset = stretch.first_offset  # control records only
             return False
         return True
 
@@ -343,7 +346,7 @@ class Intake:
 def column_reader(
     columns: Sequence[str] | None, timestamp_unit: str, check_crcs: bool
 ) -> ColumnReader:
-    """A reader of these columns; ImportError with what to do where there is no pyarrow."""
+    """Return a reader of these columns; raise ImportError with advice if pyarrow is missing."""
     require_pyarrow("batches() and to_table() return Arrow columns")
     return ColumnReader(columns, timestamp_unit, check_crcs)
 

@@ -1,10 +1,11 @@
-"""What a way to a node is: over TCP (fetching.py) or through its local socket (direct.py).
+"""Fetch transport: interface of fetches over TCP (tcp_fetcher.py) or local sockets
+(direct_reader.py).
 
-    lane.ask(positions)     ask for their next records, where nothing is outstanding
-    lane.receive()          what has arrived, partition by partition, once fileno() is readable
+    lane.ask(positions)     request their next records, where no request is in flight
+    lane.receive()          return what has arrived, by partition, once fileno() is readable
 
-Neither waits.  A lane that fails raises NetworkException and is closed by its owner; what was
-asked over it is asked again over another.
+Neither blocks.  A transport that fails raises NetworkException and is closed by its owner, and its
+requests in flight are sent over another.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ NEVER = float("inf")
 
 
 class Outcome(NamedTuple):
-    """What a node answered for one partition."""
+    """Result of a fetch for one partition."""
 
     position: Position
     turn: int
-    """Of the position when it was asked for."""
+    """Epoch of the position when the request was sent."""
     error_code: int = 0
     message: str | None = None
     stretch: Stretch | None = None
@@ -31,18 +32,20 @@ class Outcome(NamedTuple):
 
     @property
     def stale(self) -> bool:
-        """Whether it was asked for in an earlier turn, and is nobody's."""
+        """True if the request belongs to an earlier epoch of the position, so that the result is
+        dropped.
+        """
         return self.turn != self.position.turn
 
 
 class Lane(Protocol):
-    """One way to one node."""
+    """Fetch transport to one node."""
 
     node_id: int
     due_s: float
-    """By the monotonic clock, when what was asked must have been answered."""
+    """Deadline of the response, by the monotonic clock."""
     wants_room: bool
-    """Whether there is more to ask than went out: as soon as fileno() is writable."""
+    """True if more is to be sent as soon as fileno() is writable."""
 
     def fileno(self) -> int: ...
 

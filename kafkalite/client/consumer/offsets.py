@@ -1,11 +1,11 @@
-"""Offsets by time, and the offsets a group has committed, asked without being its member.
+"""Offsets by timestamp and committed offsets, without membership of the group.
 
     list_offsets(cluster, {("flights", 0): LATEST, ("flights", 1): 1_700_000_000_000})
     commit(cluster, "readers", {("flights", 0): 1312})
     committed(cluster, "readers", [("flights", 0)])
 
-Each call asks whom it must, leaders or the coordinator, and asks again what failed in passing until
-its time is up: leaders move, coordinators too.  What else is wrong with a partition is raised.
+Each call sends requests to the leaders or the coordinator, and retries retriable errors, such as a
+changed leader or coordinator, until its timeout.  Other errors of a partition are raised.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ T = TypeVar("T")
 MAX_TIMESTAMP_SINCE = 7
 
 CONSUMER = -1
-"""The replica id of whoever is none."""
+"""Replica id of a consumer."""
 
 NO_GENERATION = -1
 NAMED_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
-"""The last versions that speak of topics by name: offsets are kept under names."""
+"""Last versions that name topics by name: offsets are committed under topic names."""
 
 Place = tuple[str, int]
 
 
 class OffsetAt(NamedTuple):
-    """An offset and its record's timestamp; both -1 when no record is as young as that."""
+    """An offset and its record's timestamp in ms; both -1 if no record is at or after the time."""
 
     offset: int
     timestamp: int
@@ -58,7 +58,7 @@ def list_offsets(
     isolation_level: int = 0,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, OffsetAt]:
-    """The first offset at or after each timestamp, or what EARLIEST and the others stand for.
+    """Return the first offset at or after each timestamp, or what EARLIEST and the like stand for.
 
     LATEST with an isolation level of 1 is the last stable offset.
     """
@@ -98,7 +98,7 @@ def ask_leader(
     isolation_level: int,
     deadline: Deadline,
 ) -> Fields:
-    """What one leader says of the offsets sought with it."""
+    """Return one leader's ListOffsets response for these partitions."""
     connection = cluster.connection(node_id, timeout_s=deadline.left_s)
     eldest = min(each["timestamp"] for each in sought.values())
     if eldest <= MAX_TIMESTAMP and connection.version(LIST_OFFSETS) < MAX_TIMESTAMP_SINCE:
@@ -119,7 +119,7 @@ def commit(
     offsets: Mapping[Place, int | tuple[int, str | None]],
     timeout_s: float | None = None,
 ) -> None:
-    """Keep where the group goes on in each partition, if it likes with a text beside the offset."""
+    """Commit an offset, or an offset and metadata, for each partition of the group."""
     entries = {}
     for place, said in offsets.items():
         offset, words = said if isinstance(said, tuple) else (said, "")
@@ -135,7 +135,7 @@ def commit(
         faults = [passing for _, _, passing in judged(answer.topics, entries) if passing]
         for fault in faults:
             if isinstance(fault, UnknownTopicOrPartition):
-                return fault  # a coordinator that says so knows; as in Kafka it is not asked again
+                return fault  # authoritative from a coordinator; not retried, as in Kafka
         if faults:
             raise faults[0]
         return None
@@ -148,7 +148,7 @@ def commit(
 def committed(
     cluster: Cluster, group: str, partitions: Iterable[Place], timeout_s: float | None = None
 ) -> dict[TopicPartition, int | None]:
-    """The offset the group has committed in each partition, or None."""
+    """Return the committed offset of each partition, or None."""
     places = [TopicPartition(*place) for place in partitions]
     topics: dict[str, list[int]] = {}
     for topic, partition in places:
@@ -181,7 +181,7 @@ def ask_coordinator(
     body: Callable[[int], dict[str, Any]],
     deadline: Deadline,
 ) -> Fields:
-    """The coordinator's answer; it is forgotten when it is lost or says that it is none."""
+    """Return the coordinator's response; forget the coordinator if it is lost or has moved."""
     node_id = cluster.coordinator(group, deadline.left_s)
     try:
         connection = cluster.connection(node_id, timeout_s=deadline.left_s)
@@ -198,7 +198,7 @@ def ask_coordinator(
 
 
 def check_group(cluster: Cluster, group: str, code: int) -> None:
-    """Raise what is wrong with the whole group."""
+    """Raise the error of the whole group, if there is one."""
     if code in (NotCoordinator.code, CoordinatorNotAvailable.code):
         cluster.forget_coordinator(group)
     if code:
@@ -206,7 +206,7 @@ def check_group(cluster: Cluster, group: str, code: int) -> None:
 
 
 def by_topic(entries: Mapping[Place, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Entries by partition, as the wire has them: under their topics."""
+    """Return entries by partition grouped under their topics, as in the protocol."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), entry in entries.items():
         topics.setdefault(topic, []).append({"partition_index": partition, **entry})
@@ -216,9 +216,9 @@ def by_topic(entries: Mapping[Place, Mapping[str, Any]]) -> list[dict[str, Any]]
 def judged(
     topics: Iterable[Fields], asked: Mapping[Place, Any]
 ) -> list[tuple[TopicPartition, Fields, Retriable | None]]:
-    """What an answer says of the partitions that were asked about, each with what may pass.
+    """Return the entry of each requested partition, with its error if that is retriable.
 
-    What will not pass is raised.
+    Raises the first error that is not.
     """
     told = {
         (topic.name, partition.partition_index): partition

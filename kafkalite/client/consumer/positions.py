@@ -1,13 +1,13 @@
-"""Where each partition is read: offsets, turns, and what is known of its leader.  No I/O.
+"""Positions: offsets, epochs and leaders of the partitions that are read.  No I/O.
 
-    given        fetched ahead          end
+    returned     fetched                end
       │ offset     │ ahead                │ high watermark
       ▼            ▼                      ▼
-    ──[ decoded, waiting ][ asked for ]───────▶
+    ──[ decoded, waiting ][ in flight ]───────▶
 
-`offset` is the next record that the caller is given, and what a commit says.  `ahead` is the next
-that is asked for.  A seek, a pause or a reset begins a new *turn*: whatever was fetched or asked
-for in an earlier one is nobody's and is dropped wherever it is found.
+`offset` is the next record to return, and the offset that a commit stores.  `ahead` is the next
+record to request.  A seek, pause or reset starts a new *epoch* of the position (`turn`): data that
+was fetched or requested in an earlier epoch is stale, and dropped wherever it is found.
 
 A Position without an offset has a `start` instead, which its owner resolves.
 """
@@ -21,15 +21,16 @@ from kafkalite.ids import NO_ID
 
 COMMITTED = -100
 NOWHERE = -101
-"""Starts of ours beside a time and ListOffsets' own: where the group's committed offset is; and
-none, which is an error to be told."""
+"""Values of `start` besides a timestamp and ListOffsets' own: the group's committed offset, and
+none, which is an error.
+"""
 
 NO_EPOCH = -1
 NOT_OVERTAKEN = -1
 
 
 class Position:
-    """One partition, and how far it has been read."""
+    """Read position of one partition."""
 
     __slots__ = (
         "ahead",
@@ -54,14 +55,14 @@ class Position:
         self.turn = 0
         self.paused = False
         self.overtaken_at = NOT_OVERTAKEN
-        """The offset that was not there any more, until it is known where to go on."""
+        """The offset that was out of range, until the offset to continue at is known."""
         self.told = False
-        """Whether the metadata has ever told of it."""
+        """True once metadata has contained this partition."""
         self.topic_id = NO_ID
         self.leader = NOBODY
         self.leader_epoch = NO_EPOCH
         self.short_at = -1
-        """Where less was to be read than granted, the last time."""
+        """Offset of the last short read of a grant."""
 
     def __repr__(self) -> str:
         topic, partition = self.partition
@@ -69,32 +70,33 @@ class Position:
 
     @property
     def fetchable(self) -> bool:
-        """Whether its next records may be asked for now."""
+        """True if its next records may be requested now."""
         return self.offset is not None and not self.paused and self.leader != NOBODY
 
     def seek(self, offset: int) -> None:
-        """Go on from here, whatever was fetched."""
+        """Continue at this offset and drop what was fetched."""
         self.offset = self.ahead = offset
         self.overtaken_at = NOT_OVERTAKEN
         self.begin_turn()
 
     def restart(self, start: int) -> None:
-        """Go on from where `start` says, once that is known."""
+        """Continue at the offset that `start` stands for, once that is resolved."""
         self.offset, self.ahead, self.start = None, -1, start
         self.overtaken_at = NOT_OVERTAKEN
         self.begin_turn()
 
     def rewind(self) -> None:
-        """Drop what was fetched ahead; it is asked for again."""
+        """Drop what was fetched ahead, to be fetched again."""
         if self.offset is not None:
             self.ahead = self.offset
         self.begin_turn()
 
     def begin_turn(self) -> None:
+        """Start a new epoch: everything fetched or requested before is stale."""
         self.turn += 1
 
     def lose_leader(self) -> None:
-        """Nobody is asked for it before the metadata has been."""
+        """Stop fetching until metadata gives a leader."""
         self.leader = NOBODY
 
 
@@ -124,7 +126,7 @@ class Assignment:
         return list(dict.fromkeys(partition.topic for partition in self.positions))
 
     def assign(self, partitions: Iterable[TopicPartition], start: int) -> None:
-        """Have exactly these; those that were there before keep their place."""
+        """Read exactly these partitions; keep the positions of those that are already read."""
         kept = self.positions
         self.positions = {}
         for partition in partitions:
@@ -141,10 +143,10 @@ class Assignment:
         self.positions.pop(partition).begin_turn()
 
     def unresolved(self) -> list[Position]:
-        """Those whose first offset must be asked for."""
+        """Return the positions whose first offset is not known."""
         return [p for p in self if p.offset is None]
 
 
 def shown(partition: TopicPartition) -> str:
-    """A partition as sentences name it, and as its directory is called."""
+    """Return a partition as messages name it, which is also its directory's name."""
     return f"{partition.topic}-{partition.partition}"

@@ -1,14 +1,13 @@
-"""A stretch of one partition's log, on its way to being decoded: whole batches, one after another.
+"""Record range: fetched whole batches of one partition, to be decoded.
 
-    stretch.window()    the batches at hand, from where the last `take` ended; empty: no more
-    stretch.take(size)  so many of those bytes are done with
+    stretch.window()    the batches available, from the end of the last `take`; empty: no more
+    stretch.take(size)  mark this many bytes as decoded
 
-An Answer is a stretch that came over TCP and lies in memory.  A Grant is one that may be read from
-the segment's own file: it is read piece by piece, so only a window of it is ever in memory.  A
-grant's descriptor shows the whole file, and what stands behind its end is nobody's business yet;
-to keep within it is this reader's duty.
+An Answer is a range of a fetch response, in memory.  A Grant is a range of the segment file, read
+piece by piece, so only a window of it is in memory.  The descriptor of a grant gives access to the
+whole file; bytes after the grant's end may not be committed, so this reader must not read them.
 
-A fetch may end amid a batch.  What is cut off is left out here, and asked for again.
+A fetched range may end within a batch.  The incomplete batch is left out here and fetched again.
 """
 
 from __future__ import annotations
@@ -24,19 +23,20 @@ from kafkalite.errors import CorruptMessage
 
 WINDOW_SIZE = 1 << 20
 FIRST_READ_SIZE = 64 << 10
-"""What is read of a grant at first, and then twice as much each time: who seeks from record to
-record does not want all that follows."""
+"""Size of the first read of a grant, doubled for each further read: an application that seeks from
+record to record does not need all that follows.
+"""
 
 _START = struct.Struct(">qi")
 _REST = struct.Struct(">qi9xhi16xq")
 """Base offset, length, attributes, last offset delta, producer id."""
 
 Aborted = tuple[tuple[int, int], ...]
-"""Transactions that were aborted: producer id, and offset of the first record."""
+"""Aborted transactions: producer id and first offset of each."""
 
 
 class BatchStart(NamedTuple):
-    """What is read of a batch before anything is believed but its size."""
+    """Header fields of a batch that is not validated yet."""
 
     base_offset: int
     size: int
@@ -54,7 +54,7 @@ class BatchStart(NamedTuple):
 
 
 def batch_start(view: memoryview, place: int) -> BatchStart:
-    """The batch that begins here, which is there whole."""
+    """Return the header fields of the batch at this place, which must be complete."""
     base_offset, length, attributes, delta, producer_id = _REST.unpack_from(view, place)
     return BatchStart(
         base_offset, length + PREFIX_SIZE, attributes, base_offset + delta, producer_id
@@ -62,7 +62,7 @@ def batch_start(view: memoryview, place: int) -> BatchStart:
 
 
 def size_claimed(view: memoryview) -> int:
-    """What the first batch says its size is; 0 when it is no size, or not there."""
+    """Return the size that the first batch states; 0 if it is invalid or incomplete."""
     if len(view) < PREFIX_SIZE:
         return 0
     size: int = _START.unpack_from(view)[1] + PREFIX_SIZE
@@ -70,7 +70,7 @@ def size_claimed(view: memoryview) -> int:
 
 
 class Stretch:
-    """What both kinds have: whose it is, in which turn, and from which offset on."""
+    """Common part of both kinds of range: position, its epoch, and offsets."""
 
     __slots__ = ("aborted", "end_offset", "first_offset", "position", "turn")
 
@@ -80,13 +80,14 @@ class Stretch:
         self.position = position
         self.turn = turn
         self.first_offset, self.end_offset = offsets
-        """Records before the first are passed over: a batch may begin earlier than what was asked
-        for.  It moves on with what is decoded, and arrives at the end."""
+        """Records before the first offset are skipped, since a batch may start before the requested
+        offset.  It advances with decoding up to the end offset.
+        """
         self.aborted = aborted
 
     @property
     def stale(self) -> bool:
-        """Whether it was asked for in an earlier turn, and is nobody's."""
+        """True if the range was requested in an earlier epoch of the position."""
         return self.turn != self.position.turn
 
     def window(self) -> memoryview:
@@ -100,7 +101,7 @@ class Stretch:
 
 
 class Answer(Stretch):
-    """Batches in memory."""
+    """A record range in memory."""
 
     __slots__ = ("_view",)
 
@@ -126,7 +127,7 @@ class Answer(Stretch):
 
 
 class SegmentFile:
-    """A descriptor of a segment, lent by the node; closed when nobody holds this any more."""
+    """A descriptor of a segment file, granted by the node; closed with the last reference."""
 
     __slots__ = ("descriptor",)
 
@@ -138,14 +139,14 @@ class SegmentFile:
 
 
 class Window:
-    """The memory that grants are read into: one for all of them, and the last one's."""
+    """The read buffer that all grants share; its content belongs to the last grant that read."""
 
     def __init__(self, size: int = WINDOW_SIZE) -> None:
         self._view = memoryview(bytearray(size))
         self.owner: Grant | None = None
 
     def of(self, owner: Grant, size: int) -> memoryview:
-        """So much of it; what another read there is gone."""
+        """Return `size` bytes of the buffer, whose previous content is lost."""
         self.owner = owner
         if size > len(self._view):
             self._view = memoryview(bytearray(size))
@@ -156,11 +157,11 @@ class Window:
 
 
 class ShortRead(Exception):
-    """A granted stretch is no longer there: its segment was deleted.  The node is to be asked."""
+    """A granted range cannot be read any more, since its segment was deleted; request it again."""
 
 
 class Grant(Stretch):
-    """Batches in a segment's file, from a position on; read through a window."""
+    """A record range in a segment file, read through a window."""
 
     __slots__ = ("_at", "_end", "_file", "_have", "_memory", "_size")
 
@@ -177,13 +178,13 @@ class Grant(Stretch):
         super().__init__(position, turn, offsets, aborted)
         self._file: SegmentFile | None = file
         self._at, self._end = span
-        """Where in the file the first byte of `_have` stands, and where the grant ends."""
+        """File offsets of the first byte of `_have` and of the grant's end."""
         self._memory = memory
         self._size = FIRST_READ_SIZE
         self._have = memoryview(b"")
 
     def window(self) -> memoryview:
-        """The batches at hand; ShortRead when the file has been cut."""
+        """Return the batches available; raise ShortRead if the file was truncated."""
         if self._memory.owner is not self:
             self._have = memoryview(b"")
         if not self._have and self._at < self._end:
@@ -201,7 +202,7 @@ class Grant(Stretch):
             self._memory.owner = None
 
     def _read(self) -> None:
-        """Have the file's next piece: as many whole batches as fit, or a larger one alone."""
+        """Read the next piece: as many whole batches as fit, or one larger batch."""
         left = self._end - self._at
         size = min(left, len(self._memory), self._size)
         self._size *= 2
@@ -221,7 +222,7 @@ class Grant(Stretch):
 
 
 def pread_all(file: SegmentFile, into: memoryview, position: int) -> int:
-    """Read until it is full or the file ends; how many bytes came."""
+    """Read until the buffer is full or the file ends; return the number of bytes."""
     have = 0
     while have < len(into):
         came = os.preadv(file.descriptor, [into[have:]], position + have)

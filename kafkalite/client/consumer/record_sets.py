@@ -1,10 +1,10 @@
-"""Record sets, decoded into columns or rows: what a fetch or a segment has brought.
+"""Record sets, decoded into columns or messages.
 
-The builders (`_ext/record_reader`, `_ext/message_reader`) read what lies open; here compressed
-batches are opened for them, and codes become errors.  What stands before a damaged batch is given
-before its error is raised.
+The builders (`_ext/record_reader`, `_ext/message_reader`) decode uncompressed batches; this module
+decompresses the others for them, and turns error codes into errors.  Records before a damaged
+batch are returned before its error is raised.
 
-Left out: aborted transactions are not told from others; what is read was never open.
+Left out: aborted transactions, which are decoded like committed ones.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def decode_set(
     size_max: int,
     unpacked_size_max: int | None = None,
 ) -> tuple[int, int]:
-    """Decode from `position` on: (position, next offset) to go on from.
+    """Decode from `position` on; return the (position, next offset) to continue at.
 
-    It ends when the builder has `size_max` bytes, before a batch that cannot be read if there are
-    records before it, or where nothing whole is left: then the position is the set's end, and a
-    last batch that was cut off is to be fetched again by its offset.  The first one never is.  A
-    batch may unpack to `unpacked_size_max` bytes; `records.compression` says how many by default.
+    Ends when the builder has `size_max` bytes, before a batch with an error if there are records
+    before it, or when no whole batch is left: then the position is the end of the set, and an
+    incomplete last batch is to be fetched again by its offset.  An incomplete first batch is an
+    error.  A batch may decompress to `unpacked_size_max` bytes; `records.compression` has the
+    default.
     """
     view = memoryview(record_set)
     while True:

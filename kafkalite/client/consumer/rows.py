@@ -1,8 +1,8 @@
-"""Messages on their way out, and the position that follows them.
+"""Decoded messages that are being returned, and the position that follows them.
 
-Whoever takes them takes them from a list's own iterator, which costs next to nothing a message.  So
-how far they have come is not counted but looked up, when somebody wants to know.  Once the position
-is in another turn (its topic was made again, its log begins later now) they say nothing of it.
+Messages are taken from a list iterator, which costs next to nothing per message.  So the number
+taken is not counted but read from the iterator when it is needed.  Once the position has another
+epoch (the topic was recreated, its log start offset moved) they no longer change it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafkalite.client.consumer.positions import Position
 
 
 class Rows:
-    """Decoded messages of one partition, in order; `next_offset` is behind the last one."""
+    """Decoded messages of one partition, in order; `next_offset` follows the last one."""
 
     __slots__ = ("_messages", "_next_offset", "_turn", "iterator", "position")
 
@@ -32,7 +32,7 @@ class Rows:
         return self.iterator.__length_hint__()  # type: ignore[attr-defined, no-any-return]
 
     def settle(self) -> None:
-        """Have the position say which message is the next one."""
+        """Set the position to the offset after the last message that was taken."""
         if self.position is None or self.position.turn != self._turn:
             return
         left = self.left
@@ -43,7 +43,7 @@ class Rows:
             self.position.offset = self._messages[taken - 1].offset + 1
 
     def drop(self) -> None:
-        """Take back what nobody has taken; who iterates finds the end."""
+        """Drop the messages that were not taken; an iteration over them ends."""
         self.settle()
         if self.position is not None and self.left:
             self.position.rewind()

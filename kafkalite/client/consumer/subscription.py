@@ -1,8 +1,8 @@
-"""Subscription: the topics that a consumer reads whole, by their names or by patterns.
+"""Subscription: topics of which a consumer reads all partitions, by name or by pattern.
 
-A topic that begins with ^ is a pattern, as in librdkafka: a regular expression that is searched for
-in the names of all topics.  The names are asked for anew with the metadata, so that topics come
-and go (metadata.max.age.ms).
+A topic that starts with ^ is a pattern, as in librdkafka: a regular expression that is searched for
+in the names of all topics.  Patterns are matched again with each metadata refresh
+(metadata.max.age.ms).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PATTERN = "^"
 
 
 class Subscription:
-    """Names and patterns, and the topics that matched when the names were last asked for."""
+    """Names and patterns, and the topics that matched at the last metadata refresh."""
 
     def __init__(self, topics: str | Iterable[str] | None = None) -> None:
-        """Raises InvalidConfig for a pattern that is no regular expression."""
+        """Raise InvalidConfig for a pattern that is not a regular expression."""
         given = topic_names(topics)
         self._names = [name for name in given if not name.startswith(PATTERN)]
         self._patterns = [_compiled(name) for name in given if name.startswith(PATTERN)]
@@ -39,19 +39,21 @@ class Subscription:
         return (*self._names, *sorted(self._matched.difference(self._names)))
 
     def only_matches(self, topic: str) -> bool:
-        """Return whether a topic was not given by its name, so that it must not be created."""
+        """Return whether a topic is subscribed by pattern only, so that it must not be
+        auto-created.
+        """
         return topic in self._matched and topic not in self._names
 
     def came_later(self, topic: str) -> bool:
-        """Return whether a topic was not there yet when the patterns were first matched."""
+        """Return whether a topic appeared after the patterns were first matched."""
         return topic in self._later
 
     def grow_old(self) -> None:
-        """Have the patterns matched again."""
+        """Mark the patterns to be matched again."""
         self.is_due = bool(self._patterns)
 
     def assume(self, topics: Collection[str]) -> None:
-        """Match the patterns with some names, until all are known."""
+        """Match the patterns with known names until the names of all topics are known."""
         self._matched = self._matching(topics)
 
     def match(self, existing: Collection[str]) -> None:

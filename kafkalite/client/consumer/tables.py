@@ -1,9 +1,9 @@
-"""Bounded reads: the records between two bounds, as one pyarrow.Table.
+"""Bounded reads: the records between two bounds as one pyarrow.Table.
 
-    start ≤ offset < end        bounds are found first; then each partition is read up to its end
+    start ≤ offset < end        bounds are resolved first; then each partition is read to its end
 
-A table is whole or not at all: what was deleted or made anew meanwhile is raised.  The records come
-from a Reading of their own, so nobody's position moves.
+A table is complete or an error: records deleted or topics recreated during the read are raised.
+The read has its own assignment reader, so no position of the consumer moves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Bounds: TypeAlias = Bound | Mapping[TopicPartition, Bound]
 Span: TypeAlias = tuple[int, int]
 
 STEP_SIZE = 16 << 20
-"""About how many bytes of columns are decoded at once."""
+"""Approximate size of the columns that are decoded at once, in bytes."""
 
 _purposes = itertools.count(1)
 
@@ -48,9 +48,9 @@ def read_table(
     reader: ColumnReader,
     timeout_s: float | None,
 ) -> pa.Table:
-    """The records of these spans; the reader's columns have the offset among them.
+    """Return the records of these offset ranges; the reader's columns must include `offset`.
 
-    It gives up with Closed when the intake is closed or nobody wants it any more.
+    Raises Closed when the consumer is closed or the call was cancelled.
     """
     import pyarrow as pa
 
@@ -82,13 +82,13 @@ def read_table(
 def next_columns(
     intake: Intake, reading: Reading, reader: ColumnReader, deadline: Deadline
 ) -> tuple[TopicPartition, list[pa.RecordBatch]]:
-    """What comes next, of whichever partition; its position is behind it."""
+    """Return the next decoded columns of any partition, and advance its position past them."""
     while not deadline.passed:
         stretch = reading.stretch(deadline)
         if intake.closed or intake.wait.abandoned:
             raise Closed
         if stretch is None:
-            intake.waker.clear()  # it rang for somebody else
+            intake.waker.clear()  # set for another call
             continue
         position = stretch.position
         try:
@@ -104,7 +104,7 @@ def next_columns(
 
 
 def cut(batches: list[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
-    """Those of their rows whose offsets come before `end`."""
+    """Return the rows of these batches with offsets below `end`."""
     kept = []
     for batch in batches:
         column = batch.column("offset")
@@ -123,7 +123,7 @@ def spans_of(
     bounds: tuple[Bounds, Bounds],
     timeout_s: float,
 ) -> dict[TopicPartition, Span]:
-    """The offsets that the bounds stand for, for each partition."""
+    """Return the offset range that the bounds stand for, by partition."""
     deadline = Deadline(timeout_s)
     level = intake.reading.lanes.isolation_level
 
@@ -152,7 +152,7 @@ def spans_of(
 def bounds_of(
     bounds: Bounds, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Bound]:
-    """The bound of each partition."""
+    """Return the bound of each partition."""
     if isinstance(bounds, Mapping):
         given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
         strange = given.keys() - set(partitions)
@@ -163,7 +163,7 @@ def bounds_of(
 
 
 def bound_given(bound: Any) -> Bound:
-    """Return a bound; TypeError for what is none."""
+    """Return a bound; raise TypeError if it is not one."""
     if bound is None or isinstance(bound, datetime):
         return bound
     return integer(bound, "a bound is an offset, a datetime or None")
@@ -205,12 +205,12 @@ def end_of(
 
 
 def timestamp_ms(when: datetime | int) -> int:
-    """Milliseconds since 1970: the first that is not before this time."""
+    """Return milliseconds since 1970, rounded up to the first that is not before this time."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise ValueError(f"{when!r} has no time zone, and so is no time a record can have")
         since = when - datetime.fromtimestamp(0, UTC)
-        return max(0, -(-since // timedelta(milliseconds=1)))  # negative times stand for bounds
+        return max(0, -(-since // timedelta(milliseconds=1)))  # a negative one is a bound
     expected = "a time is a datetime or an integer of milliseconds since 1970"
     timestamp = integer(when, expected)
     if timestamp < 0:

@@ -1,16 +1,16 @@
-"""Fetches over TCP: one outstanding at a time, the next as soon as one has come.
+"""Fetches over TCP: one request in flight per node, the next as soon as a response has arrived.
 
-A Fetch names every partition whose next records are wanted, by its topic's id where the broker has
-ids, so that one made again under the same name is not taken for it.  The node answers at once when
-any of them has records, else after `fetch.max.wait.ms`.  While an answer is decoded the next one
-arrives in the kernel's buffers; so at most two answers of `fetch.max.bytes` exist for a node.
+A Fetch names every partition whose next records are wanted, by topic id if the broker has ids, so
+that a recreated topic is not mistaken for the former one.  The node responds as soon as one of them
+has records, else after `fetch.max.wait.ms`.  While a response is decoded the next one arrives in
+the kernel's buffers; so a node has at most two responses of `fetch.max.bytes`.
 
-Partitions take turns at being the first, since a node fills an answer in the order of the request.
+The first partition rotates, since a node fills a response in the order of the request.
 
-Left out: incremental fetch sessions, which save naming thousands of partitions; a replica nearer
-than the leader; the leader epoch of the last record, by which a broker would find a log that was
-cut short and written anew (KIP-320): an offset that is gone is noticed, one that means another
-record is not.
+Left out: incremental fetch sessions, which avoid naming thousands of partitions; fetches from the
+closest replica (KIP-392); the leader epoch of the last record, by which a broker detects a log that
+was truncated and rewritten (KIP-320): an offset out of range is detected, an offset that now holds
+another record is not.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.fetch import FETCH
 
 BY_NAME_MAX = 12
-"""The last version that names topics by name."""
+"""Last version that names topics by name."""
 REST_OF_ANSWER_S = 0.02
-"""How long to wait for the rest of an answer that has begun to arrive."""
+"""Seconds to wait for the rest of a response that has begun to arrive."""
 
 Key = tuple[str | bytes, int]
 
 
 class TcpLane:
-    """The lane over a connection of its own, which it closes."""
+    """Fetch transport over a connection, which it owns."""
 
     def __init__(
         self, node_id: int, connection: Connection, settings: ClientSettings, isolation_level: int
@@ -60,7 +60,7 @@ class TcpLane:
         self._first = 0
         self._asked_version = self._version
         self._outstanding: dict[Key, tuple[Position, int, int]] = {}
-        """Whose, in which turn, and from which offset."""
+        """The position, its epoch and the requested offset, by topic and partition."""
 
     @property
     def same_host(self) -> bool:
@@ -68,7 +68,7 @@ class TcpLane:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """True if a request is in flight."""
         return bool(self._outstanding)
 
     def fileno(self) -> int:
@@ -156,7 +156,7 @@ class TcpLane:
 
 
 def outcome_of(partition: Fields, position: Position, turn: int, offset: int) -> Outcome:
-    """What the answer's entry for a partition says."""
+    """Return the outcome of a partition in a fetch response."""
     outcome = Outcome(
         position, turn, partition.error_code,
         log_start_offset=partition.log_start_offset,
@@ -167,7 +167,7 @@ def outcome_of(partition: Fields, position: Position, turn: int, offset: int) ->
     aborted = tuple(
         (each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
     )
-    # Nothing whole is kept as it is: whoever decodes it says what is wrong.
+    # Without a whole batch keep the bytes as they are: the decoder raises the error.
     records = partition.records[: end or None]
     offsets = offset, max(offset, next_offset)
     return outcome._replace(stretch=Answer(position, turn, offsets, aborted, records))

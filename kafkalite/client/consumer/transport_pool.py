@@ -1,12 +1,12 @@
-"""The ways to nodes that are open: which one, since when, and when to try again.
+"""Transport pool: the open fetch transport of each node, and retry backoffs.
 
-A node on this host is read through its local socket, if it lets this user read and has not very
-many of the partitions; every other, and that one while its socket does not answer, over TCP.
-Nothing is said when the lane changes: what was asked and not answered is asked again from the same
-offset.
+A node on this host is read through its local socket if it grants reads to this user and leads a
+limited number of the partitions; every other node, and that one while its socket does not respond,
+over TCP.  A change of transport is not visible to the application: requests without a response are
+sent again from the same offset.
 
-A node that cannot be reached is left alone for a while (reconnect.backoff.ms), and so is a local
-socket that ended or is not there.
+A node that cannot be reached is not retried during reconnect.backoff.ms; a local socket that closed
+or does not exist has a backoff as well.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.ids import NO_ID
 
 OPEN_S_MIN = 1.0
-"""What it may take to connect at the least, however short a poll is."""
+"""Minimum timeout of a connection attempt in seconds, however short a poll is."""
 POLL_S_MAX = 1e6
-"""The longest poll; its caller asks again."""
+"""Maximum duration of one poll in seconds; the caller repeats it."""
 LOCAL_AGAIN_MS = 1_000
 LOCAL_AGAIN_MAX_MS = 30_000
 
@@ -49,7 +49,10 @@ log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """One reader's lanes, by node.  `purpose` keeps its connections apart from others'."""
+    """The fetch transports of one assignment reader, by node.
+
+    Connections are separate for each `purpose`.
+    """
 
     def __init__(
         self, cluster: Cluster, settings: ClientSettings, purpose: str, waker: Waker
@@ -70,11 +73,13 @@ class Lanes:
             lambda: Backoff(LOCAL_AGAIN_MS, LOCAL_AGAIN_MAX_MS)
         )
         self.lost: set[int] = set()
-        """Nodes that could not be reached over TCP since the owner last looked."""
+        """Nodes that could not be reached over TCP; the owner removes them."""
 
     def ask(self, positions: Iterable[Position], deadline: Deadline) -> float:
-        """Ask the leaders for the next records of these; how long until a node that could not be
-        reached may be tried again, at the latest."""
+        """Request the next records of these positions from their leaders.
+
+        Returns the seconds until an unreachable node may be retried.
+        """
         by_leader: dict[int, list[Position]] = {}
         for position in positions:
             by_leader.setdefault(position.leader, []).append(position)
@@ -99,7 +104,7 @@ class Lanes:
         return rest_s
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """What arrives before the time is up or the waker is set; at once when something has."""
+        """Return what arrives before the timeout, or before the waker is set."""
         now = time.monotonic()
         due_s = min((lane.due_s for lane in self._lanes.values()), default=NEVER)
         left_s = max(0.0, min(timeout_s, due_s - now, POLL_S_MAX))
@@ -121,7 +126,7 @@ class Lanes:
         return outcomes
 
     def read_over_tcp(self, node_id: int) -> None:
-        """Leave a node's local socket for a while, whose files are not what it says."""
+        """Use TCP for a node for a while, since its files do not match its grants."""
         if isinstance(self._lanes.get(node_id), DirectLane):
             self._lose(node_id, NetworkException("Less was to be read than the node granted."))
 
@@ -129,23 +134,23 @@ class Lanes:
         for node_id in list(self._lanes):
             self._drop(node_id)
         if self._memory.owner is not None:
-            # The grant and the window hold each other, and with them a segment's descriptor.
+            # The grant and the read buffer refer to each other, and so keep a descriptor open.
             self._memory.owner.close()
 
     @property
     def ways(self) -> dict[int, str]:
-        """How each node is read: direct or tcp."""
+        """The transport of each node: direct or tcp."""
         return {
             node_id: "direct" if isinstance(lane, DirectLane) else "tcp"
             for node_id, lane in self._lanes.items()
         }
 
-    # Opening and losing them.
+    # Opening and closing.
 
     def _lane(self, node_id: int, wanted: list[Position], deadline: Deadline) -> Lane:
-        """The way to a node from which these are wanted."""
+        """Return the transport to a node that leads these positions; open one if needed."""
         lane = self._lanes.get(node_id)
-        # A local socket knows topics by their ids, which an old broker may not have told.
+        # The local socket identifies topics by id, which an old broker may not have.
         direct = len(wanted) <= PARTITIONS_MAX and all(p.topic_id != NO_ID for p in wanted)
         if isinstance(lane, DirectLane) and not direct:
             self._drop(node_id)
@@ -168,7 +173,7 @@ class Lanes:
         return lane
 
     def _direct_instead(self, lane: TcpLane) -> Lane:
-        """The lane through the node's local socket in this one's place, if it may be tried."""
+        """Return a direct transport in place of this one if possible, else this one."""
         node_id = lane.node_id
         if not lane.same_host or lane.busy or self._settings[NATIVE] == "off":
             return lane
@@ -204,9 +209,9 @@ class Lanes:
         lane.close()
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:
-        """A lane failed, or could not be opened: go on without it, and try again later."""
+        """Close a transport that failed, and start the node's backoff."""
         if isinstance(self._lanes.get(node_id), DirectLane):
-            # The node may have only its local socket closed; TCP is to tell, at once.
+            # The node may have closed only its local socket: try TCP at once.
             self._no_local[node_id].failed(fault)
         else:
             self._unreachable[node_id].failed(fault)
