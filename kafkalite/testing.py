@@ -74,8 +74,8 @@ class Broker:
         """Configure a broker; start() or the `with` statement starts it.
 
         Args:
-            durability: When a record counts as stored: "os" leaves the flush to the operating
-                system; other values as for `kafkalite start`.
+            durability: When records are flushed to disk: "fsync" before they are acknowledged,
+                "interval" after flush.ms or flush.bytes, "os" when the kernel writes them.
             config: Broker settings by Kafka's keys ({"num.partitions": 3}).
             listen: HOST:PORT to listen on; port 0 takes a free one.
             workers: Number of processes that share the partitions; 0 runs everything in one
