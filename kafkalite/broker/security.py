@@ -1,13 +1,13 @@
-"""Who a caller is and what it may do: one Authorizer, asked on every road into the broker.
+"""Principals, operations and the Authorizer that every request path consults.
 
-Until ACLs exist everybody may do everything.  The question is asked all the same, so that TCP,
-rings, direct reads and the gateway will share one door.
+Until ACLs exist, every principal may perform every operation.  The Authorizer is consulted all the
+same, so that TCP, rings, direct reads and the gateway share one check.
 
 The numbers of operations and resource types are Kafka's ACL codes: they go over the wire as bits
 of `authorized_operations`.
 
-A connection over TCP is anonymous until there are logins.  Who comes over a local socket is known
-by what the kernel says of its process.
+A TCP connection is anonymous until there is authentication.  The principal of a connection to the
+local listener follows from its peer credentials.
 
 Left out: ACLs.
 """
@@ -19,11 +19,11 @@ from enum import IntEnum
 from functools import lru_cache
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a connection that did not log in."""
+"""The principal of an unauthenticated connection."""
 
 
 class Operation(IntEnum):
-    """What somebody may want to do with a resource."""
+    """An operation on a resource, with Kafka's ACL code."""
 
     READ = 3
     WRITE = 4
@@ -38,7 +38,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What an operation is done to."""
+    """A type of resource, with Kafka's ACL code."""
 
     TOPIC = 2
     GROUP = 3
@@ -67,10 +67,10 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
 )
 
 USERS_REMEMBERED = 100
-"""Looking a user up may read files, or ask another machine."""
+"""Size of the cache of principals: a lookup of a user may read files or query another machine."""
 
 CLUSTER_NAME = "kafka-cluster"
-"""The one name a CLUSTER resource has."""
+"""The only name of a CLUSTER resource."""
 
 OPERATIONS = {
     TOPIC: (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
@@ -86,12 +86,12 @@ OPERATIONS = {
     ),
     TRANSACTIONAL_ID: (WRITE, DESCRIBE),
 }
-"""Which operations make sense on which resource (KIP-430's bit field is made of these)."""
+"""The operations supported by each type of resource; KIP-430's bit field consists of these."""
 
 
 @lru_cache(USERS_REMEMBERED)
 def principal_of(uid: int) -> str:
-    """Who a process of this host is, by its user's number."""
+    """Return the principal of a process of this host, by its user id."""
     try:
         return f"User:{pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -99,16 +99,16 @@ def principal_of(uid: int) -> str:
 
 
 class Authorizer:
-    """Says yes to everyone."""
+    """An authorizer that allows everything."""
 
     def allows(
         self, principal: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether `principal` may do `operation` to the resource called `name`."""
+        """Return whether `principal` may perform `operation` on the resource called `name`."""
         return True
 
     def allowed_bits(self, principal: str, resource_type: ResourceType, name: str) -> int:
-        """All that `principal` may do to a resource, as KIP-430's bit field."""
+        """Return the operations that `principal` may perform, as KIP-430's bit field."""
         return sum(
             1 << operation
             for operation in OPERATIONS[resource_type]

@@ -1,18 +1,18 @@
-"""Requests answered in steps: some of the entries in this tick, the rest in later ones.
+"""Stepped requests: some entries are processed in this tick, the rest in later ticks.
 
-    def answer(node, request, caller):     a generator that yields behind each entry
+    def answer(node, request, caller):     a generator that yields after each entry
         answers = []
         for entry in request.entries:
             answers.append(...)
             yield
         return {"entries": answers}        the response, or a Later of it
 
-A request may name tens of thousands of entries of some microseconds each.  Steps of one request
-end after STEP_MS, or where it yields PAUSE; between two of them the loop serves others.  What the
-entries are answered from may change meanwhile, as it may between two requests.
+A request may have tens of thousands of entries that take some microseconds each.  A step of one
+request ends after STEP_MS, or when the generator yields PAUSE; between two steps the loop serves
+other connections.  State may change between two steps, as it may between two requests.
 
 A handler that is such a generator is run by `in_steps` (handlers.serves).  The request is decoded
-with its first step; where that is not the last, the response is encoded in a tick of its own.
+in its first step; if there are more steps, the response is encoded in a tick of its own.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ T = TypeVar("T")
 
 STEP_MS, STEP_PAUSE_MS = 10, 1
 ENTRIES_AT_ONCE = 500
-"""Number of entries that are answered together where one decision or one look is about several."""
+"""Number of entries processed together if one decision or lookup covers several."""
 
 PAUSE = True
-"""Yielded by work that has to wait: it goes on in a later tick."""
+"""Yielded by work that must wait: it continues in a later tick."""
 
 Work: TypeAlias = Generator[Any, None, T]
 
 
 def in_steps(node: Node, work: Work[T | Later[T]], *, to_the_end: bool = False) -> T | Later[T]:
-    """Go through with `work` for STEP_MS a tick; return its result, or a Later of it.
+    """Run `work` for STEP_MS a tick; return its result, or a Later of it.
 
-    A KafkaError that `work` raises is the request's.  When nobody waits any more the rest is left,
-    unless it is to be done `to_the_end`.
+    A KafkaError raised by `work` fails the request.  When the response is abandoned, the remaining
+    steps are cancelled, unless `to_the_end` is set.
     """
     steps = Steps(node, work)
     return steps.result if steps.step() else steps.later(to_the_end)
 
 
 class Steps(Generic[T]):
-    """The steps of one request; see the module."""
+    """The execution of one stepped request; see the module."""
 
     result: T | Later[T]
     """The response, once the work is done."""
@@ -60,7 +60,7 @@ class Steps(Generic[T]):
         self._work: Work[T | Later[T]] | None = work
 
     def step(self) -> bool:
-        """Do some of the work; return whether it is done."""
+        """Run one step; return whether the work is done."""
         assert self._work is not None
         work, now_ns = self._work, self._node.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
@@ -73,7 +73,7 @@ class Steps(Generic[T]):
         return False
 
     def later(self, to_the_end: bool) -> Later[T]:
-        """Do the rest in later ticks."""
+        """Run the remaining steps in later ticks; return a Later of the result."""
         later: Later[T] = Later(abandoned=None if to_the_end else self._leave)
         self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self._go_on(later))
         return later
@@ -100,25 +100,31 @@ class Steps(Generic[T]):
 
 
 class Turns:
-    """Work on one thing after the other, in the order in which it began: the steps of two requests
-    that change the same thing must not mix, or the older of two values might be the last."""
+    """Queues of stepped work by name: work on the same name runs in the order in which it began.
+
+    Otherwise the steps of two requests that change the same object could interleave, and the older
+    of two values might be written last.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[object]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any work is not done yet."""
+        """Return whether any work is running or queued."""
         return bool(self._waiting)
 
     def wait(self, name: str, turn: object) -> Work[None]:
-        """Wait until what began before is done; `done` must follow, also where this is closed."""
+        """Wait until earlier work on `name` is done.
+
+        `done` must be called afterwards, also if this generator is closed.
+        """
         waiting = self._waiting.setdefault(name, deque())
         waiting.append(turn)
         while waiting[0] is not turn:
             yield PAUSE
 
     def done(self, name: str, turn: object) -> None:
-        """Let the next begin."""
+        """Remove finished work, so that the next in the queue can begin."""
         waiting = self._waiting[name]
         waiting.remove(turn)
         if not waiting:

@@ -1,16 +1,17 @@
-"""DirectReads: what one connection reads of segments by itself, from the page cache.
+"""DirectReads: segment grants of one local connection, which reads the files itself.
 
-    READ ─▶ may it? is it there? ─▶ lend ─▶ GRANTED: file, position, size     + its descriptor
-                 │ nothing yet                                                  when it is fresh
-                 └─▶ purgatory, until there is, or the time is up ─▶ lend
+    READ ─▶ authorized? readable? ─▶ grant ─▶ GRANTED: file, position, size   + the descriptor
+                 │ no bytes yet                                                 of a new file
+                 └─▶ purgatory, until there are bytes or the wait times out ─▶ grant
 
-A grant is bounded as a fetch is, by the high watermark or the last stable offset, and ends where a
-batch does.  Files are numbered from 0 as the connection is given them, a descriptor once for each,
-opened anew and for reading only.  A file that is lent no more, because its segment was removed,
-its partition is led elsewhere, or others were lent since, is told as dropped with the next answer,
-at the end of a log when the read's wait is over; it never comes again under that number.
+A grant ends at a batch boundary and, like a fetch, does not pass the high watermark or the last
+stable offset.  The files of a connection are numbered from 0 in the order in which they are
+granted.  Each file's descriptor is sent once; it is a new open of the file, read-only.  A file is
+dropped when its segment was removed, its partition is led elsewhere, or too many other files were
+granted since.  Its number is listed as dropped in the next response (at the end of a log, when the
+read's wait ends) and is never reused.
 
-What is granted is counted as bytes out.
+Granted bytes are counted as bytes out.
 
 Left out: aborted transactions, until there are transactions.
 """
@@ -42,26 +43,26 @@ if TYPE_CHECKING:
     from kafkalite.storage.segment_grants import Loan
 
 FILES_MAX = 256
-"""How many files of one connection are lent at once."""
+"""Maximum number of files granted to one connection at a time."""
 
 DESCRIPTORS_RESERVED = 128
-"""Kept for the node's clients and files: readers get none of the last ones."""
+"""Number of descriptors reserved for the node's connections and files, not used for grants."""
 
 WAITING_MAX = 10_000
-"""How many reads of all connections may wait at once."""
+"""Maximum number of waiting reads of all connections together."""
 
 Place = tuple[bytes, int]
-"""A partition, by its topic's id and its number."""
+"""A partition: topic id and index."""
 
 
 class DelayedRead(Delayed):
-    """A read of a partition that has nothing to read yet.
+    """A read of a partition that has no bytes to read yet.
 
-    Answered when
-    A  there is something, or
-    B  it would answer an error: not led here any more, a new leader epoch, its offset out of
-       range, or
-    C  the time is up, with nothing.
+    Complete when
+    A  the partition has readable bytes, or
+    B  the read would return an error: no longer led here, a new leader epoch, offset out of range,
+       or
+    C  the wait has timed out; the response is empty.
     """
 
     def __init__(
@@ -101,19 +102,19 @@ class DirectReads:
         self._waiting: dict[int, Later[Any]] = {}
         self._count = 0
         self._files: OrderedDict[LogSegment, tuple[int, Place]] = OrderedDict()
-        """Those that are lent, by their last use."""
+        """(file number, partition) of the granted files, least recently used first."""
         self._file_count = 0
         self._dropped: list[int] = []
         self._first: dict[Place, LogSegment] = {}
-        """The first segment of each partition when it was last looked at."""
+        """The first segment of each partition when it was last checked for removed segments."""
 
     @property
     def outstanding(self) -> int:
-        """How many reads wait."""
+        """Number of waiting reads."""
         return len(self._waiting)
 
     def read(self, read: dict[str, Any]) -> None:
-        """Answer a READ, now or later."""
+        """Handle a READ; the response is sent now or later."""
         place = read["topic_id"], read["partition"]
         self._counts["reads"] += 1
         try:
@@ -150,7 +151,7 @@ class DirectReads:
             self.refuse(read, fault)
 
     def close(self) -> None:
-        """The connection has gone."""
+        """Abandon the waiting reads of a closed connection."""
         waiting, self._waiting = self._waiting, {}
         self._counts["waiting"] -= len(waiting)
         for later in waiting.values():
@@ -159,10 +160,10 @@ class DirectReads:
     # -- granting ----------------------------------------------------------------------------
 
     def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
-        """Answer with what there is to read; False when there is nothing yet."""
+        """Respond with a grant of the readable bytes; return False if there are none yet."""
         partition.check_epoch(read["leader_epoch"])
         loan = partition.lend(read["offset"], max(0, read["size_max"]), read["isolation_level"])
-        # Also with nothing to read: a reader at the end is told in the answer to its wait.
+        # Also without a grant: a reader at the log end gets the dropped files when its wait ends.
         self._drop_removed(partition)
         if loan is None:
             return False
@@ -188,7 +189,7 @@ class DirectReads:
             self._dropped.append(number)
 
     def _drop_removed(self, partition: Partition) -> None:
-        """Lend no more what the partition has no more."""
+        """Drop the files of segments that the partition no longer has."""
         place = partition.topic_id, partition.index
         first = partition.log.segments[0]
         if self._first.get(place) is not first:
@@ -202,7 +203,7 @@ class DirectReads:
                 del self._files[segment]
                 self._dropped.append(number)
 
-    # -- answering ---------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------
 
     def _answer(
         self,
@@ -227,8 +228,10 @@ class DirectReads:
         )
 
     def refuse(self, read: dict[str, Any], fault: KafkaError) -> None:
-        """Answer a READ with an error; where the offset was wrong, with the bounds of what there
-        is."""
+        """Respond to a READ with an error.
+
+        For an offset out of range, the response includes the log's offsets.
+        """
         place = read["topic_id"], read["partition"]
         traffic = self._node.replicas.traffic_of(place[0])
         traffic.failed_fetches += fault.code not in EXPECTED

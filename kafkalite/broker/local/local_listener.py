@@ -1,18 +1,18 @@
-"""LocalDoor: a node's socket for programs of its own host, by which they get rings and files.
+"""Local listener: a Unix socket that gives programs of the same host rings and segment grants.
 
-    HELLO  ──▶ who asks is who the kernel says, and looks for this very node
+    HELLO  ──▶ authenticate by the socket's peer credentials; check cluster and node id
     ATTACH ──▶ a ring to produce through            ring_host.py
-    READ   ──▶ stretches of segments to read        direct_reads.py
+    READ   ──▶ segment grants to read               direct_reads.py
 
-The connection is the lease of both.  A program that is not who it should be, or says what does not
-read, or comes out of turn, is closed, counted, and spoken of now and then; it goes on over TCP, as
-one does that finds nobody here.
+Rings and grants last as long as the connection.  A connection that sends invalid, malformed or
+unexpected packets is closed and counted, with rate-limited logging; its client continues over TCP,
+as does a client that finds no local listener.
 
-Only processes of this user, and root's, can come so far, for the run directory lets in nobody else.
-What they say is checked all the same, and how much they may have at once is bounded: connections,
-reads that wait, rings, and the time until they say who they look for.
+The permissions of the run directory admit only processes of the broker's user and of root.  Their
+packets are validated all the same, and limits apply to connections, waiting reads, rings, and the
+time until HELLO.
 
-The node is met here from when it serves its clients, and its socket's file replaces that of a
+The socket exists from the time at which the node serves clients; its file replaces that of a
 process that was killed.
 """
 
@@ -53,20 +53,20 @@ log = logging.getLogger("kafkalite.broker")
 
 CONNECTIONS_MAX = 1_000
 SILENT_MS_MAX = 10_000
-"""How long a connection may say nothing before its HELLO."""
+"""Timeout for the HELLO of a new connection."""
 OUTSTANDING_MAX = 1_000
-"""How many reads of one connection may wait for their answers."""
+"""Maximum number of waiting reads of one connection."""
 
 
 class LocalDoor:
-    """The node's end of all these connections; see the module."""
+    """The local listener of a node and its rings; see the module."""
 
     def __init__(self, node: Node, path: Path) -> None:
         self.node = node
-        # Never the same again: who was here before does not take this process for the old one.
+        # Random, so that a client of an earlier process does not mistake this one for it.
         self.generation = int.from_bytes(os.urandom(8), "big") >> 1
         self.counts: Counter[str] = Counter()
-        """Packets, reads, and what was read, by name; and how many reads wait now."""
+        """Counters by name: packets, reads, granted bytes, and the reads waiting now."""
         self.listener = PacketListener(
             node.reactor,
             path,
@@ -79,20 +79,20 @@ class LocalDoor:
 
     @property
     def work(self) -> int:
-        """What has been done here; a number that grows with it."""
+        """A counter that grows with each packet and each ring frame."""
         return self.counts["packets"] + self.rings.counts["frames"]
 
     def _opened(self, connection: PacketConnection) -> None:
         Visitor(self, connection)
 
     def close(self) -> None:
-        """Meet nobody any more; what was not taken from a ring is sent again elsewhere."""
+        """Close the listener and the rings; producers resend unconsumed frames another way."""
         self.listener.close()
         self.rings.close()
 
 
 class Visitor:
-    """One connection: what it may do by now, and what it has."""
+    """One connection of a local program: its principal, its ring and its reads."""
 
     def __init__(self, door: LocalDoor, connection: PacketConnection) -> None:
         self._door = door
@@ -163,7 +163,7 @@ class Visitor:
         )
 
     def _not_here(self, hello: dict[str, Any]) -> KafkaError | None:
-        """Why whom it looks for is not here."""
+        """Return an error if HELLO has another cluster id or node id, else None."""
         if hello["cluster_id"] != self._node.cluster_id:
             return InconsistentClusterId(f"This is the cluster {self._node.cluster_id}.")
         if hello["node_id"] != self._node.node_id:
@@ -184,7 +184,7 @@ class Visitor:
         self._send(
             _attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors
         )
-        if not self._connection.waits:  # else they are needed until the ring is closed
+        if not self._connection.waits:  # else the descriptors stay open until the ring is closed
             ring.sent()
 
     def _ring_left(self, why: str) -> None:
@@ -199,7 +199,7 @@ class Visitor:
         if self._reads.outstanding >= OUTSTANDING_MAX:
             raise Disconnect(f"it waits for more than {OUTSTANDING_MAX} reads")
         if self._connection.uid != os.geteuid():
-            # A descriptor shows the whole file, whatever was granted of it.
+            # A descriptor gives access to the whole file, not only to the granted range.
             self._reads.refuse(
                 read, ClusterAuthorizationFailed("Files are read by the broker's own user only.")
             )
@@ -220,7 +220,10 @@ def _attached(
 
 
 def open_door(node: Node, run_directory: Path) -> LocalDoor | None:
-    """A node's door in the run directory; where there can be none, the node serves all the same."""
+    """Open a node's local listener in the run directory.
+
+    Returns None if it is disabled or cannot be opened: local programs are then served over TCP.
+    """
     if not node.settings[NATIVE_ENABLE]:
         return None
     try:

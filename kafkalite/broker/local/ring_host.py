@@ -1,23 +1,22 @@
-"""RingHost: the rings of a node, through which producers of its own host write.
+"""RingHost: the shared-memory rings through which producers of the same host write.
 
-    the loop wakes ─▶ drain: frames, a tick's share of each ring ─▶ append, as for TCP
-    settle         ─▶ answers into the rings, and one wake-up a producer
+    eventfd readable ─▶ consume frames, at most one share of each ring a tick ─▶ append, as for TCP
+    settle           ─▶ write responses into the rings, wake each sleeping producer once
 
-A frame is a batch for one partition.  It is appended by the step that Produce has as well, under
-the same rights and rules, and is as durable; with acks=1 it is answered in the tick in which it
-was appended, with acks=-1 when the high watermark has passed it or its time is up, and with acks=0
-only when it was refused.
+A frame is a batch for one partition.  It is appended by the same function as Produce uses, with
+the same authorization, validation and durability.  With acks=1 the response is written in the tick
+of the append, with acks=-1 when the high watermark has passed the batch or the request has timed
+out, and with acks=0 only if the batch was rejected.
 
-Rings take turns: each has a share a tick, and one that has more is taken up again in the next, by
-a descriptor of this node's own, since a ring's are in the producer's hands as well and nothing may
-be written to them that could wait.  A producer that says nothing costs nothing.  Should a wake-up
-be lost all the same, what came is found after NET_MS, and after up to NET_MS_MAX where nothing had
-come for a while: a look at idle rings costs a process that sleeps as much as a request.  While
-there is no ring, nobody looks.
+Each ring has a share of each tick.  A ring with more frames continues in the next tick, triggered
+by an eventfd of this node: the producer also holds the ring's own descriptors, so a write to them
+could block.  An idle producer costs nothing.  If a wake-up is lost, its frames are found by a poll
+of all rings after NET_MS, or after up to NET_MS_MAX if no frames came for a while: a poll of idle
+rings costs a sleeping process as much as a request.  Without rings there is no poll.
 
-A ring that breaks the layout is left: its lease ends, and what it holds is dropped.  When the lease
-ends by itself, what was committed before is still taken, as a socket's last bytes would be; nobody
-waits for answers any more.
+A ring that violates the layout is closed along with its connection, and its contents are dropped.
+When the connection ends, frames committed before are still consumed, like the last bytes of a
+socket; no responses are written for them.
 """
 
 from __future__ import annotations
@@ -49,15 +48,16 @@ log = logging.getLogger("kafkalite.broker")
 
 FRAMES_PER_TICK = 64
 SIZE_PER_TICK = 384 << 10
-"""How much of one ring is taken in one tick; the last frame is taken whole.  Answers go out at a
-tick's end, and a producer has five batches of a partition under way: with more in a tick it waits
-for the answer to the first while the worker is at the fifth, and then the worker for it."""
+"""Number of bytes after which a ring's share of a tick ends; the last frame is consumed whole.
+Responses are written at the end of a tick, and a producer has five batches of a partition in
+flight: with a larger share, it waits for the response to the first batch while the worker processes
+the fifth, and then the worker waits for the producer."""
 
 NET_MS, NET_MS_MAX = 20, 160
-"""How late what came is found although nobody was woken for it, in use and at rest."""
+"""Poll interval for frames without a wake-up: with recent frames, and the maximum when idle."""
 
 Answer = tuple[int, int, int, int, int]
-"""Correlation, error code, base offset, append time, log start offset."""
+"""Correlation id, error code, base offset, append time, log start offset."""
 
 
 class RingHost:
@@ -67,16 +67,16 @@ class RingHost:
         self.node = node
         self.rings: dict[HostedRing, None] = {}
         self.size = 0
-        """The bytes of all rings."""
+        """Size of all rings in bytes."""
         self.counts: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
-        """Error codes in answers."""
+        """Number of error responses by error code."""
         self.left: Counter[str] = Counter()
-        """Rings that were left, by why."""
+        """Number of rings closed by this node, by reason: "violation" or "fault"."""
         self._scratch = bytearray()
         self._answered: dict[HostedRing, None] = {}
         self._again: dict[HostedRing, None] = {}
-        """Those that are looked at again in the next tick."""
+        """Rings to be consumed in the next tick."""
         self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._net: Timer | None = None
         self._net_ms = NET_MS
@@ -84,8 +84,11 @@ class RingHost:
         node.reactor.watch(self._more, self._look_again)
 
     def attach(self, caller: Caller, leave: Callable[[str], object]) -> HostedRing:
-        """A ring for a producer; `leave(why)` is called when it must go.  Raises why there is
-        none."""
+        """Create a ring for a producer; `leave(why)` is called when this node closes it.
+
+        Raises ThrottlingQuotaExceeded if native.rings.bytes.max is used up, and KafkaStorageError
+        if the ring cannot be created or descriptors are short.
+        """
         size = self.node.settings[NATIVE_RING_BYTES]
         room = self.node.settings[NATIVE_RINGS_BYTES_MAX]
         if self.size + size > room:
@@ -125,13 +128,13 @@ class RingHost:
         self._net = self.node.reactor.call_later(self._net_ms, self._look)
 
     def take_up_again(self, ring: HostedRing) -> None:
-        """Look at this ring in the next tick, whether its producer wakes us or not."""
+        """Consume this ring in the next tick, without a wake-up by the producer."""
         if not self._again:
             os.eventfd_write(self._more, 1)
         self._again[ring] = None
 
     def takes_up_again(self, ring: HostedRing) -> bool:
-        """Whether this ring will be looked at anyway."""
+        """Return whether this ring is to be consumed in the next tick."""
         return ring in self._again
 
     def _look_again(self) -> None:
@@ -141,11 +144,11 @@ class RingHost:
             ring.take_share()
 
     def has_answers(self, ring: HostedRing) -> None:
-        """This ring's answers go out at the end of the tick."""
+        """Schedule the ring's responses for the end of the tick."""
         self._answered[ring] = None
 
     def settle(self) -> None:
-        """Give out the answers of the tick."""
+        """Write the responses of the tick into the rings."""
         if self._answered:
             answered, self._answered = self._answered, {}
             for ring in answered:
@@ -153,14 +156,14 @@ class RingHost:
             self.node.reactor.look_out()
 
     def closed(self, ring: HostedRing) -> None:
-        """A ring has gone."""
+        """Remove a closed ring."""
         del self.rings[ring]
         self._answered.pop(ring, None)
         self._again.pop(ring, None)
         self.size -= ring.size
 
     def close(self) -> None:
-        """Leave every ring as it is."""
+        """Close all rings without consuming them."""
         for ring in list(self.rings):
             ring.close()
         if self._net is not None:
@@ -171,7 +174,7 @@ class RingHost:
 
 
 class HostedRing:
-    """One producer's ring, at the worker's end."""
+    """The worker's end of one producer's ring."""
 
     def __init__(
         self,
@@ -194,41 +197,41 @@ class HostedRing:
         self._waiting: dict[int, Later[Any]] = {}
         self._count = 0
         self._opening = 0
-        """The bytes of batches that are opened beside the loop."""
+        """Size in bytes of the batches being opened on the opener's thread."""
         self._wakes = False
-        """Whether the producer is to be woken at the end of the tick."""
+        """True if the producer is to be woken at the end of the tick."""
         self._rests = False
         self._left_size: int | None = None
-        """How much is taken at the most, once the producer has gone."""
+        """Number of bytes still to consume at most after the producer disconnected; else None."""
         host.node.reactor.watch(ring.fileno(), self._woken)
         host.take_up_again(self)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the producer is to be sent."""
+        """The descriptors to send to the producer."""
         return self._ring.descriptors
 
     def sent(self) -> None:
-        """It has been sent."""
+        """Note that the descriptors were sent."""
         self._ring.sent()
 
-    # -- taking ------------------------------------------------------------------------------
+    # -- consuming ---------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take up what came although nobody was woken for it."""
+        """Schedule the ring if it has frames for which no wake-up came."""
         if self._rests and not self._reader.rest():
             self._host.counts["found_late"] += 1
             self._rests = False
             self._host.take_up_again(self)
 
     def _woken(self) -> None:
-        # Before it is looked what came: a wake-up from now on is for what comes from now on.
+        # Cleared before the ring is read, so that no wake-up for a later frame is lost.
         self._ring.clear()
         if not self._host.takes_up_again(self):
             self.take_share()
 
     def take_share(self) -> None:
-        """Take a tick's share of what has come."""
+        """Consume one tick's share of the ring."""
         if self._ring.closed:
             return
         try:
@@ -241,7 +244,7 @@ class HostedRing:
 
     def _take_some(self) -> None:
         if self._opening >= self.size:
-            return  # it goes on when some of them are opened
+            return  # continues when some of these batches are opened
         if self._rests:
             self._rests = False
             self._reader.woke()
@@ -305,7 +308,7 @@ class HostedRing:
         appended: Appended | None,
         fault: KafkaError | None,
     ) -> None:
-        """A batch that was opened beside the loop has been appended, or refused."""
+        """Respond to a batch that was opened on the thread and then appended or rejected."""
         self._opening -= size
         if not self._ring.closed:
             self._host.take_up_again(self)
@@ -359,14 +362,14 @@ class HostedRing:
             self._host.errors[entry[1]] += 1
         self._answer((correlation, *entry[1:5]))
 
-    # -- answering ---------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------
 
     def _answer(self, answer: Answer) -> None:
         self._answers.append(answer)
         self._host.has_answers(self)
 
     def give_out(self) -> None:
-        """Put the answers of the tick where the producer finds them, and wake it if it sleeps."""
+        """Write the responses of the tick into the ring, and wake the producer if it sleeps."""
         wakes, self._wakes = self._wakes, False
         for answer in self._answers:
             wakes = self._reader.answer(*answer) or wakes
@@ -377,7 +380,7 @@ class HostedRing:
         if wakes:
             self._ring.wake()
 
-    # -- leaving -----------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------
 
     def _give_up(self, why: str, kind: str) -> None:
         self._host.left[kind] += 1
@@ -385,7 +388,7 @@ class HostedRing:
         self._leave(why)
 
     def end(self) -> None:
-        """The producer has gone: take what it had committed, and no more than fits in at once."""
+        """Consume what the disconnected producer had committed, at most the ring's size."""
         if not self._ring.closed and self._left_size is None:
             self._forget_waiting()
             self._left_size = self.size
@@ -397,7 +400,7 @@ class HostedRing:
             later.abandon()
 
     def close(self) -> None:
-        """Leave it at once."""
+        """Close the ring immediately."""
         if not self._ring.closed:
             self._forget_waiting()
             self._node.reactor.unwatch(self._ring.fileno())
