@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.sender import Sender
 
 WIDENED_MAX = 8
-"""Limit, in multiples of batch.size, for a batch that grows while those before it are in flight; see
-CHUNK_SIZE_MAX in column_batches.py for the reason."""
+"""Limit, in multiples of batch.size, for a batch that grows while those before it are in flight;
+see CHUNK_SIZE_MAX in column_batches.py for the reason."""
 
 
 class BufferExhausted(RequestTimedOut):
@@ -56,7 +56,7 @@ class Topic(OpenTopic):
         self.sender.look_at(batch)
 
     def owe(self, batch: Batch) -> None:
-        """Have the background thread run a callback that was added after the batch was completed."""
+        """Have the background thread run a callback that was added after its batch completed."""
         self.sender.outcomes.owe(batch)
 
     def drop_lines(self, count: int) -> list[Line]:
@@ -70,7 +70,7 @@ class Topic(OpenTopic):
         return dropped
 
     def stick(self) -> Line:
-        """Choose the next partition for records without a key: any with a leader but the current one."""
+        """Choose another partition that has a leader for records without a key."""
         lines = self.lines
         if len(lines) == 1:
             self.sticky = lines[0]
@@ -101,7 +101,7 @@ class Accumulator:
         value: object,
         headers: object,
     ) -> int:
-        """Return the capacity of a batch for this record; MessageTooLarge if it exceeds the limits."""
+        """Return the capacity of a batch for this record; MessageTooLarge if over the limits."""
         size = HEADER_SIZE + record_size_max(key, value, headers)  # type: ignore[arg-type]
         if size > self.record_size_max:
             raise MessageTooLarge(

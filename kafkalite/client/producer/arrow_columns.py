@@ -1,4 +1,4 @@
-"""Arrow tables on their way in: which columns there are, and what their buffers are.
+"""Arrow columns: checks a table for send_arrow, and provides the buffers of its columns.
 
     value       binary or string, plain, large, view or of fixed size; null: a tombstone
     key         the same; null: no key
@@ -7,13 +7,13 @@
                 look like another unit are sent, with a UserWarning
     partition   an integer; null: the partitioner's choice
 
-Only `value` must be there.  A column of another name or type is refused by name and type and
-nothing is sent: to leave out what somebody wrote would be to lose it.
+Only `value` is required.  A column of another name or type raises TypeError and nothing is sent:
+ignoring it would lose data.
 
-Whatever has `__arrow_c_stream__` may be given (pyarrow's Table and RecordBatch, polars, pandas),
-and no byte of a plain or large column is copied.  Buffers are believed only after a look: see
-ext/record_writer.pyx.  What has to be cast first (views, other units) is validated in full
-before, since the cast itself would follow every offset.
+Any object with `__arrow_c_stream__` is accepted (pyarrow's Table and RecordBatch, polars, pandas),
+and no byte of a plain or large column is copied.  Offsets and validity are checked before they are
+used, see ext/record_writer.pyx.  A column that must be cast first (views, other units) is validated
+in full before, because the cast itself follows every offset.
 
 Keys and values may be dictionary-encoded (pandas' category, polars' Categorical and Enum): they
 are decoded first, which copies the column.
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAMES = ("value", "key", "headers", "timestamp", "partition")
-# Rows are numbered with 32 bits, and a batch need not be larger.
+# Row indexes have 32 bits, and a batch need not be larger.
 _ROWS_MAX = 1 << 30
-# How pandas' index is called when it becomes a column; it is not one of the frame's.
+# Name of the column that pandas' index becomes; it is not one of the frame's columns.
 _INDEX = "__index_level_"
-# As milliseconds 1970-01-02 to 1973, as seconds 1973 to 5138: what is meant is clear.
+# As milliseconds 1970-01-02 to 1973, as seconds 1973 to 5138: certainly seconds.
 _SECONDS_LIKE = range(10**8, 10**11)
 # As milliseconds after the year 5138, as microseconds or nanoseconds from 1973 on.
 _MICROSECONDS_LIKE_MIN = 10**14
 
-# In the forms that record_writer.pyi names, over pyarrow's buffers.
+# The tuples of record_writer.pyi, over pyarrow's buffers.
 Bytes = tuple[Any, Any, Any, int, bool]
 Headers = tuple[Any, Any, int, Bytes | None, Bytes | None]
 Timestamps = tuple[Any, Any, int]
 
 
 class Columns(NamedTuple):
-    """Rows that lie side by side, and the buffers that `encode_columns` takes them from."""
+    """Contiguous rows, and the buffers that `encode_columns` reads."""
 
     row_count: int
     value: Bytes | None
@@ -59,15 +59,15 @@ class Columns(NamedTuple):
     headers: Headers | None
     timestamps: Timestamps | None
     partitions: Any
-    """An int32 a row from the first on, -1 where the partitioner may choose; or None."""
+    """An int32 per row, counted from the first, -1 where the partitioner chooses; or None."""
     size_max: int
-    """Of a batch with all of the rows, at the most."""
+    """Upper bound for the size of a batch with all rows."""
     largest: tuple[int, int]
-    """The size of a batch with nothing but the largest row, and which row that is."""
+    """Size of a batch with only the largest row, and the index of that row."""
 
 
 def columns_of(rows: Any) -> list[Columns]:
-    """The rows in contiguous pieces, every one checked; TypeError or ValueError, and nothing."""
+    """Return the rows in contiguous pieces, all checked; TypeError or ValueError otherwise."""
     found = []
     newest = -1
     table = _table(rows)
@@ -110,7 +110,7 @@ def check_sizes(pieces: list[Columns], size_max: int) -> None:
 
 
 def _warn_of_unit(newest: int, kind: pa.DataType) -> None:
-    """Warn of integers that are hardly the milliseconds they are taken for."""
+    """Warn about integers that are unlikely to be milliseconds."""
     import pyarrow as pa
 
     if not pa.types.is_integer(kind):
@@ -154,7 +154,7 @@ def frame_of(rows: Any) -> pa.Table:
 
 
 def _remedy(rows: Any) -> str:
-    """Return the way to make a table of rows of this type, or an empty text."""
+    """Return a hint how to make a table of rows of this type, or an empty text."""
     if isinstance(rows, list):
         return ": make a table of them with pa.Table.from_pylist(rows)"
     if isinstance(rows, dict):
@@ -189,7 +189,7 @@ def _refused(name: str, array: Any, wanted: str) -> TypeError:
 
 
 def _cast(name: str, array: Any, wanted: Any, **allowed: bool) -> Any:
-    """The array as another type; its own bytes are looked at before the cast follows them."""
+    """Return the array as another type, validated first because the cast follows its offsets."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -220,7 +220,7 @@ def _bytes(name: str, array: Any) -> Bytes | None:
 
 
 def _decoded(name: str, array: Any) -> Any:
-    """The cells of a dictionary-encoded array."""
+    """Return the cells of a dictionary-encoded array."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -253,7 +253,7 @@ def _headers(array: Any) -> Headers | None:
         wanted = "map<string, binary> or list<struct<key: string, value: binary>>"
         raise _refused("headers", array, wanted)
     pairs = array.values
-    # Not `field`: where a whole pair is null, the name is to be.
+    # flatten() instead of field(): it makes the name null where the whole pair is null.
     names, contents = pairs.flatten()
     if not pa.types.is_map(array.type) and pairs.type.field(0).name == "value":
         names, contents = contents, names

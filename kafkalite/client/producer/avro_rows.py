@@ -1,4 +1,4 @@
-"""Avro rows: the rows of a table as plain Avro datums, by a given or a derived schema.
+"""Avro rows: encodes the rows of a table as plain Avro datums, by a given or a derived schema.
 
     Arrow                       Avro, derived; every field is a union with null
     bool, float, double         boolean, float, double
@@ -7,12 +7,12 @@
     text, binary                string, bytes
     date                        int, date
     timestamp s, ms             long, timestamp-millis; without a zone it is UTC
-    timestamp us, ns            long, timestamp-micros; nanoseconds are cut off
+    timestamp us, ns            long, timestamp-micros; nanoseconds are truncated
     decimal                     bytes, decimal
     list, struct, map           array, record, map
 
-A row that its schema does not allow is an error, and so is a column that the schema lacks: nothing
-is left out in silence.
+A row that does not fit its schema is an error, and so is a column that the schema lacks: no data is
+dropped silently.
 
 Left out: a derived type for uint64, times and durations (a given schema may have one).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_ROWS = 1 << 12
-"""Rows that are Python objects at a time."""
+"""Rows that are converted to Python objects at a time."""
 
 RECORD_NAME = "Row"
 
@@ -82,7 +82,7 @@ def _has_map(kind: Any) -> bool:
 
 
 def _with_dicts(cell: Any, kind: Any) -> Any:
-    """Return a cell with its maps as dicts, where pyarrow makes lists of pairs."""
+    """Return a cell with its maps as dicts; pyarrow returns lists of pairs."""
     import pyarrow as pa
 
     if cell is None or not _has_map(kind):
@@ -101,7 +101,7 @@ def _with_dicts(cell: Any, kind: Any) -> Any:
 def _as_moments(table: pa.Table) -> pa.Table:
     """Return the table with timestamps in UTC and no finer than microseconds.
 
-    Otherwise fastavro takes those without a zone for the local time of the machine.
+    fastavro would take those without a zone for local time.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -167,7 +167,7 @@ def _nullable(name: str, kind: Any) -> Any:
 
 
 def _type(name: str, kind: Any) -> Any:
-    """Return the Avro type of an Arrow type; `name` is for a record, and says where it is."""
+    """Return the Avro type of an Arrow type; `name` is for records and error texts."""
     import pyarrow as pa
 
     is_a = pa.types

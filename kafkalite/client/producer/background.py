@@ -81,7 +81,7 @@ class Background:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread.  Call in a locked section: the thread closes its wake-up event in another."""
+        """Stop the thread.  Call in a locked section: in another the thread closes its event."""
         self._stopped = True
         self._sender.kick()
 
@@ -125,7 +125,7 @@ class Background:
         self._finish()
 
     def _rest_s(self) -> float:
-        """Return the time to sleep in seconds, -1 for no limit, and arm the wake-ups of the rings."""
+        """Return the seconds to sleep, -1 for no limit, and arm the wake-ups of the rings."""
         sender = self._sender
         now_s = time.monotonic()
         others_work = sender.begun != self._begun
@@ -435,7 +435,7 @@ class Background:
         sender.counts["identities"] += 1
 
     def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
-        """Fail the batches not in flight, of one topic or all, after an error that is not retriable."""
+        """Fail all batches not in flight, or a topic's, after an error that is not retriable."""
         sender = self._sender
         for line in list(sender.busy):
             if name not in (None, line.topic.name):

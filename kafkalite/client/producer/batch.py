@@ -1,8 +1,8 @@
 """Batch: records of one partition that are sent together, with their callbacks and outcome.
 
     gathered   open, or closed and waiting to be sent
-    sent       has a sequence number and a lane (line.py says when, sender.py over which)
-    decided    `done`: written at a base offset, or failed with an error; nothing changes any more
+    sent       has a sequence and a transport (partition_queue.py, sender.py)
+    decided    `done`: written at a base offset, or failed with an error; final
 
 A batch is decided once.  Each callback is called once, without a lock.  A batch that was too large
 for the topic is decided with the last of the parts that it was split into.
@@ -30,7 +30,15 @@ NO_TIMESTAMP = -1
 
 
 class RecordMetadata(NamedTuple):
-    """The place where a record was written; the offset is -1 with acks=0, which has no response."""
+    """The position of a written record.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition in the topic.
+        offset: Offset of the record; -1 with acks=0, which has no response.
+        timestamp: Milliseconds since 1970: the record's, or the log append time if the topic uses
+            it.
+    """
 
     topic: str
     partition: int
@@ -52,7 +60,7 @@ Hearer = Callable[[], object]
 
 
 class Batch:
-    """Records of one partition that travel together."""
+    """Records of one partition that are sent together."""
 
     __slots__ = (
         "_hearers",
@@ -99,7 +107,7 @@ class Batch:
         self.attempts = 0
         self.sent_s = 0.0
         self.by_tcp = False
-        """Whether it is too large for a ring."""
+        """True if it is too large for a ring."""
         self.sequence = NO_SEQUENCE
         self.identity = NOBODY
         self.doubtful = False
@@ -116,9 +124,9 @@ class Batch:
         """The batch it is a part of."""
         self._hearers: deque[Hearer] | None = None
         self.looked_at = False
-        """True if somebody has asked for the outcome, or has a callback for it."""
+        """True if the outcome was requested, or it has a callback."""
         self.heard = False
-        """True if it has callbacks: then the background thread must listen for the response."""
+        """True if it has callbacks, so that the background thread must read the response."""
 
     def __repr__(self) -> str:
         line = self.line
@@ -136,12 +144,14 @@ class Batch:
         self.content = None
 
     def result_of(self, delivery: Delivery, timeout_s: float | None) -> RecordMetadata:
+        """Return the metadata of a record, or raise its error; waits."""
         fault = self.fault_of(delivery, timeout_s)
         if fault is not None:
             raise fault.again()
         return self.metadata_of(delivery)
 
     def fault_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
+        """Return the error of a record, or None; waits."""
         self.look_at()
         if not self.done and not self.line.topic.wait(self, timeout_s):
             raise TimeoutError(f"{self!r} is not decided yet")
@@ -189,14 +199,14 @@ class Batch:
         return self if self.parent is None else self.parent.root
 
     def look_at(self) -> None:
-        """Mark the outcome as asked for: a failure is not reported then."""
+        """Mark the outcome as requested; an error is not logged then."""
         if not self.looked_at:
             self.line.topic.look_at(self)
 
     # Callbacks.
 
     def tell_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
-        """Call callback(delivery) once this is decided; at once if it is."""
+        """Call callback(delivery) once this is decided; immediately if it is."""
         if self.done:
             self.look_at()
             called(lambda: callback(delivery))
@@ -216,6 +226,7 @@ class Batch:
         self._hear(told)
 
     def _hear(self, hearer: Hearer) -> None:
+        """Add a callback, and have the response read in the background."""
         hearers = self._hearers
         if hearers is None:
             hearers = self._hearers = deque()
@@ -233,7 +244,7 @@ class Batch:
         return bool(self._hearers)
 
     def tell(self) -> None:
-        """Call the callbacks; what one of them raises is logged, and the others are called."""
+        """Run the callbacks; an exception in one is logged, and the others still run."""
         hearers = self._hearers
         while hearers:
             try:
@@ -244,7 +255,7 @@ class Batch:
 
 
 def called(hearer: Hearer) -> None:
-    """Run a callback.  What it raises is logged, except what ends the program."""
+    """Run a callback; log its exception, except KeyboardInterrupt and SystemExit."""
     try:
         hearer()
     except (KeyboardInterrupt, SystemExit):

@@ -1,18 +1,18 @@
-"""Columns into batches: which rows go to which partition, and from the columns to the wire.
+"""Column batches: partitions the rows of a table, and encodes them from the columns.
 
-    run        rows of a table that go to one partition, in their order
-    stretch    as many of them as one batch takes
+    run        rows of a table for one partition, in order
+    stretch    a record range: as many rows of a run as one batch takes
     piece      rows of a run that were sent in one batch
 
 A run of few bytes is appended to the partition's open batch, beside the records of send(), and
 waits for more up to linger.ms: a batch of its own costs as much as a hundred of its rows.  A larger
-one goes at once, in stretches.
+one is sent at once, in record ranges.
 
-A stretch is written where it is to go, a ring's memory, by the thread that called send_arrow; no
-byte of it lies anywhere in between.  Should it have to go again it is written again: the columns
-do not change, so its bytes do not either, and they are held until it is decided.  Without a ring,
-or with a codec, it is written to memory of its own, which buffer.memory counts.  Columns that do
-change meanwhile fail what is left of them, where it shows.
+The thread that called send_arrow encodes a record range directly into the ring's memory, without an
+intermediate copy.  A retry encodes it again: columns do not change, so the bytes are the same, and
+the columns are held until the batch is decided.  Without a ring, or with a codec, it is encoded
+into a buffer that buffer.memory counts.  If columns do change meanwhile, the batches in which that
+shows fail.
 
 Rows without a key and a partition stay together: a small table goes to one partition, a large one
 in contiguous parts to several.
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from kafkalite.errors import KafkaError
 
 PART_ROWS_MIN = 16_384
-"""Fewer rows than this are not spread over several partitions."""
+"""Minimum rows per partition when rows without a key are spread over several partitions."""
 
 CHUNK_SIZE_MAX = 384 << 10
-"""How large a batch of columns becomes.  A small one costs what a batch costs more often: CPU time
-of producer and worker a record at 192, 384 and 512 KiB, 100,000 rows a call: 1 : 0.83 : 0.75.  A
-large one has left the worker's cache before it is copied, checked and written, and a tick of the
-worker's loop, which takes two, becomes longer."""
+"""Maximum size of a batch of columns.  Small batches pay the cost per batch more often: CPU time of
+producer and worker per record at 192, 384 and 512 KiB, 100,000 rows a call: 1 : 0.83 : 0.75.  Large
+batches leave the worker's cache before they are copied, checked and written, and lengthen an
+iteration of the worker's event loop, which handles two."""
 
 
 CHANGED_COLUMNS = "The columns were changed while send_arrow() sent them."
 
 
 class Run(NamedTuple):
-    """Rows first… up to end, or rows[first…], of some columns, all for one line."""
+    """Rows of some columns for one partition: first… up to end, or rows[first…] with an index."""
 
     line: Line
     columns: Columns
@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
 
 class Stretch:
-    """What a batch holds that is written anew from the columns each time."""
+    """The content of a batch that is encoded from the columns each time."""
 
     __slots__ = ("_columns", "_first", "_now_ms", "_rows", "_times", "count", "size")
 
@@ -79,10 +79,10 @@ class Stretch:
         self.size = HEADER_SIZE + payload_size
 
     def close(self) -> None:
-        """It never took any."""
+        """Do nothing: no records are appended to it."""
 
     def seal(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
-        """The header, before records that stand there already."""
+        """Write the header before records that are encoded already."""
         payload_size = self.size - HEADER_SIZE
         return seal(
             out, payload_size, self.count, *self._times, Codec.NONE, producer_id, epoch, sequence
@@ -105,7 +105,7 @@ class Stretch:
         return self.seal(out, producer_id, epoch, sequence)
 
     def of_buffer(self, buffer: bytearray) -> Packed:
-        """The same, of records that stand in this buffer already."""
+        """Return the same content for records that are encoded in this buffer."""
         return Packed(buffer, self.size - HEADER_SIZE, self.count, *self._times)
 
     def packed(self, codec: Codec, level: int | None) -> Packed:
@@ -119,7 +119,7 @@ class Stretch:
 
 
 def stretch_of(run: Run, room: memoryview | bytearray, now_ms: int) -> Stretch | None:
-    """As many of a run's rows as there is room for, written there; None: not even the first."""
+    """Encode as many of a run's rows as fit in `room`; return None if not even the first does."""
     taken, payload_size, *times = encode_columns(
         room, run.first, run.end, run.rows, *run.columns[1:5], now_ms
     )
@@ -129,7 +129,7 @@ def stretch_of(run: Run, room: memoryview | bytearray, now_ms: int) -> Stretch |
 
 
 def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> Iterator[Run]:
-    """The rows by their partitions."""
+    """Yield the rows by partition."""
     lines, count = topic.lines, columns.row_count
     chosen = columns.partitions
     if chosen is None and partitioner is None and (columns.key is None or len(lines) == 1):
@@ -152,9 +152,9 @@ def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> 
 
 
 def spread(topic: Topic, count: int) -> list[Line]:
-    """The lines that so many rows without a key go to.
+    """Return the partition queues for `count` rows without a key.
 
-    Few go to the one whose open batch takes records without a key now.
+    A few rows go to the one whose open batch takes records without a key now.
     """
     wanted = max(1, min(count // PART_ROWS_MIN, len(topic.lines)))
     if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
@@ -167,7 +167,7 @@ def spread(topic: Topic, count: int) -> list[Line]:
 
 
 def fill(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
-    """Give the rows that have no partition yet to those chosen, one part after the other."""
+    """Assign contiguous parts of the rows without a partition to the chosen partitions."""
     import numpy as np
 
     numbers = np.frombuffer(partitions, np.int32)
@@ -181,7 +181,7 @@ def fill(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
 def ask_each(
     partitions: bytearray, partitioner: Partitioner, topic: str, columns: Columns, count: int
 ) -> None:
-    """Ask a user's partitioner about each row that has none."""
+    """Call a user's partitioner for each row without a partition."""
     numbers = memoryview(partitions).cast("i")
     keys = keys_of(columns.key, columns.row_count)
     for row, key in enumerate(keys):
@@ -193,7 +193,7 @@ def ask_each(
 
 
 def keys_of(column: Bytes | None, count: int) -> Iterator[bytes | None]:
-    """The cells of a column of keys."""
+    """Yield the cells of a column of keys."""
     if column is None or column[1] is None:
         yield from [None] * count
         return
@@ -217,7 +217,7 @@ class Piece(NamedTuple):
     row_count: int
 
     def leaves(self) -> Iterator[tuple[Batch, int, int]]:
-        """Yield what the rows travelled as, each with the place in it and the number of rows."""
+        """Yield the batches the rows were sent in, each with first place and row count."""
         for first, leaf in self.batch.placed_leaves():
             begin = max(self.place, first)
             end = min(self.place + self.row_count, first + leaf.count)
@@ -226,7 +226,7 @@ class Piece(NamedTuple):
 
 
 class Deliveries:
-    """The outcomes of a table's rows: one for each piece of it that was sent in one batch."""
+    """The outcomes of a table's rows, one per batch that rows were sent in."""
 
     __slots__ = ("pieces",)
 
@@ -245,11 +245,23 @@ class Deliveries:
         return [piece.batch for piece in self.pieces]
 
     def done(self) -> bool:
-        """Whether all of them are decided."""
+        """Return True if the outcomes of all rows are known."""
         return all(batch.done for batch in self.batches)
 
     def result(self, timeout: float | None = None) -> list[tuple[int, int, int]]:
-        """(partition, base offset, count) of each; waits, and raises why one of them failed."""
+        """Wait for the outcomes of all rows.
+
+        Args:
+            timeout: Seconds to wait; None: without a limit of its own.
+
+        Returns:
+            A list of (partition, base offset, record count), one per batch; the offset is -1 with
+            acks=0.
+
+        Raises:
+            KafkaError: The first error of the batches.
+            TimeoutError: The timeout has passed.
+        """
         fault = self.exception(timeout)
         if fault is not None:
             raise fault.again()
@@ -260,7 +272,17 @@ class Deliveries:
         ]
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
-        """Why the first of them that failed did, or None; waits."""
+        """Wait for the outcomes of all rows, and return the first error.
+
+        Args:
+            timeout: Seconds to wait; None: without a limit of its own.
+
+        Returns:
+            The first error of the batches, or None.
+
+        Raises:
+            TimeoutError: The timeout has passed.
+        """
         end_s = None if timeout is None else time.monotonic() + timeout
         for batch in self.batches:
             batch.look_at()
@@ -271,7 +293,11 @@ class Deliveries:
         return next((fault for fault in faults if fault is not None), None)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call callback(deliveries) when all of them are decided; at once if they are."""
+        """Call callback(deliveries) once all outcomes are known; immediately if they are.
+
+        Args:
+            callback: Function of this object.
+        """
         left = iter(self.batches)
 
         def next_one(_: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The sending of columns: encoded by the thread that called send_arrow (arrow_sending.py)."""
+"""Column sender: sends rows of send_arrow, encoded in the calling thread (column_batches.py)."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 
 GATHERED_SIZE_MAX = 128 << 10
-"""Runs up to this size are appended to an open batch, which costs one copy more of their bytes, and
-saves the worker a batch."""
+"""Runs up to this size are appended to an open batch, which copies their bytes once more but saves
+the worker a batch."""
 
 KEPT_SIZE = 1 << 10
-"""Memory of a batch beside its bytes: a Batch, its Content, and their list entries."""
+"""Memory of a batch besides its bytes: a Batch, its Content, and their list entries."""
 
 
 class ColumnSender:
-    """Sends runs: small ones with others in open batches, large ones stretch by stretch."""
+    """Sends runs: small ones in open batches, large ones in batches of their own."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         accumulator = sender.accumulator
         self.record_size_max = min(accumulator.record_size_max, accumulator.memory_size)
-        """The largest batch with one record."""
+        """Maximum size of a batch with one record."""
         self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
 
     def send(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
-        """Send rows of columns in as many batches as they take, and add the pieces to the list."""
+        """Send a run in as many batches as needed, and append its pieces to the list."""
         if self._is_small(run):
             self._send_gathered(run, now_ms, block_s, pieces)
             return
@@ -59,14 +59,14 @@ class ColumnSender:
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
 
-    # Few rows: beside others in the open batch.
+    # Few rows: in the open batch, beside other records.
 
     def _is_small(self, run: Run) -> bool:
         columns = run.columns
         return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
 
     def _send_gathered(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
-        """Append rows to open batches, as send() does: the lock is for opening one."""
+        """Append rows to open batches, as send() does; only opening a batch takes the lock."""
         sender, line, first = self._sender, run.line, run.first
         while True:
             batch: Batch | None = line.open_batch
@@ -87,13 +87,13 @@ class ColumnSender:
             sender.turn(sender.push, line)
 
     def _would_fit(self, run: Run, batch: Batch, content: Rows) -> bool:
-        """Whether any row of the columns, as they were measured, fits this empty batch."""
+        """Return whether every row, as it was measured, fits this empty batch."""
         return not content.builder.closed and batch.memory_size >= run.columns.largest[0]
 
     def _open_size(self, run: Run) -> int:
         """Return the maximum size of a batch that is opened for a run.
 
-        The open batches of a topic's partitions take a quarter of buffer.memory at the most, if
+        The open batches of a topic's partitions take at most a quarter of buffer.memory, if
         batch.size allows that.
         """
         accumulator, lane = self._sender.accumulator, self._ring_of(run.line)
@@ -102,7 +102,7 @@ class ColumnSender:
             size = min(size, lane.batch_size_max)
         return max(size, accumulator.batch_size, run.columns.largest[0])
 
-    # Many rows: in batches of their own.
+    # Many rows: in their own batches.
 
     def _ring_of(self, line: Line) -> RingLane | None:
         node = self._sender.nodes.get(line.leader)
@@ -111,16 +111,16 @@ class ColumnSender:
         return node.ring_for(line)
 
     def _room_size(self, columns: Columns) -> int:
-        """Return the maximum size of a batch of these; every batch has room for the largest row."""
+        """Return the maximum size of a batch of these columns; the largest row always fits."""
         return max(min(columns.size_max, self.chunk_size), columns.largest[0])
 
     def _held_size(self, columns: Columns) -> int:
-        """Return the bytes of buffer.memory that a batch in memory of its own may take."""
+        """Return the bytes of buffer.memory that a batch outside the ring may take."""
         memory_size = self._sender.accumulator.memory_size
         return min(self._room_size(columns) + KEPT_SIZE, memory_size)
 
     def _may_send(self, run: Run) -> bool:
-        """Whether a stretch would find room now, as far as one can tell without trying."""
+        """Return whether a batch would probably find space now."""
         line, sender = run.line, self._sender
         node = sender.nodes.get(line.leader)
         if node is None or not node.ring_tried:
@@ -136,7 +136,7 @@ class ColumnSender:
         return sender.accumulator.memory_left >= self._held_size(run.columns)
 
     def _send_stretch(self, run: Run, now_ms: int) -> Batch | None:
-        """Send as many rows as one batch takes; None: there is no room now."""
+        """Send as many rows as one batch takes; return None if there is no space now."""
         line, now_s, sender = run.line, time.monotonic(), self._sender
         sender.check_open(line)
         if line.open_batch is not None:
@@ -167,9 +167,9 @@ class ColumnSender:
         return batch
 
     def _keep_stretch(self, run: Run, now_ms: int) -> Batch | None:
-        """Put the rows of one batch into memory of their own; None: there is none.
+        """Encode the rows of one batch into a buffer; return None if memory is used up.
 
-        What the buffer takes is what buffer.memory counts: one that is not filled is cut.
+        buffer.memory counts the size of the buffer: it is cut to what the rows take.
         """
         accumulator = self._sender.accumulator
         held = self._held_size(run.columns)

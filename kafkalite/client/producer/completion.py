@@ -1,10 +1,10 @@
-"""How a thread waits for a producer's batches: by doing what there is to do for them.
+"""Waiting for the outcomes of a producer's batches, by doing the work that they need.
 
-It spins on the rings for a moment, sleeps on them, takes in what came and sends what that makes
-room for; no other thread has to run.  It has a ring on lease while it does: the background thread
-is not woken for it, and one that was interrupted in its sleep stops nobody for longer than that.
-Where there is nothing to watch (TCP, or another thread watches already) it sleeps until something
-was decided.
+A waiting thread spins on the rings briefly, sleeps on them, handles responses and sends the batches
+that those make room for; no other thread has to run.  Meanwhile it holds a lease on the rings: the
+background thread is not woken for them, and a thread that is interrupted blocks the others only
+until its lease expires.  If there is no ring to lease (TCP, or another thread has the lease) it
+sleeps until another thread has made progress.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.sender import Sender
 
 SPIN_NS = 60_000
-"""How long somebody who waits looks at the ring before sleeping on it: as long as a worker looks
-for the next event.  To be woken takes longer, and costs the worker more than an answer."""
+"""Time to poll a ring before sleeping on it; the same as a worker's.  A wake-up takes longer, and
+costs the worker more than a response."""
 
 NET_S = 0.020
-"""The longest sleep on a ring, should a wake-up be lost."""
+"""The longest sleep on a ring, in case a wake-up is lost."""
 
 LEASE_S = 0.100
 WAIT_S_MAX = 1.0
 
 
 class Waiting:
-    """What threads do that wait for a sender."""
+    """The work of threads that wait for a sender."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
 
     def wait_for(self, batch: Batch, timeout_s: float | None) -> bool:
-        """Wait until the batch is decided, and do what there is to do for it meanwhile."""
+        """Wait for the batch's outcome, sending and handling responses meanwhile."""
         nodes = self._sender.turn(self._want, batch)
         return self.work_until(lambda: batch.done, timeout_s, nodes)
 
     def _want(self, batch: Batch) -> list[Node]:
-        """Send the batch, and watch what it went by."""
+        """Stop lingering for the batch, and lease the rings."""
         self._sender.want(batch)
         return self._lease()
 
@@ -61,9 +61,9 @@ class Waiting:
         *,
         tells: bool = True,
     ) -> bool:
-        """Take turns until it is done; False: it is not, and the time is up.
+        """Work until `done()`; return False if the timeout has passed.
 
-        `nodes`: what is on lease already.  `tells`: run callbacks here, on the caller's stack, if
+        `nodes`: those whose rings are leased already.  `tells`: run callbacks in this thread if
         there is no timeout that a callback could exceed.
         """
         if tells or threading.get_ident() == self._sender.background_id:
@@ -101,7 +101,7 @@ class Waiting:
             )
 
     def _lease(self) -> list[Node]:
-        """The rings with something under way that nobody watches; they are watched from now on."""
+        """Lease the rings in use that no other thread has leased; return their nodes."""
         now_s = time.monotonic()
         nodes = []
         self._sender.wake_nodes()
@@ -116,7 +116,7 @@ class Waiting:
         return nodes
 
     def _watch(self, nodes: list[Node], timeout_s: float) -> None:
-        """Spin on leased rings for a moment, sleep on them, and take what came."""
+        """Spin on leased rings briefly, sleep on them, and handle their responses."""
         slept = False
         try:
             lane = nodes[0].ring
@@ -130,7 +130,7 @@ class Waiting:
             self._sender.turn(self._return, nodes, slept)
 
     def _lie_down(self, nodes: list[Node], poll: select.poll) -> bool:
-        """Say on each ring that somebody sleeps; False when one has something to take."""
+        """Arm the wake-up of each ring; return False if one has responses or has ended."""
         for node in nodes:
             lane = node.ring
             if lane is None:
@@ -141,13 +141,13 @@ class Waiting:
             except NetworkException as fault:
                 self._sender.lose_ring(node, fault)
                 return False
-            # The background thread sleeps on.
+            # Do not wake the background thread for this ring.
             self._sender.epoll.modify(lane.ring.fileno(), 0)
             poll.register(lane.ring.fileno(), select.POLLIN)
         return True
 
     def _return(self, nodes: list[Node], slept: bool) -> None:
-        """Take what came, and give the leases back."""
+        """Handle responses, and release the leases."""
         now_s = time.monotonic()
         for node in nodes:
             lane = node.ring
@@ -168,18 +168,18 @@ class Waiting:
             self._sender.outcomes.open_gates()
 
     def _await_progress(self, done: Callable[[], bool], timeout_s: float) -> None:
-        """Sleep until another thread has decided something, or has given a ring back."""
+        """Sleep until another thread has completed a batch or released a ring."""
         gate = threading.Lock()
         gate.acquire()
-        # Under the lock: from here on nothing is decided without this gate's being opened.
+        # Under the lock: every batch completed after this opens the gate.
         self._sender.turn(lambda: self._sender.outcomes.gates.append(gate))
         if not done():
             gate.acquire(timeout=timeout_s)
 
-    # Room.
+    # Memory.
 
     def make_room(self, line: Line, seen: Batch | None, size: int, block_s: float) -> None:
-        """Open a batch on the line instead of the one seen, once there is memory for it."""
+        """Open a batch in place of `seen` once there is memory for it."""
         if self._sender.turn(self._sender.open_line, line, seen, size):
             return
         deadline = Deadline(block_s)
@@ -190,7 +190,7 @@ class Waiting:
             )
 
     def add_batch(self, line: Line, content: Content, size: int, block_s: float) -> Batch:
-        """`add`, once there is memory for it."""
+        """Queue a complete batch once there is memory for it."""
         batch = self._sender.turn(self._sender.add, line, content, size)
         if batch is None:
             deadline = Deadline(block_s)
@@ -199,7 +199,7 @@ class Waiting:
         return batch
 
     def await_room(self, done: Callable[[], bool], deadline: Deadline) -> None:
-        """Wait inside a send until something is so, and let nothing linger meanwhile."""
+        """Wait in a send until `done()`, without lingering; BufferExhausted after the deadline."""
         sender = self._sender
         sender.turn(sender.want_all)
         if not self.work_until(done, deadline.left_s, tells=False):

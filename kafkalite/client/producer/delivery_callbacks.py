@@ -1,14 +1,14 @@
-"""Outcomes: callbacks of decided batches that have not run yet, and failures nobody asked about.
+"""Outcomes: callbacks of decided batches that have not run yet, and errors that were not requested.
 
 Callbacks are user code.  They never run inside send(), send_batch() or send_arrow(), where the
 program may hold a lock that a callback takes: `tell_soon` leaves them to the background thread.
 Threads inside result(), flush() and close() run them with `tell`, but only without a timeout: a
-callback that blocks must not make such a call last longer than it was given.
+callback that blocks must not make such a call exceed its timeout.
 
-A failure is seen when somebody asked for the outcome of its batch, before or after: by result(),
-exception(), a callback, or by awaiting it.  Failures that nobody has asked about are logged as an
-error, one line each REPORT_EVERY_S, and counted in `unseen_records`; a `with` block that ends with
-such a count raises.  The unit is the batch: asking about one record marks all of its batch as seen.
+An error is seen if the outcome of its batch was requested, before or after: by result(),
+exception(), a callback, or by awaiting it.  Other errors are logged, at most one line per
+REPORT_EVERY_S, and counted in `unseen_records`; a `with` block that ends with such a count raises.
+The unit is the batch: requesting one record's outcome marks its whole batch as seen.
 
 All methods are called with the sender's lock, except those of the last section.
 """
@@ -43,7 +43,7 @@ class Gate(Protocol):
 
 
 class Outcomes:
-    """The outcomes of a producer's batches; see the module."""
+    """The outcomes of a producer's batches."""
 
     def __init__(self, kick: Callable[[], None]) -> None:
         self.gates: deque[Gate] = deque()
@@ -62,7 +62,7 @@ class Outcomes:
         self._reported_s = -math.inf
 
     def decided(self, batch: Batch) -> None:
-        """Register that a batch was decided, and its parent with its last part.  Idempotent."""
+        """Register a decided batch, and its parent if this is the last part.  Idempotent."""
         if batch.heard:
             self._finished.append(batch)
         is_seen = batch.looked_at or batch.root.looked_at or batch in self._unseen
@@ -86,7 +86,7 @@ class Outcomes:
         self._first_dropped = self._first_dropped or oldest.fault
 
     def look_at(self, batch: Batch) -> None:
-        """Register that somebody asks for the outcome of a batch."""
+        """Register that the outcome of a batch was requested."""
         batch.looked_at = True
         for leaf in batch.leaves():
             if leaf in self._unseen:
@@ -94,7 +94,7 @@ class Outcomes:
                 self.unseen_records -= leaf.count
 
     def check(self) -> None:
-        """Raise the first error of records that failed since the last call, if nobody asked."""
+        """Raise the first error of records that failed unseen since the last call."""
         count, self.unseen_records = self.unseen_records, 0
         unseen, self._unseen = self._unseen, {}
         first, self._first_dropped = self._first_dropped, None
@@ -134,7 +134,7 @@ class Outcomes:
             gate.release()
 
     def owed(self) -> list[Batch]:
-        """Return the batches whose callbacks wait or run."""
+        """Return the batches whose callbacks are pending or running."""
         return [*self._finished.copy(), *self._telling.copy().values()]
 
     def is_told(self, batch: Batch) -> bool:
@@ -147,12 +147,12 @@ class Outcomes:
         self._kick()
 
     def tell_soon(self) -> None:
-        """Have the background thread run the callbacks there are."""
+        """Have the background thread run the pending callbacks."""
         if self._finished or self.report_due_s <= time.monotonic():
             self._kick()
 
     def tell(self, *, final: bool = False) -> None:
-        """Run the callbacks of decided batches, and report failures; `final`: all of them."""
+        """Run the callbacks of decided batches, and log errors; `final`: all of them."""
         finished, me = self._finished, threading.get_ident()
         while finished:
             try:
@@ -162,7 +162,7 @@ class Outcomes:
             try:
                 self._telling[me] = batch
                 batch.tell()
-                # Only now: an interrupt (Ctrl-C) leaves the batch with its other callbacks here.
+                # Afterwards, so that KeyboardInterrupt leaves the other callbacks pending.
                 with contextlib.suppress(ValueError):  # another thread has removed it
                     finished.remove(batch)
                 if batch.has_hearers:
@@ -174,6 +174,7 @@ class Outcomes:
             self._report()
 
     def _report(self) -> None:
+        """Log the errors that were not requested, in one line."""
         self._reported_s = time.monotonic()
         batches = []
         while self._unreported:

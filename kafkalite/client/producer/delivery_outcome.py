@@ -1,7 +1,7 @@
-"""What an answer to a batch means: written, to be sent again, or failed; and what is known of it.
+"""Delivery outcome: maps a Produce response to written, retry, renumber, split or failed.
 
-An error says one of two things about the log: surely nothing was written, or nobody knows.  The
-difference decides whether a batch may get another number (line.py).
+An error means either that nothing was written for certain, or that the result is unknown.  Only in
+the first case may the batch get another sequence (partition_queue.py).
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ UNWRITTEN: frozenset[type[KafkaError]] = frozenset(
         errors.UnsupportedForMessageFormat,
     }
 )
-"""Errors with which a broker says that it has not touched the log."""
+"""Errors with which a broker says that it has not changed the log."""
 
 STRANGERS = (InvalidProducerEpoch, UnknownProducerId)
-"""Errors with which it says that it does not know who is numbering."""
+"""Errors with which a broker says that it does not know the producer id or epoch."""
 
 WRITTEN_CODES = (0, DuplicateSequenceNumber.code)
 
 
 class Verdict(Enum):
+    """The action for a batch after its response."""
     WRITTEN = "it lies in the log"
     AGAIN = "the same once more"
     RENUMBER = "once more, under a new identity"
@@ -63,26 +64,26 @@ class Verdict(Enum):
 
 
 def judge(answer: Answer, retries: int) -> tuple[Verdict, KafkaError | None, bool]:
-    """What is to be done, why, and whether surely nothing was written."""
+    """Return the action, the error, and whether the batch was certainly not written."""
     batch = answer.batch
     if answer.error_code in WRITTEN_CODES:
         return Verdict.WRITTEN, None, False
     line = batch.line
     subject = f"partition {line.index} of topic {line.topic.name!r}"
     fault = fault_of(answer.error_code, subject, answer.message)
-    # A duplicate is never refused for its number: who is, was not written before either.
+    # A duplicate is never refused for its sequence: a batch that is was not written before either.
     unwritten = type(fault) in UNWRITTEN and (
         not batch.doubtful or isinstance(fault, OutOfOrderSequenceNumber)
     )
-    # Parts would have other numbers, and should the whole be written after all, be written twice.
+    # Parts would get other sequences; if the whole was written after all, they are duplicates.
     may_split = batch.count > 1 and not (batch.doubtful and line.numbered)
     if isinstance(fault, MessageTooLarge) and may_split:
         return Verdict.SPLIT, fault, unwritten
     if batch.attempts > retries:
         return Verdict.FAILED, fault, unwritten
     if isinstance(fault, OutOfOrderSequenceNumber) and line.numbered:
-        # Behind one that failed this is what must come; of the very next it means that the broker
-        # has forgotten, or was made to forget.
+        # Expected for a batch behind one that failed.  For the very next sequence it means that
+        # the broker has lost its producer state.
         return (Verdict.RENUMBER if line.follows(batch) else Verdict.AGAIN), fault, unwritten
     if isinstance(fault, STRANGERS) and line.numbered:
         return Verdict.RENUMBER, fault, unwritten

@@ -1,16 +1,16 @@
-"""Lifetime: the end of a producer, by close(), by the garbage collector, at exit, or by a fork.
+"""Lifetime: the end of a producer by close(), the garbage collector, interpreter exit, or a fork.
 
-    close()        flush, fail what is left, end the thread, which closes descriptors
-    collected      the background thread flushes, then ends and closes everything; ResourceWarning
-    at exit        each producer of the process that is still open is closed in EXIT_TIMEOUT_S
-    fork           the child's copy can only be dropped; its rings are closed
+    close()        flush, fail the rest, end the thread, which closes the descriptors
+    collected      the background thread flushes, ends and closes everything; ResourceWarning
+    at exit        each open producer of the process is closed within EXIT_TIMEOUT_S
+    fork           the child's copy is unusable; its rings are closed
 
-A close with a timeout returns END_TIMEOUT_S after it at the latest, also while a delivery callback
-blocks: callbacks run in the background thread then, which closes the descriptors when they return.
+A close with a timeout returns within END_TIMEOUT_S after it, even while a delivery callback blocks:
+callbacks then run in the background thread, which closes the descriptors when they return.
 
-A Lifetime and the background thread hold no reference to the Producer, so that a Producer nobody
-holds is collected.  The collector may run anywhere, also in a thread that holds the sender's lock:
-the finalizer takes no lock, it sets a flag and wakes the background thread.
+A Lifetime and the background thread hold no reference to the Producer, so that an unreferenced
+Producer is collected.  The collector may run anywhere, even in a thread that holds the sender's
+lock: the finalizer takes no lock, it sets a flag and wakes the background thread.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.producer import Producer
 
 END_TIMEOUT_S = 1.0
-"""Time for the last callbacks, and to end the background thread, after the timeout of a close."""
+"""Seconds after the timeout of a close for the last callbacks and the end of the thread."""
 EXIT_TIMEOUT_S = 5.0
-"""Time to send what is left at the interpreter's exit, or when an exception ends a with block."""
+"""Seconds to send the rest at interpreter exit, or when an exception ends a with block."""
 CLOSED = "The producer was closed before an answer came."
 EXITED = "The program ended before an answer came: the producer was not closed."
 
@@ -57,15 +57,12 @@ class Lifetime:
         self._background = Background(sender, self._finish)
         self._producer = weakref.ref(producer)
         self._finalizer = weakref.finalize(producer, self._collected, repr(producer))
-        self._finalizer.atexit = False  # _at_exit sees to it
+        self._finalizer.atexit = False  # _at_exit closes it instead
         self._background.start()
         _open.add(self)
 
     def flush(self, timeout: float | None) -> None:
-        """Wait until all that was sent so far is decided, and its callbacks have run.
-
-        TimeoutError when that takes longer.
-        """
+        """Wait until all batches are decided and their callbacks have run, or TimeoutError."""
         sender = self._sender
         sender.waiting.check_may_wait()
         outcomes = sender.outcomes
@@ -90,12 +87,12 @@ class Lifetime:
             )  # fmt: skip
 
     def close(self, timeout: float | None, reason: str = CLOSED) -> None:
-        """Send what is left and end; what is not decided in time has failed, for this reason."""
+        """Flush, end the thread and close; batches not decided in time fail with this reason."""
         sender = self._sender
         if self.closed:
             return
         sender.waiting.check_may_wait()
-        sender.turn(sender.want_all)  # raises where it interrupts a turn, and nothing is closed
+        sender.turn(sender.want_all)  # raises inside a locked section, before anything is closed
         if not self._claim():
             return
         deadline = Deadline(math.inf if timeout is None else timeout)
@@ -108,7 +105,7 @@ class Lifetime:
         finally:
             sender.turn(sender.abandon, RequestTimedOut(reason))
             sender.turn(self._background.stop)
-            self._cluster.close()  # what the background thread asks for is not waited for
+            self._cluster.close()  # aborts the requests of the background thread
             left_s = deadline.left_s + END_TIMEOUT_S
             if not self._background.join(left_s if left_s < math.inf else None):
                 log.warning(
@@ -118,9 +115,9 @@ class Lifetime:
                 )
 
     def _claim(self) -> bool:
-        """Return whether this call is the one that ends it."""
+        """Return True for the one call that ends the producer."""
         try:
-            _open.remove(self)  # one step: the background thread may be here too
+            _open.remove(self)  # atomic: the background thread may call this too
         except KeyError:
             return False
         self.closed = True
@@ -135,14 +132,14 @@ class Lifetime:
     def _finish(self) -> None:
         """Run the last callbacks and close the descriptors.
 
-        Everything is decided: it was flushed or abandoned by close(), or drained.
+        Every batch is decided: close() flushed or abandoned it, or it was drained.
         """
         self._claim()
         sender = self._sender
         while sender.outcomes.is_owing:
             try:
                 sender.outcomes.tell(final=True)
-            except BaseException:  # SystemExit of a callback; the others are still to run
+            except BaseException:  # SystemExit in a callback; the others must still run
                 log.exception("A delivery callback failed.")
         sender.turn(sender.abandon, RequestTimedOut(CLOSED))
         sender.turn(sender.close)
@@ -165,7 +162,7 @@ class Lifetime:
         self.close(EXIT_TIMEOUT_S, EXITED)
 
     def leave_to_parent(self) -> None:
-        """Forget everything in a forked child but the rings, whose leases would outlive it."""
+        """Close the rings in a forked child, which would keep their leases alive; keep the rest."""
         self.forked = True
         producer = self._producer()
         if producer is not None:
@@ -176,7 +173,7 @@ class Lifetime:
 
 
 def exit_timeout_s(kind: type[BaseException] | None) -> float | None:
-    """Return the time to close in, at the end of a with block that this exception ends."""
+    """Return the timeout of the close at the end of a with block that `kind` ends."""
     if kind is None or issubclass(kind, (SystemExit, GeneratorExit)):
         return None
     return EXIT_TIMEOUT_S

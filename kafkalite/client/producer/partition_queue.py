@@ -101,7 +101,7 @@ class Line(OpenLine):
     # Sending.
 
     def waits(self, batch: Batch) -> bool:
-        """Return whether the batch must wait for responses before it can be sent, however full it is."""
+        """Return whether the batch, even if full, must wait for responses before it is sent."""
         out = self.under_way
         return not self.may_go(out) or self.batches[out] is not batch
 
@@ -165,7 +165,7 @@ class Line(OpenLine):
     # Responses.
 
     def again(self, batch: Batch, not_before_s: float, *, unwritten: bool) -> None:
-        """Return a batch to the queue for a retry; `unwritten`: the broker has certainly not written it."""
+        """Requeue a batch for a retry; `unwritten`: the broker has certainly not written it."""
         if unwritten:
             batch.sequence = NO_SEQUENCE
             batch.doubtful = False

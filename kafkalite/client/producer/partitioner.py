@@ -1,10 +1,10 @@
-"""Where a record goes that names no partition.
+"""Partitioner: selects the partition of a record that names none.
 
-A Partitioner is a function of the topic, the key (bytes or None) and how many partitions there
-are; it answers one of them, counted from 0.  None in its place is the usual one, which is compiled
-(ext/gathering.pyx for a record, ext/hashing.pyx for a column): a key's murmur2 as every Kafka
-client computes it, so that a key's records meet whoever wrote them; and records without a key
-together, in another partition for each batch.
+A Partitioner is a function of the topic, the key (bytes or None) and the number of partitions; it
+returns a partition, counted from 0.  None stands for the default one, which is compiled
+(ext/gathering.pyx for a record, ext/hashing.pyx for a column): a key's murmur2 as in every Kafka
+client, so that records with the same key share a partition whichever client wrote them; and for
+records without a key the same partition within a batch, another for the next batch (sticky).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Partitioner: TypeAlias = Callable[[str, bytes | None, int], int]
 
 
 class RoundRobin:
-    """Each partition of a topic in turn, whatever the key."""
+    """Selects the partitions of a topic in turn, regardless of the key."""
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class RoundRobin:
 
 
 def partitioner_of(settings: ClientSettings) -> Partitioner | None:
-    """The one a producer was asked to use; None for the compiled one."""
+    """Return the configured partitioner; None for the compiled one."""
     asked: str | Partitioner = settings[PARTITIONER]
     if not isinstance(asked, str):
         return asked

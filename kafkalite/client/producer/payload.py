@@ -1,12 +1,11 @@
-"""What a batch holds, in the form it was gathered in, and how it becomes a batch's bytes.
+"""Content of a batch: the forms in which records are gathered, and their encoding.
 
     Rows      records of send(), in a BatchBuilder
-    Packed    a payload that stands ready behind room for a header: compressed, or a user's
-    Rows of columns are in arrow_sending.py.
+    Packed    an encoded payload behind space for a header: compressed, or from send_batch()
+    Rows of columns are in column_batches.py.
 
-`write` puts the whole batch where it is to go, a ring's memory or a request, with header, numbers
-and checksum.  It may be called again, with the same numbers or others: what was sent once may have
-to be sent again, and then the bytes are made again.
+`write` writes the whole batch with header, sequence and CRC to a ring's memory or a request.  It
+may be called several times, with the same or another sequence: a retry encodes the batch again.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ class Content(Protocol):
 
     @property
     def size(self) -> int:
-        """Of the whole batch, header included."""
+        """Size of the whole batch in bytes, header included."""
         ...
 
     def close(self) -> None:
-        """Take no record any more."""
+        """Refuse further records."""
         ...
 
     def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
-        """The whole batch to the beginning of `out`; its size."""
+        """Write the whole batch to the beginning of `out`; return its size."""
         ...
 
     def packed(self, codec: Codec, level: int | None) -> Content:
-        """The same, compressed."""
+        """Return the same records, compressed."""
         ...
 
     def halves(self) -> tuple[Content, Content]:
-        """The first and the second half of two or more records."""
+        """Split two or more records into a first and a second half."""
         ...
 
 
@@ -67,7 +66,7 @@ class Rows:
         self.builder.close()
 
     def widen(self, size: int) -> None:
-        """Let the batch become as large as this."""
+        """Let the batch grow to this size."""
         self.builder.widen(size - HEADER_SIZE)
 
     def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
@@ -90,7 +89,7 @@ class Rows:
 
 
 class Packed:
-    """A payload behind room for its header."""
+    """A payload behind space for its header."""
 
     __slots__ = ("base_timestamp", "buffer", "codec", "count", "level", "max_timestamp", "size")
 
@@ -123,14 +122,14 @@ class Packed:
         codec: Codec,
         level: int | None,
     ) -> Packed:
-        """This payload, compressed unless the codec is none."""
+        """Return a batch of this payload, compressed unless the codec is none."""
         squeezed = compress(codec, payload, level)
         buffer = bytearray(HEADER_SIZE)
         buffer += squeezed
         return cls(buffer, len(squeezed), count, base_timestamp, max_timestamp, codec, level)
 
     def close(self) -> None:
-        """It never took any."""
+        """Do nothing: no records are appended to it."""
 
     def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
         out[HEADER_SIZE : self.size] = memoryview(self.buffer)[HEADER_SIZE : self.size]

@@ -77,11 +77,11 @@ class Producer(Gatherer):
         """Open a producer; it connects when it is first used.
 
         Args:
-            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's configuration keys
-                ("linger.ms": 5).
+            bootstrap: Brokers as HOST:PORT, a list of them, or a mapping of Kafka's configuration
+                keys ("linger.ms": 5).
             keywords: Kafka's configuration keys with underscores.  `key_serializer` and
-                `value_serializer` are functions of one argument that return bytes or str; they are not
-                called for None.
+                `value_serializer` are functions of one argument that return bytes or str; they are
+                not called for None.
 
         Raises:
             InvalidConfig: A key is unknown, a value is invalid, or settings contradict each other.
@@ -118,7 +118,7 @@ class Producer(Gatherer):
         partition: int | None,
         on_delivery: OnDelivery | None,
     ) -> Delivery:
-        """Append a record that the open batch could not take, after opening a batch with room for it."""
+        """Append a record that the open batch could not take, to a new batch."""
         self._check_open()
         deadline = Deadline(self._patience_s())
         topic = self._topic(name)
@@ -142,7 +142,7 @@ class Producer(Gatherer):
         return delivery
 
     def _line(self, topic: Topic, key: bytes | None, partition: int | None) -> Line:
-        """Return the partition queue for a record with a partition or a key, or for the partitioner."""
+        """Return the partition queue that the partition, the partitioner or the key selects."""
         count = len(topic.lines)
         if partition is None and self.partitioner is not None:
             partition = self.partitioner(topic.name, key, count)
@@ -169,14 +169,14 @@ class Producer(Gatherer):
     def send_arrow(self, topic: str, rows: Any) -> Deliveries:
         """Send each row of an Arrow table as a record, without creating Python objects per row.
 
-        Returns when all rows are sent or appended to a batch; a few rows wait for more up to linger.ms,
-        as records of send() do.  All rows are checked before the first one is sent.
+        Returns when all rows are sent or appended to a batch; a few rows wait for more up to
+        linger.ms, as records of send() do.  All rows are checked before the first one is sent.
 
         Args:
             topic: Name of the topic.
             rows: pyarrow Table or RecordBatch, pandas or polars DataFrame, or any object with
-                `__arrow_c_stream__`.  It has a column `value` (binary or string) and optionally `key`,
-                `headers`, `timestamp` and `partition`; arrow_columns.py lists their types.
+                `__arrow_c_stream__`.  It has a column `value` (binary or string) and optionally
+                `key`, `headers`, `timestamp` and `partition`; arrow_columns.py lists their types.
 
         Returns:
             A Deliveries with the outcomes of the rows.
@@ -185,9 +185,9 @@ class Producer(Gatherer):
             TypeError: The rows are not a table, or a column has another name or type.
             ValueError: A row cannot be a record, or a partition does not exist.
             MessageTooLarge: A row is larger than max.request.size or buffer.memory allows.
-            BufferExhausted: buffer.memory was used up for max.block.ms.  Errors raised after sending
-                has begun, like this one, have an attribute `deliveries`: the Deliveries of the rows
-                sent before.
+            BufferExhausted: buffer.memory was used up for max.block.ms.  Errors raised after
+                sending has begun, like this one, have an attribute `deliveries`: the Deliveries of
+                the rows sent before.
             RuntimeError: The producer is closed.
         """
         self._check_open()
@@ -228,15 +228,16 @@ class Producer(Gatherer):
             topic: Name of the topic.
             frame: pyarrow Table or RecordBatch, pandas or polars DataFrame, with any columns.
             format: "json" (one object per row), "csv" (without a header line) or "avro" (the plain
-                datum, without registry framing; needs fastavro).  row_encoding.py describes each type;
-                NaN and infinity are null in JSON.
+                datum, without registry framing; needs fastavro).  row_encoding.py describes each
+                type; NaN and infinity are null in JSON.
             key: Name of the column that holds the keys: text, binary, or a type with an exact text
                 form.  A null is no key.
-            timestamp: Name of the column that holds the record timestamps: timestamps of any unit, or
-                integers in milliseconds.
-            columns: Names of the columns in the value, in this order.  Default: all columns, including
-                those of `key` and `timestamp`.
-            schema: Avro only: the schema, as a dict or JSON text.  Default: derived from the columns.
+            timestamp: Name of the column that holds the record timestamps: timestamps of any unit,
+                or integers in milliseconds.
+            columns: Names of the columns in the value, in this order.  Default: all columns,
+                including those of `key` and `timestamp`.
+            schema: Avro only: the schema, as a dict or JSON text.  Default: derived from the
+                columns.
 
         Returns:
             A Deliveries with the outcomes of the rows, as send_arrow().
@@ -245,8 +246,8 @@ class Producer(Gatherer):
             TypeError: The frame, or a column, is of a type that cannot be encoded.
             ValueError: A column or format does not exist, or a row does not fit the schema.
             MessageTooLarge: A row is larger than max.request.size allows.
-            BufferExhausted: buffer.memory was used up for max.block.ms; its `deliveries` are those of
-                the rows sent before.  With the other errors no row is sent.
+            BufferExhausted: buffer.memory was used up for max.block.ms; its `deliveries` are those
+                of the rows sent before.  With the other errors no row is sent.
         """
         from kafkalite.client.producer.row_encoding import records_of
 
@@ -351,13 +352,13 @@ class Producer(Gatherer):
         """Flush, wait for callbacks, and close the producer.
 
         Failed records raise nothing here; those whose outcome was never requested are logged as an
-        error, and raised at the end of a with block.  A second call does nothing, and so does a call in
-        a forked child, whose parent still uses the producer.
+        error, and raised at the end of a with block.  A second call does nothing, and so does a
+        call in a forked child, whose parent still uses the producer.
 
         Args:
-            timeout: Seconds to wait; records that are not delivered by then fail.  None: each record
-                is waited for up to delivery.timeout.ms, and callbacks until they return.  With a
-                timeout, a callback that blocks is given one second more.
+            timeout: Seconds to wait; records that are not delivered by then fail.  None: each
+                record is waited for up to delivery.timeout.ms, and callbacks until they return.
+                With a timeout, a callback that blocks is given one second more.
 
         Raises:
             RuntimeError: Called inside a delivery callback; nothing is closed.
@@ -377,8 +378,8 @@ class Producer(Gatherer):
     ) -> None:
         """Close; raise the first error of failed records whose outcome was never requested.
 
-        An exception that ends the block is never replaced.  Closing then waits for EXIT_TIMEOUT_S at
-        most, except for SystemExit: after sys.exit() all records are sent.
+        An exception that ends the block is never replaced.  Closing then waits for EXIT_TIMEOUT_S
+        at most, except for SystemExit: after sys.exit() all records are sent.
         """
         if self._lifetime.forked:
             return
@@ -387,7 +388,7 @@ class Producer(Gatherer):
             self.check_unseen()
 
     def check_unseen(self) -> None:
-        """Raise the first error of records that failed since the last call, if it was never requested.
+        """Raise the first error of records that failed unseen since the last call.
 
         Raises:
             KafkaError: Records failed, and the outcome of their batches was never requested.
@@ -398,9 +399,10 @@ class Producer(Gatherer):
         """Return counters since the producer was opened, and current gauges.
 
         Returns:
-            Counters: `records`, `batches`, `failed_records`, `sent_again` (retries), `ring_batches`,
-            `tcp_batches`, `rings_lost`, `identities`.  Gauges: `waiting_batches` (without an outcome),
-            `under_way_batches` (in flight), `buffer_memory` and `buffer_memory_left` (bytes), `rings`.
+            Counters: `records`, `batches`, `failed_records`, `sent_again` (retries),
+            `ring_batches`, `tcp_batches`, `rings_lost`, `identities`.  Gauges: `waiting_batches`
+            (without an outcome), `under_way_batches` (in flight), `buffer_memory` and
+            `buffer_memory_left` (bytes), `rings`.
         """
         sender = self._sender
         lines = list(sender.busy)

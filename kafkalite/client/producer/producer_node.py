@@ -1,4 +1,4 @@
-"""A broker that leads what a producer writes to, and the ways there are to it."""
+"""Node: a broker that leads partitions of a producer, and the transports to it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RING_AGAIN_MAX_MS = 30_000
 
 
 class Node:
-    """One broker, its ring if there is one, and its connection."""
+    """A broker, its ring if there is one, and its connection."""
 
     def __init__(self, node_id: int, reconnect_ms: int, reconnect_max_ms: int) -> None:
         self.node_id = node_id
         self.ring: RingLane | None = None
         self.tcp: ProduceLane | None = None
         self.ring_tried = False
-        """Whether it is known if there is a ring; until then nothing goes."""
+        """True once it is known whether there is a ring; nothing is sent before."""
         self.ring_backoff = Backoff(RING_AGAIN_MS, RING_AGAIN_MAX_MS)
         self.tcp_backoff = Backoff(reconnect_ms, reconnect_max_ms)
 
@@ -29,10 +29,10 @@ class Node:
         return f"<node {self.node_id}: {self.ring}, {self.tcp}>"
 
     def lane_for(self, batch: Batch) -> RingLane | ProduceLane | None:
-        """The way for a batch; None while there is none."""
+        """Return the transport for a batch; None while there is none."""
         ring = self.ring_for(batch.line)
         return self.tcp if ring is None or batch.by_tcp else ring
 
     def ring_for(self, line: Line) -> RingLane | None:
-        """The ring, where a frame can name the topic: old brokers tell no ids."""
+        """Return the ring, or None if the topic has no id (old brokers), which ring frames need."""
         return None if line.topic.topic_id == NO_ID else self.ring

@@ -1,13 +1,14 @@
-"""The way to a node of this host through shared memory.
+"""Ring transport: batches to a node on the same host through shared memory.
 
-    local socket   found, opened, asked for a ring; its end is the ring's (local_socket.py)
-    ring           batches one way, answers the other (transport/ring.py)
+    local socket   found, opened, and used to request a ring; its end is the ring's
+                   (local_socket.py)
+    ring           batches one way, responses the other (transport/ring.py)
 
-A batch is written where the node reads it.  Whatever goes wrong with the ring is a NetworkException
-it is of no use any more, and what was under way goes again over TCP, under the numbers it had.
+A batch is written where the node reads it.  Every error of the ring is a NetworkException: the ring
+is unusable then, and batches in flight are retried over TCP with the same sequences.
 
-Not locked: sender.py has the lock, and says who sleeps on the ring.  A ring is watched by one
-thread at a time, for as long as its lease; the others leave its answers alone meanwhile.
+Not locked: sender.py holds the lock, and decides which thread sleeps on the ring.  One thread at a
+time watches a ring, for as long as its lease; others do not read its responses meanwhile.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ ATTACH_TIMEOUT_S = 2.0
 CORRELATIONS = 1 << 32
 
 WAKE_SIZE = 64 << 10
-"""What may lie in a ring before a node that sleeps is woken for it, where nobody is in a hurry: to
-wake it costs as much as to write several batches, and it takes them together for less."""
+"""Bytes in a ring after which a sleeping node is woken if no thread waits for them.  A wake-up
+costs as much as writing several batches, and the node handles batches together for less."""
 
 
 class Answer(NamedTuple):
-    """What a node said of a batch."""
+    """A node's response to a batch."""
 
     batch: Batch
     error_code: int
@@ -43,7 +44,7 @@ class Answer(NamedTuple):
 def open_ring(
     cluster_id: str, node_id: int, port: int, client_id: str | None, timeout_ms: int
 ) -> RingLane | None:
-    """A ring of the node that Metadata names so; None when there is none to be had."""
+    """Open a ring to the node with this id and port in Metadata; return None if there is none."""
     local = open_local(cluster_id, node_id, port, client_id)
     if local is None:
         return None
@@ -90,7 +91,7 @@ class RingLane:
         return f"<ring of node {self.node_id}: {len(self.under_way)} under way>"
 
     def reserve(self, size: int) -> memoryview | None:
-        """Room for a batch; None, and `full`, when there is none now."""
+        """Return space for a batch, or None and set `full`."""
         try:
             room = self.ring.writer.reserve(size)
         except RingFault as fault:
@@ -101,7 +102,7 @@ class RingLane:
         return room
 
     def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
-        """Send what was written where there was room."""
+        """Send the batch that was written to the reserved space."""
         line = batch.line
         number = self._correlation
         self._correlation = (number + 1) % CORRELATIONS
@@ -120,7 +121,7 @@ class RingLane:
                 self.wake()
 
     def wake(self) -> None:
-        """Wake the node, if there is something that it was not woken for."""
+        """Wake the node, if there are batches that it was not woken for."""
         if self.unwoken_size:
             self.unwoken_size = 0
             try:
@@ -129,7 +130,7 @@ class RingLane:
                 raise NetworkException(f"The ring ended: {fault}.") from None
 
     def answers(self) -> list[Answer]:
-        """What has been answered."""
+        """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
         except RingFault as fault:
@@ -147,28 +148,28 @@ class RingLane:
         return found
 
     def overdue(self, now_s: float) -> bool:
-        """Whether what went first should have been answered by now."""
+        """Return whether the oldest batch in flight has exceeded the request timeout."""
         if not self.under_way:
             return False
         first = next(iter(self.under_way.values()))
         return now_s - first.sent_s > self._timeout_ms / 1000
 
     def spin(self, limit_ns: int) -> bool:
-        """Wait awake for an answer, so long at most; whether one came, or the ring has ended."""
+        """Poll for a response for up to `limit_ns`; return whether one came, or the ring ended."""
         try:
             return self.ring.writer.spin(limit_ns)
         except RingFault:
             return True
 
     def rest(self) -> bool:
-        """Before sleeping on the ring: False when there is something to take, so do not."""
+        """Arm the wake-up before sleeping on the ring; return False if there are responses."""
         try:
             return self.ring.writer.rest()
         except RingFault as fault:
             raise NetworkException(f"The ring ended: {fault}.") from None
 
     def woke(self) -> None:
-        """Nobody sleeps on it; NetworkException when the node has left it."""
+        """Disarm the wake-up; NetworkException if the node has left the ring."""
         try:
             self.ring.writer.woke()
             self.ring.clear()

@@ -6,7 +6,7 @@ One row becomes one value.  The key and timestamp columns stay in the value too;
 what the value holds, all columns by default.
 
 JSON and CSV are written column by column with pyarrow.compute, so that no row becomes a Python
-object; only binary cells do.  A cell becomes:
+object; only binary cells do.  A cell is encoded as:
 
     column                 JSON                              CSV
     null                   null                              nothing
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "csv", "avro")
 
 CHUNK_ROWS = 1 << 16
-"""Rows that are encoded at a time: what is written in between stays in the processor's cache."""
+"""Rows encoded at a time, so that intermediate results stay in the processor's cache."""
 
 _ESCAPES = [
     ("\\", "\\\\"),  # first: the others add backslashes
@@ -162,7 +162,7 @@ def _objects(names: Sequence[str], columns: Sequence[Any]) -> Any:
 
 
 def _json(name: str, array: Any) -> Any:
-    """Return the cells of an array as JSON texts; "null" where there is none."""
+    """Return the cells of an array as JSON texts; "null" for null cells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -191,7 +191,7 @@ def _json(name: str, array: Any) -> Any:
 
 
 def _lists(lists: Any, texts: Any, opening: str, closing: str) -> Any:
-    """Return the elements' texts joined by the lists they stand in; null where a list is null."""
+    """Return the elements' texts joined per list; null where a list is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -245,7 +245,7 @@ def _csv(name: str, array: Any) -> Any:
 
 
 def _plain(name: str, array: Any) -> tuple[Any, bool]:
-    """Return the cells as texts, null where there is none, and whether they are text in JSON."""
+    """Return the cells as texts, null for null cells, and whether JSON must quote them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -287,7 +287,7 @@ def _dated(name: str, texts: Any) -> Any:
 
 
 def _joined(*parts: Any) -> Any:
-    """Return texts, arrays of them and constants, one after the other; null where one is null."""
+    """Concatenate arrays of texts and constants by row; null where one is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -123,7 +123,7 @@ class Sender:
     # Locked sections.
 
     def turn(self, step: Callable[..., T], *arguments: Any) -> T:
-        """Run a step in a locked section; after an exception other than KafkaError, state is repaired."""
+        """Run a step in a locked section; after any error but a KafkaError, repair the state."""
         with LockGuard(self.lock):
             if self._in_turn:
                 raise RuntimeError("The producer was interrupted at work and cannot be used here.")
@@ -143,7 +143,7 @@ class Sender:
                 self._in_turn = False
 
     def _mend(self) -> None:
-        """Repair the state after an interrupted locked section: requeue all batches without an outcome."""
+        """Requeue all batches without an outcome after an interrupted locked section."""
         for node in self.nodes.values():
             self.drop_ring(node)
             if node.tcp is not None:
@@ -193,7 +193,7 @@ class Sender:
         return True
 
     def _begun(self, line: Line, look_s: float) -> None:
-        """Register a new batch of the queue; wake the background thread if it would run after `look_s`."""
+        """Register a new batch, and have the background thread run by `look_s`."""
         self.busy[line] = None
         self.begun += 1
         if look_s < self.wakes_at_s:
@@ -206,7 +206,7 @@ class Sender:
             self.take(node, now_s)
 
     def close_open(self, line: Line, now_s: float) -> None:
-        """Close the open batch and send the batches that are ready; drop the batch if it is empty."""
+        """Close the open batch and send the batches that are ready; drop an empty one."""
         batch = line.close_batch()
         assert batch is not None
         if batch.count:
@@ -258,7 +258,7 @@ class Sender:
             self.wake_nodes()
 
     def wake_nodes(self) -> None:
-        """Wake the nodes that have unread batches in their rings, because a thread waits for them."""
+        """Wake the nodes for the batches in their rings, because a thread waits."""
         for node in self.nodes.values():
             if node.ring is not None and node.ring.unwoken_size:
                 try:
@@ -300,7 +300,7 @@ class Sender:
                 return
 
     def _commit(self, line: Line, batch: Batch, lane: RingLane, now_s: float) -> bool:
-        """Put a batch into a ring; return False if the ring is full or the batch too large for it."""
+        """Put a batch into a ring; return False if the ring is full or the batch too large."""
         content = self.prepared(batch)
         if content.size > lane.batch_size_max:
             batch.by_tcp = True
@@ -314,7 +314,7 @@ class Sender:
         return True
 
     def write(self, batch: Batch, room: memoryview) -> bool:
-        """Write a batch with its sequence to `room`; return False if it cannot be encoded and has failed."""
+        """Write a batch with its sequence to `room`; return False if it failed to encode."""
         batch.line.number(batch, self.identity)
         assert batch.content is not None
         try:
@@ -349,7 +349,7 @@ class Sender:
         return batch.content
 
     def arm(self, lane: RingLane) -> None:
-        """Arm the ring's wake-up for the background thread, unless another thread holds its lease."""
+        """Arm the ring's wake-up for the background thread, unless a thread has its lease."""
         if time.monotonic() >= lane.watched_until_s and not lane.rest():
             self.kick()
 
@@ -444,7 +444,7 @@ class Sender:
             part.count = content.count
             part.wanted = True
             part.parent = batch
-            # Not 0: `prepared` must not compress it a second time.
+            # Not 0: `prepared` compresses at the first attempt, and the parts are compressed.
             part.attempts = batch.attempts
             parts.append(part)
         parts[0].memory_size, batch.memory_size = batch.memory_size, 0

@@ -1,10 +1,10 @@
-"""The way to a node over TCP: Produce requests, several of them unanswered at a time.
+"""TCP transport: Produce requests to a node, several in flight at a time.
 
-A request has at most one batch a partition.  Answers come in the order of the requests; one that
-is not there in time, or that does not fit its request, ends the connection, and what was under way
-on it goes again.  With acks=0 there are no answers: sent is done.
+A request has at most one batch per partition.  Responses arrive in the order of the requests; one
+that is late, or does not match its request, closes the connection, and the batches in flight on it
+are retried.  With acks=0 there are no responses: a batch that was sent is done.
 
-Only the background thread uses it; it is not locked.
+Not thread-safe: only the background thread uses it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.produce import PRODUCE
 
 NAMED_VERSION_MAX = 12
-"""The last that names topics and does not need their ids."""
+"""Last Produce version that has topic names instead of topic ids."""
 
 
 class Asked(NamedTuple):
-    """A request on its way, and until when it must be answered."""
+    """A request in flight, and the deadline of its response."""
 
     version: int
     batches: list[Batch]
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What an answer tells of a partition's new leader."""
+    """A partition's new leader as named by a response (KIP-951)."""
 
     batch: Batch
     leader: PartitionMeta
@@ -43,7 +43,7 @@ class Moved(NamedTuple):
 
 
 class ProduceLane:
-    """A connection, and the requests under way on it."""
+    """A connection, and the requests in flight on it."""
 
     def __init__(
         self, node_id: int, connection: Connection, acks: int, timeout_ms: int, requests_max: int
@@ -64,21 +64,21 @@ class ProduceLane:
 
     @property
     def free(self) -> bool:
-        """Whether another request may go."""
+        """True if another request may be sent."""
         return len(self._asked) < self._requests_max
 
     @property
     def due_s(self) -> float:
-        """When the next answer is overdue."""
+        """Monotonic deadline of the next response; infinity if none is expected."""
         return self._asked[0].due_s if self._asked else float("inf")
 
     @property
     def batches(self) -> list[Batch]:
-        """What is under way."""
+        """The batches in flight."""
         return [batch for asked in self._asked for batch in asked.batches]
 
     def send(self, written: list[tuple[Batch, bytearray]]) -> list[Answer]:
-        """Send these in one request; with acks=0 they are answered by that."""
+        """Send batches in one request; with acks=0 return their responses immediately."""
         batches = [batch for batch, _ in written]
         by_topic: dict[str, list[dict[str, object]]] = {}
         for batch, records in written:
@@ -105,7 +105,7 @@ class ProduceLane:
         return [Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
 
     def answers(self) -> list[Answer]:
-        """What has been answered."""
+        """Return the responses that have arrived, one per batch."""
         found: list[Answer] = []
         while (came := self._taken()) is not None:
             asked = self._asked.popleft()
@@ -122,7 +122,7 @@ class ProduceLane:
                     if batch is not None:
                         found.append(self._answer(batch, entry, response.node_endpoints))
             if by_place:
-                # Those that were answered are; these go again with the rest.
+                # The response lacks some batches: retry those with the rest.
                 self._asked.appendleft(asked._replace(batches=list(by_place.values())))
                 self.connection.close()
                 break
@@ -133,7 +133,7 @@ class ProduceLane:
         return found
 
     def _taken(self) -> tuple[int, memoryview] | None:
-        """The next answer; None also at the connection's end, which `answers` sees to."""
+        """Return the next response; None also if the connection ended, which `answers` handles."""
         try:
             return self.connection.take()
         except NetworkException:
