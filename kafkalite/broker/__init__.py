@@ -1,7 +1,7 @@
-"""A node: what it owns, and how it answers.
+"""Broker: one Kafka node, from a request frame to its response.
 
-`node.py` puts a node together; `reconciler.py` makes its logs what the metadata log says;
-`dispatch.py` takes a frame to its handler and the answer back;
-`handlers/` holds one file a family of APIs.  Everything a request must wait for is a `Later`
-(`purgatory.py`).
+`node.py` assembles a node; `dispatch.py` passes a frame to its handler and returns the response;
+`handlers/` has one file for each family of APIs.  `replica/` holds the partitions, `local/` serves
+programs of the same host, `controller/` and `coordinator/` host the cluster's state machines.  A
+response that is not ready yet is a `Later` (`later.py`).
 """

@@ -1,4 +1,4 @@
-"""Nodes put together: one that hosts the controller, alone or among workers, and a worker."""
+"""Assembly of nodes: a single node, a node that hosts the controller, and a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Addresses = Mapping[int, tuple[str, int]]
 
 
 def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
-    """The one node of a cluster; still to be opened."""
+    """Return the only node of a cluster, with its controller; not opened yet."""
     controller = local_controller(logs, reactor)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
     make_missing(controller, logs.data)
@@ -42,7 +42,7 @@ def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener:
 
 
 def _take_all(node: Node) -> None:
-    """Take what lies with other nodes, and what cannot come now, since the disk is full, later."""
+    """Move the partitions in other nodes' directories here; retry later if the disk is full."""
     if not evacuate(
         node.root, {SUPERVISOR_ID}, node.place_of, node.logs.file_system,
         is_deleted=node.is_deleted,
@@ -51,7 +51,10 @@ def _take_all(node: Node) -> None:
 
 
 def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
-    """The controller as its log tells; Refusal when that cannot be read."""
+    """Return the controller with the state of its metadata log.
+
+    Raises Refusal if the log cannot be read.
+    """
     logs.flusher = Flusher(file_system=logs.file_system)
     controller = LocalController(
         Controller(), logs.open_metadata(), logs.flusher, reactor.clock, reactor.call_later
@@ -63,7 +66,7 @@ def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
 def settle(
     controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
 ) -> None:
-    """Begin with just these nodes: what others led is led by them from now on."""
+    """Start with exactly these nodes; partitions of other nodes are reassigned to them."""
     controller.ask_at_start(lambda machine: machine.found(cluster_id))
     now = in_force(settings, controller.image, SUPERVISOR_ID)
     controller.ask_at_start(
@@ -74,7 +77,10 @@ def settle(
 
 
 def make_missing(controller: LocalController, data: Path) -> None:
-    """Before any node runs: what was decided, and given on before its node had made it, is made."""
+    """Create the logs that were reassigned before their first node had created them.
+
+    Must be called before any node runs.
+    """
     moved = [
         (Owner(topic.name, index, topic.topic_id), partition.leader)
         for topic in controller.image.topics.values()
@@ -93,9 +99,9 @@ def worker_node(
     root: Path,
     node_id: int,
 ) -> Node:
-    """A node that follows the controller of another; still to be opened.
+    """Return a node that follows another node's controller; not opened yet.
 
-    Its image is what the metadata log's files say; Refusal when they cannot be read.
+    Its image is read from the metadata log's files.  Raises Refusal if they cannot be read.
     """
     logs.flusher = Flusher(file_system=logs.file_system)
     reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
@@ -113,7 +119,7 @@ def node_with(
     root: Path,
     node_id: int = SUPERVISOR_ID,
 ) -> Node:
-    """A node with this way to the controller; still to be opened."""
+    """Return a node with this local or remote controller; not opened yet."""
     return Node(
         settings, reactor.clock, reactor, logs, listener, controller, root=root, node_id=node_id
     )

@@ -1,18 +1,18 @@
-"""Client telemetry (KIP-714): which clients are asked for which metrics, and what they push.
+"""Client telemetry (KIP-714): subscriptions of client instances, and their metrics pushes.
 
     client-metrics resources of the image ─▶ Subscriptions ─ match a client ─▶ its Instance
-    a push that is due, under the subscription it was given ─▶ a datagram ─▶ the exporter
+    a push in time, with the current subscription id ─▶ a datagram ─▶ the exporter
 
-A client asks for its subscription, then pushes in its interval, and asks again when what it was
-given is no longer what it should have.  The id of a subscription follows from what it says and from
-the client alone, so every node gives the same one and a client may push to another than it asked.
+A client gets its subscription, pushes at its interval, and gets a new subscription when the id it
+has is out of date.  A subscription id is computed only from the subscription and the client
+instance id, so all nodes compute the same one and a client may push to any of them.
 
-Without an exporter what is pushed is accepted and dropped: nobody is there to see it, and a client
-that was refused would only log that.  With one, what is too large for a datagram is refused as too
-large, and what comes while it is busy is dropped and counted.
+Without an exporter, pushes are accepted and dropped: there is no reader for them, and a client that
+got an error would only log it.  With one, a push too large for a datagram is rejected with
+TelemetryTooLarge, and a push that comes while the exporter is busy is dropped and counted.
 
-Left out: INVALID_RECORD for what is no OTLP, which only the exporter opens; so the node need
-neither decompress nor parse what a client sends.
+Left out: INVALID_RECORD for payloads that are not OTLP: only the exporter parses them, so the node
+neither decompresses nor parses what a client sends.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ Configs = Mapping[str, Mapping[str, str]]
 
 
 class Subscription(NamedTuple):
-    """What a client-metrics resource asks for, of whom."""
+    """A client-metrics resource: the requested metrics, the interval and the client patterns."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     match: Mapping[str, re.Pattern[str]]
 
     def matches(self, client: Mapping[str, str]) -> bool:
-        """Whether it asks this client: each pattern matches in full."""
+        """Return whether each pattern fully matches the client's attribute."""
         return all(pattern.fullmatch(client[of]) for of, pattern in self.match.items())
 
 
 class Instance:
-    """One client instance: what it was given, and when it was heard last."""
+    """One client instance: its subscription, and the times of its last requests."""
 
     __slots__ = ("fault", "interval_ms", "last_get_ms", "last_push_ms", "metrics",
                  "subscription_id", "terminating")  # fmt: skip
@@ -88,15 +88,17 @@ class Instance:
         self.fault: type[KafkaError] | None = None
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether it is time to ask for the subscription; noted if it is."""
+        """Return whether the client may get its subscription now; if so, store the time."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return False
         self.last_get_ms = now_ms
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        """Whether it is time to push; noted if it is.  The first push after a subscription was
-        given may come at any time, since clients spread them."""
+        """Return whether the client may push now; if so, store the time.
+
+        The first push after a get may come at any time, since clients add jitter to it.
+        """
         if self.last_get_ms <= self.last_push_ms and (
             now_ms - self.last_push_ms < self.interval_ms
         ):
@@ -105,13 +107,13 @@ class Instance:
         return True
 
     def forgotten(self, now_ms: int) -> bool:
-        """Whether it was silent for so long that it begins anew."""
+        """Return whether the instance has expired: it sent no request for several intervals."""
         kept_ms = max(KEPT_MS_MIN, KEPT_INTERVALS * self.interval_ms)
         return now_ms - max(self.last_get_ms, self.last_push_ms) > kept_ms
 
 
 class Pusher:
-    """Hands pushes to the exporter, if there is one; never waits."""
+    """A non-blocking sender of pushes to the exporter's socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -119,7 +121,10 @@ class Pusher:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PUSH_SIZE_MAX)
 
     def __call__(self, push: Push) -> bool:
-        """Whether it was taken; TelemetryTooLarge when it never could be."""
+        """Send a push; return whether the exporter's socket accepted it.
+
+        Raises TelemetryTooLarge if the push does not fit into a datagram.
+        """
         try:
             self._socket.sendto(push.packed(), self._path)
         except OSError as fault:
@@ -129,18 +134,18 @@ class Pusher:
         return True
 
     def close(self) -> None:
-        """Nothing is handed on any more."""
+        """Close the socket."""
         self._socket.close()
 
 
 class ClientTelemetry:
-    """The client instances that this node heard of; see the module."""
+    """The client instances known to this node; see the module."""
 
     def __init__(self, clock: Clock) -> None:
         self.deliver: Pusher | None = None
-        """Given by whoever knows where an exporter listens."""
+        """Sends pushes to the exporter; None without a run directory."""
         self.counts: Counter[str] = Counter()
-        """Pushes that were taken, and those that were dropped."""
+        """Number of pushes by result: "taken" or "dropped"."""
         self._clock = clock
         self._instances: OrderedDict[bytes, Instance] = OrderedDict()
         self._software: OrderedDict[tuple[str, int], tuple[str, str]] = OrderedDict()
@@ -148,15 +153,14 @@ class ClientTelemetry:
         self._subscriptions: list[Subscription] = []
 
     def named(self, peer: tuple[str, int], name: str, version: str) -> None:
-        """A connection said which software is behind it."""
+        """Store the software name and version that a connection sent in ApiVersions."""
         self._software.pop(peer, None)
         self._software[peer] = (name[:WORD_LENGTH_MAX], version[:WORD_LENGTH_MAX])
         while len(self._software) > NAMED_MAX:
             self._software.popitem(last=False)
 
     def configure(self, configs: Mapping[tuple[int, str], Mapping[str, str]]) -> None:
-        """Take the subscriptions as the image has them now; those whose clients are given
-        something else by it begin anew."""
+        """Apply the subscriptions of the image; if any changed, forget all client instances."""
         wanted = {
             name: dict(config)
             for (kind, name), config in configs.items()
@@ -168,7 +172,10 @@ class ClientTelemetry:
             self._instances.clear()
 
     def ask(self, instance_id: bytes, caller: Caller) -> Instance:
-        """What this client is to push; ThrottlingQuotaExceeded when it asks too often."""
+        """Return the client's instance with its subscription.
+
+        Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
+        """
         instance = self._instance(instance_id, caller)
         told_to = instance.fault in (UnknownSubscriptionId, UnsupportedCompressionType)
         if not (instance.may_ask(self._clock.monotonic_ms()) or told_to):
@@ -177,7 +184,10 @@ class ClientTelemetry:
         return instance
 
     def push(self, request: Any, caller: Caller, size_max: int) -> None:
-        """Take a push, or raise what is wrong with it."""
+        """Validate a push and send it to the exporter.
+
+        Raises KafkaError if the push is not valid.
+        """
         instance = self._instance(request.client_instance_id, caller)
         try:
             self._judge(instance, request, size_max)
@@ -205,7 +215,7 @@ class ClientTelemetry:
 
     def _pass_on(self, instance: Instance, request: Any, caller: Caller) -> None:
         client = self._client(request.client_instance_id, caller)
-        del client["client_source_port"]  # the instance's id tells clients apart, for good
+        del client["client_source_port"]  # the instance id identifies the client
         push = Push(client, request.compression_type, instance.interval_ms, bytes(request.metrics))
         taken = self.deliver is not None and self.deliver(push)
         self.counts["taken" if taken else "dropped"] += 1
@@ -228,7 +238,7 @@ class ClientTelemetry:
         return instance
 
     def _client(self, instance_id: bytes, caller: Caller) -> dict[str, str]:
-        """What a client may be matched by."""
+        """Return the attributes of a client that patterns are matched against."""
         name, version = self._software.get(caller.peer, ("", ""))
         host, port = caller.peer
         return {
@@ -242,7 +252,10 @@ class ClientTelemetry:
 
 
 def subscription(config: Mapping[str, str]) -> Subscription:
-    """What a resource's keys say; its patterns were checked when they were set."""
+    """Return the subscription of a client-metrics resource.
+
+    Patterns are validated when they are set; one that is invalid gives an empty subscription.
+    """
     try:
         match = parse_match(value_of(MATCH, config))
     except InvalidConfig:
@@ -251,6 +264,6 @@ def subscription(config: Mapping[str, str]) -> Subscription:
 
 
 def value_of(key: Key[Any], config: Mapping[str, str]) -> Any:
-    """A key's value, or its default."""
+    """Return the value of a key, or its default."""
     text = config.get(key.name)
     return key.default if text is None else key.parse(text)

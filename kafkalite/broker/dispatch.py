@@ -1,12 +1,12 @@
-"""From a frame to its handler, and from the handler's answer to the frames that go out.
+"""Dispatcher: decodes a request frame, calls its handler and encodes the response.
 
-    header → the table says who answers, in which versions → decode → handler → encode
-                                                                  └ the controller's, and it is
-                                                                    not here: over the bus and back
+    header → look up handler and versions → decode → handler → encode
+                                               └ handled at the controller, on another node:
+                                                 forward over the bus
 
-A frame that cannot be read, an API that is not served and a version that is not known end the
-connection, as they do in Kafka: there is no answer whose shape both sides would agree on.  The one
-exception is ApiVersions, whose unknown versions are answered in version 0 (KIP-511).
+An invalid frame, an unsupported API and an unsupported version close the connection, as in Kafka:
+there is no response format that both sides agree on.  The exception is ApiVersions, where an
+unsupported version gets a response in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Chunks = list[Any]
 
 
 class Dispatcher:
-    """Serves the frames of every connection of a node."""
+    """The dispatcher of all connections of a node; see the module."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -61,17 +61,17 @@ class Dispatcher:
 
     @staticmethod
     def name_of(api_key: int) -> str:
-        """The API with this key."""
+        """Return the name of the API with this key."""
         handler = SERVED.get(api_key)
         return handler.api.name if handler is not None else f"API key {api_key}"
 
     @property
     def counts(self) -> Mapping[int, RequestCounts]:
-        """What is counted of each API that was asked for, by its key."""
+        """The counters of each API that was requested, by API key."""
         return self._counts
 
     def serve(self, connection: Requester, frame: memoryview) -> Chunks | Answer | None:
-        """Answer one request; see Reactor for what the result means."""
+        """Handle one request; see Reactor for the meaning of the result."""
         began_ns = self._now_ns()
         try:
             header = read_header(frame)
@@ -175,7 +175,10 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
 
 
 def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:
-    """A fault of the whole request, where the response has a place for one."""
+    """Return the response for an error of the whole request.
+
+    Raises Disconnect if the response has no top-level error code.
+    """
     names = handler.api.response.struct.fields
     if "error_code" not in names:
         raise Disconnect(f"{handler.api.name}: {fault}")

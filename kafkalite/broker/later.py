@@ -1,8 +1,8 @@
-"""An answer that is not there yet.
+"""Later: a response that is not available yet.
 
-A handler returns its response, or a `Later` of it: once the disk has flushed, once there are bytes
-enough, once the time is up.  A Later is settled exactly once, with a value or with a fault, and
-runs its callbacks at that moment; there is no thread and no loop behind it.
+A handler returns its response, or a `Later` of it, resolved after a flush, when enough bytes are
+available, or on timeout.  A Later is settled exactly once, with a value or with an error, and runs
+its callbacks synchronously at that moment.  It uses no thread and no event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WAITING: Any = object()
 
 
 class Later(Generic[T]):
-    """A value to come; see the module."""
+    """A value that will be available later; see the module."""
 
     __slots__ = ("_callbacks", "_fault", "_value", "abandoned")
 
@@ -32,32 +32,32 @@ class Later(Generic[T]):
 
     @classmethod
     def of(cls, value: T) -> Later[T]:
-        """One whose value is there."""
+        """Return a Later resolved with this value."""
         later: Later[T] = cls()
         later.resolve(value)
         return later
 
     @property
     def settled(self) -> bool:
-        """Whether the value or the fault has come."""
+        """True if the value or the error is set."""
         return self._value is not _WAITING or self._fault is not None
 
     def resolve(self, value: T) -> None:
-        """The value has come."""
+        """Settle with a value."""
         assert not self.settled, "a Later is settled once"
         self._value = value
         self._run()
 
     def fail(self, fault: KafkaError) -> None:
-        """It will not come, for this reason."""
+        """Settle with an error."""
         assert not self.settled, "a Later is settled once"
-        # Where it was raised holds the request, and this Later: a cycle as large as the request.
+        # The traceback references the request and this Later: a cycle as large as the request.
         self._fault = fault.with_traceback(None)
         fault.__context__ = fault.__cause__ = None
         self._run()
 
     def follow(self, other: T | Later[T]) -> None:
-        """Be settled with this value, or as this Later will be."""
+        """Settle with this value, or in the same way as this other Later when it is settled."""
         if not isinstance(other, Later):
             self.resolve(other)
             return
@@ -72,14 +72,14 @@ class Later(Generic[T]):
         other.then(pass_on)
 
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
-        """Call `callback(value, fault)`, one of them None, as soon as this is settled."""
+        """Call `callback(value, error)`, with None for the other, when or if this is settled."""
         if self.settled:
             callback(None if self._fault else self._value, self._fault)
         else:
             self._callbacks.append(callback)
 
     def map(self, change: Callable[[T], U]) -> Later[U]:
-        """A Later of `change(value)`; a fault, also one raised by `change`, passes through."""
+        """Return a Later of `change(value)`; errors, also those of `change`, pass through."""
         result: Later[U] = Later(self.abandon)
 
         def pass_on(value: Any, fault: KafkaError | None) -> None:
@@ -97,7 +97,7 @@ class Later(Generic[T]):
         return result
 
     def recover(self, change: Callable[[KafkaError], T]) -> Later[T]:
-        """A Later of this value, or of `change(fault)` where there is none."""
+        """Return a Later of this value, or of `change(error)` if this fails."""
         result: Later[T] = Later(self.abandon)
 
         def pass_on(value: Any, fault: KafkaError | None) -> None:
@@ -107,14 +107,14 @@ class Later(Generic[T]):
         return result
 
     def abandon(self) -> None:
-        """Nobody waits any more: whoever would have settled this may forget it."""
+        """Call `abandoned`: the response is not needed, so the pending work can be cancelled."""
         if not self.settled and self.abandoned is not None:
-            # It is let go, or it would be a cycle with what waits for this.
+            # Cleared, since it forms a reference cycle with the pending request.
             abandoned, self.abandoned = self.abandoned, None
             abandoned()
 
     def _run(self) -> None:
-        # What was held for a client that might go away is let go, or it would be a cycle.
+        # Cleared, since it forms a reference cycle with the pending request.
         self.abandoned = None
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -122,7 +122,7 @@ class Later(Generic[T]):
 
 
 def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
-    """All the values, in their order, once the last has come; the first fault instead of them."""
+    """Return a Later of all values, in order; it fails with the first error."""
 
     def abandon() -> None:
         for later in laters:

@@ -1,13 +1,13 @@
-"""Node: what one Kafka node owns, put together.
+"""Node: one Kafka node and the components that it owns.
 
-A node has an id, a listener, a way to the controller, the logs of the partitions it leads, and the
-replica manager over them.  It is given its settings, its clock, its loop, its disk and its socket;
-it makes no threads but the flusher's and the opener's.
+A node has an id, a listener, a local or remote controller, the logs of the partitions it leads, and
+the replica manager over them.  Its settings, clock, event loop, disk and socket are passed in.  Its
+only threads are those of the flusher and the opener.
 
-The reconciler brings its logs to the state in the metadata log (reconciler.py), after a restart as
-after a change.
+The reconciler brings the logs to the state in the metadata log (reconciler.py), both after a
+restart and after a change.
 
-With `workers=0` one node is the whole cluster.
+With `workers=0`, one node is the whole cluster.
 """
 
 from __future__ import annotations
@@ -109,39 +109,42 @@ class Node:
         self._applied_offset = 0
         self._unanswered: deque[Unanswered] = deque()
         self.local_door: LocalDoor | None = None
-        """Where programs of this host come in, if they may."""
+        """The local listener; None if it is disabled or not opened yet."""
         self._local_place: Path | None = None
         self._listens = False
         self._tending: Timer | None = None
 
     @property
     def settings(self) -> Settings:
-        """What is in force at this node now; a change makes new ones."""
+        """The effective settings of this node; replaced by a new object on change."""
         return self._settings.current
 
     def on_settings(self, told: Callable[[Settings], object]) -> None:
-        """Call `told(settings)` now, and whenever they have changed."""
+        """Call `told(settings)` now and after each change."""
         self._settings.tell(told)
 
     @property
     def image(self) -> ClusterImage:
-        """The cluster as this node knows it."""
+        """The cluster image of this node."""
         return self.controller.image
 
     @property
     def here(self) -> LocalController:
-        """The controller, which is at this node: the dispatcher has seen to that."""
+        """The controller on this node; the dispatcher calls controller APIs only where it is."""
         assert isinstance(self.controller, LocalController)
         return self.controller
 
     def topic_image(self, topic: Topic) -> TopicImage | None:
-        """A topic by its name or by its id."""
+        """Return a topic by name or by id, or None."""
         image = self.image
         return image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
 
     def advertised(self, caller: Caller, node: NodeImage) -> tuple[str, int]:
-        """Where this client is told to find a node: at the address by which it came here, unless
-        settings say otherwise; the ports are as far from each other as those listened on."""
+        """Return the host and port of a node for metadata responses to this client.
+
+        The host is the one to which the client connected, unless `advertised.listeners` is set.
+        Advertised ports have the same distance from each other as the ports listened on.
+        """
         listeners = self.settings[ADVERTISED_LISTENERS]
         if listeners:
             told = parse_listener(listeners[0])
@@ -152,10 +155,11 @@ class Node:
     # -- opening and closing -----------------------------------------------------------------
 
     def open(self, *, when_welcome: bool = False) -> None:
-        """Recover the logs of the partitions that are here, and begin to serve; or, where the image
-        may be the last run's or empty, as soon as a supervisor stands for it.
+        """Recover the logs of this node's partitions and start to serve clients.
 
-        The controller's image is loaded already; it says what is to be here.
+        With `when_welcome`, clients are served once the supervisor has accepted this node: before
+        that, the image may be that of the last run, or empty.  The controller's image must be
+        loaded; it determines the partitions of this node.
         """
         self.on_settings(self._take_settings)
         decides = isinstance(self.controller, LocalController)
@@ -167,7 +171,7 @@ class Node:
             self.reconciler.open_topic(topic, loaded)
         for stray in loaded.values():
             if self.is_deleted(stray.topic_id):
-                self.logs.delete(stray)  # while this node was not there
+                self.logs.delete(stray)  # deleted while this node was down
                 continue
             self.logs.leave(stray)
         self.controller.on_change(self._changed)
@@ -197,8 +201,7 @@ class Node:
             self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def serve_locally(self, run_directory: Path) -> None:
-        """Serve programs of this host by its memory and files too, as soon as clients are served;
-        they look for this node in the run directory."""
+        """Open the local listener in the run directory, as soon as clients are served."""
         self._local_place = run_directory
         if self._listens:
             self._open_local_door()
@@ -208,16 +211,19 @@ class Node:
             self.local_door = open_door(self, self._local_place)
 
     def _welcomed(self) -> None:
-        """A supervisor stands for this node's image; before that it may only be what could be read
-        of a damaged metadata log, or be older than what the supervisor decides at the start, and
-        what it does not know or gives to others is left alone."""
+        """Start to serve once the supervisor has confirmed this node's image.
+
+        Before that, the image may be an incomplete read of a damaged metadata log, or older than
+        the supervisor's decisions at startup; so logs that it does not know or assigns to other
+        nodes are not touched.
+        """
         self.logs.set_strays()
         self.renewals.ask()
         self.producer_ids.refill()
         self._listen()
 
     def close(self) -> None:
-        """Flush and close every log; the next start finds a clean end."""
+        """Flush and close all logs (clean shutdown)."""
         if self.local_door is not None:
             self.local_door.close()
         self.reactor.close()
@@ -227,7 +233,7 @@ class Node:
         self.logs.close()
 
     def _take_settings(self, settings: Settings) -> None:
-        """Have all that holds a value of the settings take it from these."""
+        """Apply settings to the components that hold copies of their values."""
         self.reactor.reconfigure(reactor_limits(settings))
         self.logs.reconfigure(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
@@ -236,19 +242,19 @@ class Node:
         self.tend_soon()
 
     def tend_soon(self) -> None:
-        """Have the next tick look at what is due."""
+        """Run the periodic log maintenance in the next tick."""
         if self._tending is not None:
             self._tending.cancel()
             self._tending = self.reactor.call_later(0, self._tend)
 
     def _reserve_files(self) -> None:
-        """Keep descriptors for the files of all partitions that are led here."""
+        """Reserve descriptors for the files of all partitions led here."""
         count = FILES_PER_LOG * self.replicas.led_count
         if count != self.reactor.files_reserved:
             self.reactor.reserve_files(count)
 
     def _tend(self) -> None:
-        """Retention, rolls, delayed deletes and checkpoints, whenever one is due."""
+        """Run retention, rolls, delayed deletes and checkpoints that are due."""
         next_due_ms = self.logs.tick(self.clock.monotonic_ms())
         for trimmed in self.logs.take_trimmed():
             partition = self.replicas.of_topic(trimmed.topic_id).get(trimmed.partition)
@@ -272,10 +278,10 @@ class Node:
             unmade=[*self.reconciler.unmade()],
         )
 
-    # -- making it so ------------------------------------------------------------------------
+    # -- reconciliation ----------------------------------------------------------------------
 
     def place_of(self, topic: str, index: int, topic_id: bytes) -> Path | None:
-        """The directory of the node that leads a partition; None for one that is in no topic."""
+        """Return the directory of the node that leads a partition, or None if it is in no topic."""
         known = self.image.topics.get(topic)
         partition = known.partitions.get(index) if known is not None else None
         if known is None or partition is None or topic_id not in (known.topic_id, NO_ID):
@@ -283,7 +289,7 @@ class Node:
         return node_directory(self.root, partition.leader)
 
     def is_deleted(self, topic_id: bytes) -> bool:
-        """Whether a topic is known to have been deleted, and not only unknown."""
+        """Return whether a topic is known to be deleted, as opposed to unknown."""
         return topic_id in self.image.deleted
 
     def _changed(self, records: Sequence[Record], end_offset: int) -> None:

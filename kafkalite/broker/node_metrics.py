@@ -1,16 +1,15 @@
-"""What a node tells of itself, under the names that Kafka's operators know.
+"""NodeMetrics: the metrics page of a node, with the metric names that Kafka operators know.
 
-    each second, or each five while nobody asks it anything:  counters ─▶ families ─▶ the page
+    each second, or every five seconds without requests:  counters ─▶ families ─▶ the page
 
 The names are those that the JMX exporter for Prometheus gives to Kafka's beans by the rules of its
 `example_configs/kafka-2_0_0.yml`: `kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec`
-is kafka_server_brokertopicmetrics_messagesin_total.  Where those rules give none (connections,
-idle time) it is the name of Strimzi's rules; what Kafka does not have begins with `kafkalite_`.
-The exporter adds which broker it is.
+is kafka_server_brokertopicmetrics_messagesin_total.  Where those rules define no name (connections,
+idle time), the names are those of Strimzi's rules; metrics that Kafka does not have begin with
+`kafkalite_`.  The exporter adds the label of the broker.
 
-Nothing is gathered that costs a request anything: what a request must count itself it counts in
-`counts.py`, all else is looked up here.  Where there is so much of it that this takes long, it is
-looked up seldomer.
+Requests only increment the counters of `request_metrics.py`; everything else is read here.  If
+writing the page takes long, it is written less often.
 
 Left out: what a partition with one replica cannot have (lag, shrinking, elections); the parts of
 a request's time, since no request waits in a queue here; requests without error among the errors.
@@ -53,11 +52,12 @@ log = logging.getLogger("kafkalite.broker")
 PERIOD_MS, PERIOD_MS_MAX = 1_000, 5_000
 IDLE_PERIODS = 5
 COST = 200
-"""A page that takes long is written seldomer: at most so small a part of the time is spent on it,
-unless that would make it too old."""
+"""The next page is written after COST times the duration of the last one, so that it takes at most
+1/COST of the time, but after PERIOD_MS_MAX at the latest."""
 
 STEP_MS, STEP_PAUSE_MS = 5, 1
-"""Duration of a step of writing a page, at least some samples, and of the pause between two."""
+"""Duration of a step of writing a page, and of the pause between two steps; each step writes at
+least some samples."""
 WRITTEN = object()
 
 TOPIC_COUNTERS = {
@@ -113,7 +113,7 @@ LOOP_COUNTERS = {
 
 
 class PartitionGauges(Sequence[tuple[dict[str, str], int]]):
-    """The samples of a gauge that each partition has, looked up when they are written."""
+    """The samples of a gauge with one value per partition, evaluated when they are written."""
 
     def __init__(self, partitions: Sequence[Partition], value: Callable[[Any], int]) -> None:
         self._partitions = partitions
@@ -129,7 +129,7 @@ class PartitionGauges(Sequence[tuple[dict[str, str], int]]):
 
 
 class NodeMetrics:
-    """Keeps a node's page; see the module."""
+    """The writer of a node's metrics page; see the module."""
 
     def __init__(self, node: Node, run_directory: Path) -> None:
         self.node = node
@@ -144,7 +144,7 @@ class NodeMetrics:
         self.look()
 
     def look(self) -> None:
-        """Write the page, if there may be news, and look again later."""
+        """Write the page if values may have changed, and schedule the next call."""
         door = self.node.local_door
         frames = self.node.reactor.counters["frames"] + (door.work if door is not None else 0)
         self._periods += 1
@@ -157,7 +157,7 @@ class NodeMetrics:
         self._write(self.page.write_steps(self.families(), self.node.clock.monotonic_ms()))
 
     def _write(self, left: Iterator[None]) -> None:
-        """Write for STEP_MS, and the rest in later ticks."""
+        """Write for STEP_MS; write the rest in later ticks."""
         if self._closed:
             return
         began_ns = self.node.clock.monotonic_ns()
@@ -180,12 +180,12 @@ class NodeMetrics:
         self.node.reactor.call_later(period_ms, self.look)
 
     def close(self) -> None:
-        """The node ends."""
+        """Close the page and write no more."""
         self._closed = True
         self.page.close()
 
     def _look_idle(self) -> None:
-        """How much of the time since it was last looked the loop's thread did not run."""
+        """Update the idle ratio: the part of the time since the last call without processor use."""
         then, ran = self._busy
         now, runs = time.monotonic(), time.thread_time()
         if now - then >= PERIOD_MS / 2_000:
@@ -193,7 +193,7 @@ class NodeMetrics:
             self._idle = min(1.0, max(0.0, 1 - (runs - ran) / (now - then)))
 
     def families(self) -> Iterator[Family]:
-        """All there is to tell, the least missed last."""
+        """Yield all metric families, the most important first."""
         yield from self._requests()
         yield from self._traffic()
         yield from self._replicas()
@@ -304,7 +304,7 @@ class NodeMetrics:
             yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, sentence, value)
 
     def _groups(self) -> Iterator[Family]:
-        """What the coordinators that are here count."""
+        """Yield the metrics of the group coordinators on this node."""
         counts: Counter[str] = Counter()
         for host in self.node.groups:
             counts.update(host.coordinator.counts)
@@ -329,7 +329,7 @@ class NodeMetrics:
     # -- programs of this host ---------------------------------------------------------------
 
     def _local(self) -> Iterator[Family]:
-        """What came and went by the local door, where there is one."""
+        """Yield the metrics of the local listener and its rings, if there is one."""
         door = self.node.local_door
         if door is None:
             return
@@ -394,7 +394,7 @@ class NodeMetrics:
         yield one("process_resident_memory_bytes", GAUGE, "Its memory.", resident_size())
 
     def _ticks(self) -> Iterator[Family]:
-        """The time of the loop's rounds, and the causes of those that took too long."""
+        """Yield the durations of the loop's ticks, and the causes of slow ones."""
         total_ns, *counts = self.node.reactor.tick_times
         slow = self.node.reactor.slow_ticks
         yield Family(
@@ -419,25 +419,27 @@ class NodeMetrics:
 
 
 def one(name: str, kind: str, sentence: str, value: float) -> Family:
-    """A family of one value."""
+    """Return a family with one sample."""
     return Family(name, kind, sentence, [({}, value)])
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error."""
+    """Return Kafka's name of an error code, or the number if it has none."""
     fault = BY_CODE.get(code)
     return fault.name if fault is not None else str(code)
 
 
 def resident_size() -> int:
-    """The memory of this process."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
-    """Keep a node's page in the run directory, and hand on there what clients push; where that
-    cannot be, the node serves all the same."""
+    """Start to write a node's metrics page and to send client telemetry to the exporter.
+
+    Returns None if the run directory cannot be written: the node serves without metrics.
+    """
     try:
         keeper = NodeMetrics(node, run_directory)
         node.telemetry.deliver = Pusher(run_directory / PUSHES)

@@ -1,12 +1,12 @@
-"""NodeSettings: what is in force at one node, and who is told when that changes.
+"""NodeSettings: the effective settings of one node, and the callbacks on their change.
 
-    config file and flags ─────────────────────────────────┐
-    metadata log: what is set for all nodes, and for this ─┴─▶ Settings ─▶ whoever holds a value
+    config file and flags ────────────────────────────────────┐
+    metadata log: configs of all brokers and of this broker ──┴─▶ Settings ─▶ callbacks
 
-What is set of node 0 and can only hold for the whole cluster stands among what is set for all.
+Cluster-only keys set on node 0 count as defaults of all brokers.
 
-Who reads `node.settings` at each use need not be told.  The levels of the node's loggers are set in
-the same way, by records of the metadata log, and so they outlive a restart, which Kafka's do not.
+Code that reads `node.settings` at each use needs no callback.  The levels of the node's loggers are
+set in the same way, by records of the metadata log; unlike Kafka's, they persist across restarts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Told = Callable[["Settings"], object]
 
 
 def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
-    """The settings of a node: what it was started with, under what is set while it runs."""
+    """Return the effective settings of a node: dynamic configs override its static settings."""
     first, own = (
         _known(image.config_of(Resource.BROKER, str(n))) for n in (SUPERVISOR_ID, node_id)
     )
@@ -61,7 +61,7 @@ def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
 
 
 def _known(texts: Mapping[str, str]) -> dict[str, str]:
-    """What this version can honour; another one may have written the rest."""
+    """Return the configs valid in this version; another version may have written the others."""
     known = {}
     for name, text in texts.items():
         try:
@@ -74,7 +74,7 @@ def _known(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def reactor_limits(settings: Settings) -> Limits:
-    """The loop's bounds, from the keys that name them."""
+    """Return the event loop's limits from the settings."""
     return Limits(
         frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
         queued_sum_max=settings[QUEUED_MAX_RESPONSE_BYTES],
@@ -88,10 +88,11 @@ def reactor_limits(settings: Settings) -> Limits:
 
 
 def placement_limits(settings: Settings) -> PlacementLimits:
-    """Return the limits on placement that these settings, of the supervisor, set."""
+    """Return the placement limits in the supervisor's settings."""
     leading_max = settings[WORKERS_LEADING]
     if leading_max is None:
-        # On two cores beside its clients one leading worker takes in half as much again as three.
+        # On two cores shared with the clients, one leading worker has 1.5 times the throughput of
+        # three.
         cores = len(os.sched_getaffinity(0))
         leading_max = max(1, cores // 2) if settings[WORKERS] is None else WORKERS_MAX
     return PlacementLimits(settings[WORKER_DEDICATED_MAX], leading_max)
@@ -110,12 +111,12 @@ class NodeSettings:
             set_levels(levels)
 
     def tell(self, told: Told) -> None:
-        """Call `told(settings)` now, and whenever they have changed."""
+        """Call `told(settings)` now and after each change."""
         self._told.append(told)
         told(self.current)
 
     def concerned(self, kind: int, name: str, image: ClusterImage) -> None:
-        """Something was set on a resource, perhaps on this node."""
+        """Apply a config change of a resource, if it concerns this node."""
         if kind == Resource.BROKER and name in ("", str(SUPERVISOR_ID), str(self._node_id)):
             self.current = in_force(self._static, image, self._node_id)
             for told in self._told:
@@ -128,14 +129,14 @@ class NodeSettings:
 
 
 def set_levels(texts: Mapping[str, str]) -> None:
-    """Have the loggers write from these levels on, and from their default where none is set."""
+    """Set the levels of all loggers; those without a level get their default."""
     for key in LOGGER.values():
         word = texts.get(key.name, key.default)
         logging.getLogger(key.name).setLevel(LEVELS.get(word, logging.NOTSET))
 
 
 def levels() -> dict[str, str]:
-    """The level in force of each logger there is, in Kafka's words."""
+    """Return the effective level of each logger, with Kafka's level names."""
     return {name: _word(logging.getLogger(name).getEffectiveLevel()) for name in LOGGER}
 
 

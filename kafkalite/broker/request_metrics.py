@@ -1,9 +1,9 @@
-"""What a node counts of its requests: bumped once a request or a partition of it, never a record.
+"""Request metrics: counters incremented once per request or per partition of it, never per record.
 
-    RequestCounts   one API's: how many, which error codes, how long until the answer
-    Traffic         one topic's on this node: what came, what went, what failed
+    RequestCounts   of one API: number of requests, error codes, time until the response
+    Traffic         of one topic on this node: records, bytes, requests and failed requests
 
-`node_metrics.py` says under which names they are seen.  One thread bumps them; nothing is locked.
+`node_metrics.py` has their exported names.  Not thread-safe: only the event loop updates them.
 """
 
 from __future__ import annotations
@@ -38,42 +38,44 @@ EXPECTED = frozenset(
         UnknownTopicOrPartition,
     )
 )
-"""What Kafka does not count among a topic's failed requests: it passes, or has a count of its own.
-As errors of the request they are counted all the same."""
+"""Errors that Kafka does not count as a topic's failed requests: they are transient or have a
+counter of their own.  They are counted as errors of the API."""
 
 ERROR_CODE_AT = 1
-"""Where a partition's entry of Produce and Fetch has it (ext/wire.pyx)."""
+"""Index of the error code in a partition's entry of Produce and Fetch (ext/wire.pyx)."""
 
 
 class RequestCounts:
-    """What is counted of one API."""
+    """The counters of one API."""
 
     __slots__ = ("api", "errors", "paths", "requests", "times")
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.requests = [0] * (api.versions[1] + 1)
-        """By version; what was begun."""
+        """Number of requests received, by version."""
         self.errors: Counter[int] = Counter()
-        """By code: each response, and each entry of one, that says so."""
+        """Number of responses and response entries with an error, by error code."""
         self.times = Histogram()
-        """From the whole frame to the answer that may be sent."""
+        """Time from the complete frame until the response may be sent."""
         self.paths = [path for path in error_paths(api.response.struct) if len(path) <= 2]
 
     def failed(self, response: Mapping[str, Any]) -> None:
-        """Count the error codes of a response shaped like the schema, to the second depth: an
-        answer, its topics, their partitions."""
+        """Count the error codes of a response in schema form, to depth two.
+
+        That is: the response, its topics, their partitions.
+        """
         for path in self.paths:
             entries: Sequence[Mapping[str, Any]] = [response]
             for name in path:
-                # Large answers have one long list at the end, which one comprehension goes over.
+                # Large responses end in one long list, which one comprehension iterates over.
                 lists = [entry.get(name) or () for entry in entries]
                 entries = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
             for code in [code for entry in entries if (code := entry.get("error_code"))]:
                 self.errors[code] += 1
 
     def failed_entries(self, response: Mapping[str, Any]) -> None:
-        """The same for what Produce and Fetch answer."""
+        """Count the error codes of a Produce or Fetch response, whose entries are tuples."""
         if code := response.get("error_code"):
             self.errors[code] += 1
         for _, partitions in response.get("topics", ()):
@@ -83,7 +85,7 @@ class RequestCounts:
 
 
 def error_paths(struct: Struct) -> Iterator[Path]:
-    """Through which lists one comes to the error codes of a response."""
+    """Yield the path of list fields to each error code in a response."""
     for name, field in struct.fields.items():
         if name == "error_code":
             yield ()
@@ -93,7 +95,7 @@ def error_paths(struct: Struct) -> Iterator[Path]:
 
 
 class Traffic:
-    """What is counted of one topic."""
+    """The counters of one topic."""
 
     __slots__ = (
         "bytes_in",
@@ -111,12 +113,12 @@ class Traffic:
         self.produces = self.failed_produces = self.fetches = self.failed_fetches = 0
 
     def add(self, other: Traffic) -> None:
-        """Take another's counts in."""
+        """Add the counters of another topic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def refused_batch(self, code: int, size: int) -> None:
-        """A batch was not appended."""
+        """Count a batch that was rejected."""
         self.produces += 1
         if code == MessageTooLarge.code:
             self.bytes_rejected += size
