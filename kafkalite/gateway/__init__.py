@@ -1,15 +1,16 @@
-"""Programs that speak ZeroMQ produce here: a process beside the broker, a producer to it.
+"""ZeroMQ gateway: a service beside the broker that produces messages of ZeroMQ clients.
 
-    PUSH   ─▶ PULL   ┐ gathered into one batch a partition ─▶ Producer ─▶ ring, or TCP
-    DEALER ◀▶ ROUTER ┘      ◀─ what became of each ─────────────┘
+    PUSH   ─▶ PULL   ┐ gathered into one batch per partition ─▶ Producer ─▶ ring, or TCP
+    DEALER ◀▶ ROUTER ┘      ◀─ delivery outcome of each ────────┘
 
-The frames are in README.md beside this file.  What is promised.  A message that a DEALER was told
-of is written as `gateway.acks` says.  When the broker is slow the gateway receives nothing, so that
-the sender's own queue fills.  What a PUSH sent is lost with the gateway's process, or given up when
-the producer's time for it is over, which is counted.
-Whatever is refused is answered (DEALER) or counted and complained about (PUSH), message by message;
-nothing that a peer sends ends the gateway.
+README.md beside this file defines the frames.
 
-`kafkalite start --gateway ENDPOINT` starts it and starts it again when it dies; `kafkalite gateway
+Guarantees: a message for which a DEALER got a positive response is written as `gateway.acks` says.
+While the broker is slow the gateway receives nothing, so that the senders' own queues fill.
+Messages of a PUSH are lost with the gateway's process, or expire after the producer's delivery
+timeout, which is counted.  A refused message is reported to its DEALER, or counted and logged for a
+PUSH, one by one; no message of a peer ends the gateway.
+
+`kafkalite start --gateway ENDPOINT` starts it and restarts it when it ends; `kafkalite gateway
 serve` runs it alone.
 """

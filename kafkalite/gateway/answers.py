@@ -1,20 +1,20 @@
-"""Answers: what DEALERs are sent, and kept for them until they have room for it.
+"""Answers: responses to DEALERs, queued until their peers have room.
 
-    answer ─▶ ROUTER ─▶ the peer
+    response ─▶ ROUTER ─▶ the peer
        │ its queue is full            ▲
-       └────▶ kept, in order ─────────┘  when there is room again
+       └────▶ kept, in order ─────────┘  when there is room
 
 A ROUTER has a queue for each peer (the high-water mark), and a batch of small messages has more
-answers than that.  So an answer is kept here until libzmq takes it, or the peer is gone.
+responses than that.  So a response is kept here until libzmq takes it, or the peer disconnects.
 
-`full` says that nothing more may be received from DEALERs: too many of their messages are in
-flight, or too many bytes of answers are kept.  From half of that on, a peer that does not take an
-eighth of what is kept for it within `READING_MS` does not read its answers: they are dropped and
-counted, and so is what it has no room for until it has room again.  So a peer that does not read
-stops the others once and not for long, and what is kept is bounded.
+`is_full` means that no more may be received from DEALERs: too many of their messages are in flight,
+or too many bytes of responses are kept.  From half of that on, a peer that does not take an eighth
+of its kept responses within `READING_MS` is not reading: its responses are dropped and counted, and
+so are later ones without room in its queue, until it reads.  So a peer that does not read blocks
+the others only once and briefly, and memory is bounded.
 
-libzmq does not say which peer has room again, so all that have answers here are tried: whenever
-something happened at the socket, and every `LOOK_MS`.
+libzmq does not report which peer has room, so every peer with kept responses is tried: after each
+event of the socket, and every `LOOK_MS`.
 """
 
 from __future__ import annotations
@@ -30,32 +30,34 @@ from kafkalite.gateway.counts import Counts
 from kafkalite.transport.reactor import Reactor, Timer
 
 IN_FLIGHT_MAX = 100_000
-"""Messages of DEALERs that were received and whose answers are not sent."""
+"""Maximum of DEALERs' messages that were received and whose responses are not sent."""
 SENT_PER_LOOK, TRIED_PER_LOOK = 2_000, 1_000
 LOOK_MS = 10
 READING_MS = 5_000
 NOT_READING_MAX = 1_000
-"""Peers that are remembered because they did not read; one that is forgotten may be waited for
-once more."""
+"""Number of peers remembered as not reading; a forgotten one may block the others once more."""
 
 GONE = "the peer is gone"
 NOT_READ = "the peer does not read its answers"
 
 
 class Kept:
-    """The answers of one peer, the oldest first."""
+    """The kept responses of one peer, oldest first."""
 
     def __init__(self) -> None:
         self.questions: deque[Question] = deque()
         self.size = 0
         self.size_before = 0
         self.taken_size = 0
-        """Bytes that were kept when the judgement began, and bytes taken since."""
+        """Bytes kept when the measurement began, and bytes taken by the peer since."""
 
 
 class Answers:
-    """See the module; `send(question)` returns 0 or an error of libzmq's, and `looked()` is called
-    after each look that a timer made."""
+    """Queued responses; see the module.
+
+    `send(question)` returns 0 or an error of libzmq.  `looked()` is called after each attempt that
+    a timer started.
+    """
 
     def __init__(
         self,
@@ -72,26 +74,26 @@ class Answers:
         self._size_max = size_max
         self._kept: dict[bytes, Kept] = {}
         self._not_reading: dict[bytes, None] = {}
-        """Peers whose answers were dropped because they did not read, the newest last; one that
-        left without reading is never heard of again, so the oldest are forgotten."""
+        """Peers whose responses were dropped because they did not read, newest last.  The oldest
+        are forgotten, since a peer that disconnects without reading is never removed otherwise."""
         self._timer: Timer | None = None
         self._judge_at_ms = 0
         self.count = self.size = 0
-        """Answers, and bytes of them, that are kept for all peers."""
+        """Number and bytes of the responses kept for all peers."""
         self.settled = 0
-        """Messages whose answers were sent or dropped."""
+        """Number of messages whose responses were sent or dropped."""
 
     @property
     def waiting(self) -> bool:
-        """True while answers are kept."""
+        """True while responses are kept."""
         return bool(self._kept)
 
     def is_full(self, received: int) -> bool:
-        """Return True if no more may be received, so many messages having been."""
+        """Return True if no more may be received; `received` is the number of messages so far."""
         return received - self.settled >= IN_FLIGHT_MAX or self.size >= self._size_max
 
     def give(self, questions: Iterable[Question]) -> None:
-        """Send the answers to these, or keep them for peers without room."""
+        """Send these responses, or keep them for peers without room."""
         for question in questions:
             identity = question.identity
             kept = self._kept.get(identity)
@@ -108,12 +110,12 @@ class Answers:
         self._look_later()
 
     def look(self) -> bool:
-        """Send what peers have room for; return True if they may have room for more at once."""
+        """Send kept responses; return True if peers may have room for more at once."""
         left, tries = SENT_PER_LOOK, TRIED_PER_LOOK
         for identity in list(itertools.islice(self._kept, tries)):
             left = self._send_kept(identity, left)
             if identity in self._kept:
-                # The others come first the next time.
+                # The other peers come first the next time.
                 self._kept[identity] = self._kept.pop(identity)
             if not left:
                 break
@@ -122,7 +124,7 @@ class Answers:
         return not left and self.waiting
 
     def _send_kept(self, identity: bytes, left: int) -> int:
-        """Send what one peer has room for; return how many may still be sent."""
+        """Send kept responses to one peer; return how many may still be sent."""
         kept = self._kept[identity]
         while left:
             question = kept.questions[0]
@@ -145,13 +147,13 @@ class Answers:
         return left
 
     def drop_all(self) -> None:
-        """Drop what is kept: all peers were disconnected."""
+        """Drop all kept responses, because all peers were disconnected."""
         self._not_reading.clear()
         for identity in list(self._kept):
             self._drop(identity, GONE)
 
     def _judge(self) -> None:
-        """Drop what is kept for peers that do not read, once nothing is received for that."""
+        """Drop the kept responses of peers that do not read, once much is kept in total."""
         now_ms = self._reactor.clock.monotonic_ms()
         if self.size < self._size_max // 2 and self.count < IN_FLIGHT_MAX // 2:
             self._judge_at_ms = 0
@@ -196,7 +198,7 @@ class Answers:
         self._looked()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

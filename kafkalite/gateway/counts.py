@@ -1,7 +1,7 @@
-"""What the gateway counts, and says: each second in its page, where the exporter reads it.
+"""Counts: the gateway's counters, written to its metrics page every second for the exporter.
 
-Of what was refused there is a counter by socket and error, and a line in the log, of one kind about
-one topic at most one in ten seconds.
+Each refusal is counted by socket and error, and logged: at most one line in ten seconds for one
+error and topic.
 """
 
 from __future__ import annotations
@@ -20,60 +20,60 @@ SHOWN_NAME_MAX = 60
 
 
 class Counts:
-    """What happened since the gateway began; who sees a count finds the line in the log."""
+    """Counters since the start of the gateway; every kind of error has a log line as well."""
 
     def __init__(self, clock: Clock) -> None:
         self.complaints = Complaints(clock)
         self.began_s = time.time()
         self.refused: Counter[tuple[str, str]] = Counter()
-        """Messages that were refused as they came, by socket and error."""
+        """Messages refused on receipt, by socket and error."""
         self.failed: Counter[str] = Counter()
-        """Records that the broker did not take, by error."""
+        """Records that the broker did not write, by error."""
         self.records = self.record_bytes = self.batches = 0
-        """That were written."""
+        """Written records, their bytes and batches."""
         self.answers = 0
         self.unanswered: Counter[str] = Counter()
-        """Answers that could not be given, by reason."""
+        """Responses that could not be sent, by reason."""
         self.connected: Counter[str] = Counter()
-        """Peers that were let in, by socket."""
+        """Accepted peers, by socket."""
         self.turned_away: Counter[tuple[str, str]] = Counter()
-        """Peers that were not, by socket and reason."""
+        """Refused peers, by socket and reason."""
         self.disconnected: Counter[str] = Counter()
-        """Peers that had been let in and left, by socket."""
+        """Accepted peers that have disconnected, by socket."""
         self.cut = 0
-        """How often all were disconnected for the memory they took."""
+        """Number of times all peers were disconnected because of their memory."""
         self.held_back_ms = 0
-        """How long nothing was received because the broker was behind."""
+        """Time in which nothing was received because the broker was too slow."""
 
     def refuse(self, socket: str, name: bytes, code: int, sentence: str) -> None:
-        """A message was refused as it came."""
+        """Count and log a message refused on receipt."""
         error = error_name(code)
         self.complain(f"a message to {socket} for topic {shown(name)} was refused", error, sentence)
         self.refused[socket, error] += 1
 
     def fail(self, topic: str, count: int, code: int, sentence: str) -> None:
-        """The broker refused records, or could not be reached for too long."""
+        """Count and log records that the broker refused or that expired."""
         error = error_name(code)
         self.complain(f"{count} messages for topic {topic} were not written", error, sentence)
         self.failed[error] += count
 
     def leave_unanswered(self, reason: str, count: int = 1) -> None:
-        """A DEALER cannot be told what became of its messages."""
+        """Count and log responses that a DEALER does not get."""
         self.complain("an answer to a DEALER was dropped", reason, reason)
         self.unanswered[reason] += count
 
     def turn_away(self, socket: str, reason: str, sentence: str) -> None:
-        """A peer was not let in."""
+        """Count and log a refused peer."""
         self.complain(f"a peer of {socket} was not let in", reason, sentence)
         self.turned_away[socket, reason] += 1
 
     def complain(self, what: str, kind: str, why: str) -> None:
-        """A line in the log, if there was none like it lately."""
+        """Log a line, at a limited rate for each kind."""
         self.complaints.about("gateway", f"{what}: {kind}: {why}" if kind != why
                               else f"{what}: {why}", kind=f"{what} {kind}")  # fmt: skip
 
     def families(self, received: dict[str, tuple[int, int]], held: int) -> Iterator[Family]:
-        """All of it, as the page has it; `received` are messages and bytes by socket."""
+        """Yield all metric families; `received` holds messages and bytes by socket."""
         by_socket = [({"socket": name}, count) for name, (count, _) in received.items()]
         yield Family(
             "kafkalite_gateway_received_messages_total", COUNTER,
@@ -128,7 +128,7 @@ class Counts:
 
 
 def one(name: str, sentence: str, value: float) -> Family:
-    """A counter of one value."""
+    """Return a counter of one value."""
     return Family(f"kafkalite_gateway_{name}_total", COUNTER, sentence, [({}, value)])
 
 
@@ -141,12 +141,12 @@ def pairs(counter: Counter[tuple[str, str]], label: str) -> list[tuple[dict[str,
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error."""
+    """Return Kafka's name of an error code."""
     fault = BY_CODE.get(code)
     return fault.name if fault is not None else str(code)
 
 
 def shown(name: bytes) -> str:
-    """A topic's name as whoever reads the log can bear it."""
+    """Return a topic's name in ASCII, shortened for the log."""
     text = ascii(name[:SHOWN_NAME_MAX].decode(errors="replace"))[1:-1]
     return f"{text}…" if len(name) > SHOWN_NAME_MAX else text or "(none)"

@@ -1,11 +1,11 @@
-"""CURVE: who may connect, by their keys.
+"""CURVE: admission of clients by their public keys.
 
-    server.key_secret     the gateway's own, which nobody else reads
-    clients/NAME.key      the public key of each client that is let in
+    server.key_secret     the gateway's own keys, readable by its user only
+    clients/NAME.key      the public key of each admitted client
 
-The files are ZeroMQ's own certificates, as `kafkalite gateway keys` and pyzmq's `zmq.auth` make
-them.  The directory is looked at for whoever connects, so a key counts from when it is put there,
-and a connection that stands is not cut when its key is removed.
+The files are ZeroMQ certificates, as created by `kafkalite gateway keys` and pyzmq's `zmq.auth`.
+The directory is checked for every new connection, so a key is valid as soon as its file exists.
+Removing a key does not end existing connections.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from kafkalite.errors import Refusal
 
 
 def make_keys(directory: Path, name: str) -> Path:
-    """A new pair, NAME.key and NAME.key_secret; the secret one's path, which only its user reads.
-    Refusal where there is one of that name."""
+    """Create a key pair, NAME.key and NAME.key_secret, and return the path of the secret file.
+
+    Only its user can read the latter.  Raises Refusal if one of the files exists.
+    """
     public, secret = directory / f"{name}.key", directory / f"{name}.key_secret"
     for path in (public, secret):
         if path.exists():
@@ -38,7 +40,7 @@ def make_keys(directory: Path, name: str) -> Path:
 
 
 def own_keys(path: Path) -> tuple[bytes, bytes]:
-    """The gateway's public and secret key; Refusal when the file does not have both."""
+    """Return the gateway's public and secret key; raise Refusal if the file lacks one."""
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as fault:
@@ -49,9 +51,9 @@ def own_keys(path: Path) -> tuple[bytes, bytes]:
 
 
 class Clients:
-    """Who is let in, by the directory of their public keys; `refused(sentence)` is told of others.
+    """The admitted clients, by the directory of their public keys.
 
-    Called in the authenticator's thread.
+    `refused(sentence)` reports others.  Called in the authenticator's thread.
     """
 
     def __init__(self, directory: Path, refused: Callable[[str], object]) -> None:
@@ -62,7 +64,7 @@ class Clients:
         self._look()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the client with this public key (Z85) is let in; pyzmq asks it so."""
+        """Return True if the client with this public key (Z85) is admitted; called by pyzmq."""
         try:
             self._look()
         except Refusal as refusal:
@@ -74,7 +76,7 @@ class Clients:
         return True
 
     def _look(self) -> None:
-        """Read the directory, if it is not as it was."""
+        """Read the directory if it has changed."""
         try:
             files = sorted(self.directory.glob("*.key"))
             seen = [(path, *changes_of(os.stat(path))) for path in files]
@@ -97,5 +99,5 @@ class Clients:
 
 
 def changes_of(status: os.stat_result) -> tuple[int, int, int]:
-    """What is another whenever a file, or what it holds, is another."""
+    """Return values that differ whenever the file or its content does."""
     return status.st_ino, status.st_size, status.st_ctime_ns

@@ -1,21 +1,24 @@
-"""A door: one bound ZeroMQ socket, on a listening socket that was given.
+"""Door: one bound ZeroMQ socket of the gateway, on a given listening socket.
 
-A socket of ZeroMQ has one type, and libzmq refuses at the handshake whoever's does not go with it:
-PUSH speaks to PULL, DEALER (and REQ) to ROUTER.  So there are two doors.
+A ZeroMQ socket has one type, and libzmq refuses peers of an incompatible type at the handshake:
+PUSH talks to PULL, DEALER (and REQ) to ROUTER.  So there are two of them.
 
-What is bounded: messages that wait in libzmq for each peer (the high-water mark, both ways), those
-of DEALERs that are not answered (answers.py), the size of a frame, the time of a handshake.  A
-frame above gateway.message.max.bytes is received, and its message refused; what libzmq itself
-refuses (MAXMSGSIZE) ends the connection, and it does not say why.  The number of a message's frames
-is not, in libzmq: one that never ends grows and is never seen.  So whoever watches the memory can
-`cut`: everyone is disconnected, what had come whole is taken before, and the door opens anew.
+Limits: messages queued in libzmq for each peer (the high-water mark, in both directions), messages
+of DEALERs without a response (answers.py), the size of a frame, the time of a handshake.  A frame
+above gateway.message.max.bytes is received, and its message refused; a larger one that libzmq
+itself refuses (MAXMSGSIZE) ends the connection, and libzmq gives no reason.
+
+libzmq does not limit the number of frames of a message: one without an end grows and is never
+delivered.  So the check of the process's memory can call `cut`: complete messages are received, all
+peers are disconnected, and the socket is opened again.
 
 A DEALER's identity is a name, and the last connection that gives it has it (ROUTER_HANDOVER).
-Without that libzmq ignores a DEALER that comes back before it has seen the old connection's end,
-for as long as the new one lasts: 88 of 300 quick restarts with a fixed identity were never heard.
+Without that option libzmq ignores a DEALER that reconnects before it has noticed the end of the old
+connection, for as long as the new one lasts: 88 of 300 quick restarts with a fixed identity were
+ignored.
 
-ZeroMQ's descriptor wakes the loop for what has happened since somebody looked, so what has come is
-taken to the end, a bounded part of it a tick; a descriptor of ours wakes it for what was left.
+ZeroMQ's descriptor wakes the event loop for events since its state was last checked, so messages
+are received until none is left, a limited number in each tick; an eventfd wakes it for the rest.
 """
 
 from __future__ import annotations
@@ -43,13 +46,14 @@ from kafkalite.transport.bus import Drain, Parts
 from kafkalite.transport.reactor import Reactor
 
 LIBRARY = _zmq.__file__
-"""From this file on, libzmq's functions can be found."""
+"""The file in which libzmq's functions are looked up."""
 FRAME_SIZE_CUT_MIN = 16 << 20
-"""Frames up to here, or twice gateway.message.max.bytes, are received, if only to be refused."""
+"""Frames up to this size, or twice gateway.message.max.bytes, are received, if only to be refused.
+"""
 TAKEN_PER_TICK, TAKEN_SIZE_PER_TICK = 2_000, 4 << 20
 DRAINED_MAX, DRAINED_SIZE_MAX = 200_000, 1 << 30
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 10, 6
-"""After two minutes of silence a peer is gone that the network does not reach."""
+"""An unreachable peer is disconnected after two minutes of silence."""
 CLOSING_MS_MAX = 1_000
 DOMAIN = b"gateway"
 
@@ -80,15 +84,15 @@ TURNED_AWAY = {
 
 
 class Key(NamedTuple):
-    """The gateway's own keys, where connections are encrypted."""
+    """The gateway's own keys, if connections are encrypted."""
 
     public: bytes
     secret: bytes
 
 
 class Door:
-    """One of the two; `gathered()` is called after each part that was taken, and `may_take()` asked
-    before it."""
+    """One socket of the gateway; `may_take()` is checked before each read and `gathered()` called
+    after it."""
 
     def __init__(
         self,
@@ -119,24 +123,24 @@ class Door:
         )  # fmt: skip
         self._received = (0, 0)
         self._introducing: list[int] = []
-        """Descriptors of connections whose handshake is not over, in order."""
+        """Descriptors of connections in their handshake, in order."""
         self._failed = False
         self._rest = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         reactor.watch(self._rest, self._take_on)
 
     @property
     def received(self) -> tuple[int, int]:
-        """Messages and bytes that came."""
+        """Number and bytes of received messages."""
         messages, size = self._received
         return messages + self._intake.message_count, size + self._intake.size
 
     @property
     def answering(self) -> bool:
-        """True while answers wait for room in their peers' queues."""
+        """True while responses wait for room in their peers' queues."""
         return self._answers.waiting
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        """Let peers in."""
+        """Bind the socket and accept peers."""
         self._socket = socket = context.socket(zmq.PULL if self.name == PUSH else zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, CLOSING_MS_MAX)
         socket.setsockopt(zmq.RCVHWM, self._settings[GATEWAY_RECEIVE_HWM])
@@ -162,19 +166,20 @@ class Door:
         self._news = Drain(self._reactor, news, self._learn)
         routed = self.name != PUSH
         self._intake = Intake(self._gathering, socket.underlying, LIBRARY, routed, frame_size_max)
-        # libzmq closes what it is given.
+        # A duplicate, because libzmq closes the descriptor it is given.
         socket.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         socket.bind(self._endpoint)
         self._reactor.watch(socket.fileno(), self._take_in)
         self.look()
 
     def look(self) -> None:
-        """Have the next tick take what has come; to be called after whatever may have looked."""
+        """Schedule a read in the next tick if messages wait; call this after each use of the
+        socket, which consumes its events."""
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             os.eventfd_write(self._rest, 1)
 
     def answer(self, questions: list[Question]) -> None:
-        """Tell DEALERs what became of their messages."""
+        """Send responses to DEALERs."""
         self._answers.give(questions)
         self.look()
 
@@ -185,7 +190,8 @@ class Door:
     def _take_in(self) -> None:
         more = self._answers.waiting and self._answers.look()
         if not self._may_take() or self._owes_too_much():
-            # Its descriptor would wake the loop for ever; whoever ends this calls look().
+            # Resets its descriptor, which would wake the loop forever.  The code that ends this
+            # state calls look().
             self._socket.getsockopt(zmq.EVENTS)
             drained = True
         else:
@@ -196,16 +202,16 @@ class Door:
             os.eventfd_write(self._rest, 1)
 
     def _owes_too_much(self) -> bool:
-        """Return True if too many answers are owed to take more in; PUSHes get none."""
+        """Return True if a ROUTER has too many responses in flight to receive more."""
         return self.name != PUSH and self._answers.is_full(self.received[0])
 
     def drain(self) -> None:
-        """Take all that has come whole, but not for ever."""
+        """Receive all complete messages, up to a limit."""
         self._intake.take(DRAINED_MAX, DRAINED_SIZE_MAX, self._reactor.clock.wall_ms())
         self._gathered()
 
     def cut(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        """Disconnect everyone, keep what had come whole, and open again."""
+        """Disconnect all peers and open the socket again."""
         self._leave()
         self.open(context)
 
@@ -219,18 +225,18 @@ class Door:
         self._socket.close()
 
     def close(self) -> None:
-        """Disconnect everyone; answers that stand in queues have a moment more."""
+        """Disconnect all peers; libzmq has a moment to send the responses in its queues."""
         self._leave()
         self._answers.close()
         self._reactor.unwatch(self._rest)
         os.close(self._rest)
 
     def _learn(self, parts: Parts) -> None:
-        """Something happened to a connection.
+        """Count an event of a connection.
 
         libzmq has no event for a peer whose socket is of another type: it is accepted, and then
-        disconnected.  Neither does it say whose handshake succeeded; that it is the one that began
-        first is nearly always right, and else somebody's leaving is counted as such a peer.
+        disconnected.  Neither does it report which handshake succeeded; it is nearly always the one
+        that began first, and otherwise a disconnection is counted as such a refused peer.
         """
         event, value = struct.unpack("=Hi", parts[0])
         if event == zmq.EVENT_ACCEPTED:
@@ -248,5 +254,5 @@ class Door:
             self._failed = False
         elif event in TURNED_AWAY:
             self._counts.turn_away(self.name, *TURNED_AWAY[event])
-            # What failed for its protocol or key is disconnected next.
+            # libzmq disconnects a peer next whose protocol or key failed.
             self._failed = event != zmq.EVENT_ACCEPT_FAILED

@@ -1,11 +1,11 @@
-"""Full batches on their way to the broker: given to the producer, and what became of them.
+"""Forwarding: sends full batches with the producer and reports their outcomes.
 
-A producer whose memory is full takes no more; the batch waits here, and while one waits the gateway
-receives nothing.  So memory is bounded, and what a sender cannot get rid of stays in its own queue.
+A producer whose memory is full accepts no batch.  The batch waits here, and while one waits the
+gateway receives nothing, so that memory is bounded and the messages stay in the senders' queues.
 
-A batch has the messages of many senders.  When the broker refuses it for what one record says, it
-is halved and sent again, half after half, until that record stands alone: so nobody pays for
-another's mistake, and what is in the batch keeps its order.
+A batch has messages of many senders.  If the broker refuses it because of the content of one
+record, it is split in halves that are sent one after the other, until that record is alone: an
+invalid record does not fail the others, and the order within the batch is kept.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OF_ONE_RECORD = (InvalidRecord, InvalidTimestamp, MessageTooLarge)
 
 
 Delivered = Callable[[KafkaError | None, Any], object]
-"""Told an error, or where the batch stands."""
+"""Takes an error, or the metadata of the written batch."""
 
 
 class Sender(Protocol):
-    """As much of a Producer as the gateway needs."""
+    """The methods of a Producer that the gateway uses."""
 
     def partitions_for(self, topic: str, timeout: float) -> int: ...
     def send_batch(
@@ -50,8 +50,11 @@ class Sender(Protocol):
 
 
 class Forwarding:
-    """See the module; `answer(questions)` and `failed(topic)` are told of outcomes, and `eased()`
-    when nothing waits any more."""
+    """Batches on their way to the broker; see the module.
+
+    `answer(questions)` and `failed(topic)` receive outcomes; `eased()` is called when no batch
+    waits for the producer any more.
+    """
 
     def __init__(
         self,
@@ -72,24 +75,24 @@ class Forwarding:
         self._eased = eased
         self._waiting: deque[Batch] = deque()
         self._rest: dict[Batch, list[Batch]] = {}
-        """What follows a part of a halved batch, once that has become something."""
+        """Parts of a split batch to send after the one that is the key."""
         self._again: Timer | None = None
         self.waiting_size = 0
         self.sent = self.sent_size = 0
-        """Batches and bytes that the producer has and the broker has not."""
+        """Batches and bytes that the producer has accepted and that have no outcome."""
 
     @property
     def behind(self) -> bool:
-        """Whether batches wait for the producer."""
+        """True if batches wait for the producer."""
         return bool(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Whether everything has become something."""
+        """True if every batch has an outcome."""
         return not (self._waiting or self.sent or self._rest)
 
     def take(self, batches: Iterable[Batch]) -> None:
-        """Send these, after those that wait."""
+        """Send these batches, after those that wait."""
         behind = self.behind
         for batch in batches:
             self._waiting.append(batch)
@@ -104,11 +107,11 @@ class Forwarding:
                     batch.topic, batch.partition, batch.content, batch.size, batch.count,
                     batch.base_timestamp, batch.max_timestamp, self._teller(batch),
                 )  # fmt: skip
-            except RequestTimedOut:  # no room, so nothing was taken; what is sent makes room
+            except RequestTimedOut:  # no room, not accepted; batches in flight will make room
                 if not self.sent and self._again is None:
                     self._again = self._reactor.call_later(AGAIN_MS, self._send_again)
                 return
-            except ValueError as fault:  # it has fewer partitions by now
+            except ValueError as fault:  # the topic has fewer partitions by now
                 self._drop(batch)
                 self._settle(batch, UnknownTopicOrPartition(str(fault)), -1)
             except KafkaError as fault:
@@ -120,7 +123,7 @@ class Forwarding:
                 self.sent_size += batch.size
 
     def _teller(self, batch: Batch) -> Delivered:
-        """Has the loop told what became of a batch, on whatever thread that is heard."""
+        """Return a callback that passes the outcome of a batch to the event loop's thread."""
 
         def tell(error: KafkaError | None, metadata: Any) -> None:
             self._post.leave(lambda: self._done(batch, error, metadata))
@@ -153,7 +156,7 @@ class Forwarding:
         self._send_waiting(behind)
 
     def _send_waiting(self, behind: bool) -> None:
-        """Send, and tell when that ends a time in which it was `behind`."""
+        """Send waiting batches, and call `eased` if that ends a time in which it was `behind`."""
         self._send()
         if behind and not self.behind:
             self._eased()
@@ -173,7 +176,7 @@ class Forwarding:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """The same records in two batches."""
+    """Return two batches with the same records."""
     payload = memoryview(batch.content)[HEADER_SIZE : HEADER_SIZE + batch.size]
     rows = records.decode(payload, batch.count)
     payload.release()

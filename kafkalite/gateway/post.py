@@ -1,4 +1,4 @@
-"""Calls that other threads leave for the loop's."""
+"""Post: calls passed from other threads to the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafkalite.transport.reactor import Reactor
 
 
 class Post:
-    """Runs in the loop what was left here, in order."""
+    """A thread-safe queue of calls that the event loop makes, in order."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
@@ -22,7 +22,7 @@ class Post:
         reactor.watch(self._bell, self._run)
 
     def leave(self, call: Callable[[], object]) -> None:
-        """Have the loop call this in its next tick; any thread may, and after the end in vain."""
+        """Call this in the next tick of the loop; thread-safe, and ignored after `close`."""
         with self._lock:
             if not self._closed:
                 self._calls.append(call)
@@ -34,7 +34,7 @@ class Post:
             self._calls.popleft()()
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accept no more calls."""
         self._reactor.unwatch(self._bell)
         with self._lock:
             self._closed = True

@@ -1,4 +1,4 @@
-"""The producer behind the gateway."""
+"""The producer of the gateway."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kafkalite.gateway.forwarding import Sender
 
 CLIENT_ID = "kafkalite-gateway"
 DELIVERY_MS_MAX = 30_000
-"""After which a batch is given up: a DEALER should hear of it, and the others need its room."""
+"""Delivery timeout: short, since a DEALER waits for the outcome and the memory is needed."""
 
 
 def producer_of(bootstrap: str, settings: Settings) -> Sender:
-    """One that takes whole batches, and says at once when it has no room."""
+    """Return a producer that accepts whole batches, and fails at once when it has no room."""
     return Producer(
         bootstrap,
         client_id=CLIENT_ID,

@@ -1,14 +1,14 @@
-"""The gateway, put together: two doors, what they gather, the producer behind, and its end.
+"""Gateway: the service's main function: two sockets, batches, the producer, and the shutdown.
 
-    doors ─ messages ─▶ Gathering ─ full, or old ─▶ Forwarding ─▶ producer
-      ▲                    ▲ Topics: how many partitions              │
-      └──── answers ───────┴──────────────── outcomes ◀───────────────┘
+    sockets ─ messages ─▶ Gathering ─ full, or old ─▶ Forwarding ─▶ producer
+      ▲                    ▲ Topics: partition counts                 │
+      └──── responses ─────┴──────────────── outcomes ◀───────────────┘
 
-One loop does all of it but what may wait: the producer has its thread, Topics has one, and so has
-the authenticator where there are keys.
+All of it runs on one event loop except calls that block: the producer and Topics have a thread
+each, and so has the authenticator if CURVE is configured.
 
-The end is orderly: what has come is produced and DEALERs are answered, within `END_MS_MAX`.  What
-ZeroMQ holds in a sender's process, or has on its way, is not looked at any more.
+The shutdown is orderly: received messages are produced and DEALERs get their responses, within
+`END_MS_MAX`.  Messages that are still in a sender's process or on the network are not received.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ from kafkalite.transport.reactor import Reactor, Timer
 log = logging.getLogger("kafkalite.gateway")
 
 RECORD_SIZE_MAX = (1 << 20) - 1024
-"""What a producer sends by default, with its batch's header."""
+"""Maximum size that a producer sends by default, including the header of the batch."""
 PARKED_MAX = 8 << 20
 BROKER_LOOK_MS = 50
 PAGE_MS = 1_000
 MEMORY_LOOK_MS = 100
 END_MS_MAX = 5_000
 DRAIN_MS = 50
-"""How long it is waited at the end for what is on its way into a door."""
+"""Time at shutdown to receive messages that are on their way."""
 
 
 class Broker(NamedTuple):
-    """The broker there is."""
+    """The parts of a running broker's state that the gateway needs."""
 
     bootstrap: str
     run_directory: Path | None
 
 
 class Listening(NamedTuple):
-    """A listening socket, and its endpoint as ZeroMQ writes it."""
+    """A listening socket, and its endpoint in ZeroMQ's notation."""
 
     socket: socket.socket
     endpoint: str
 
 
 class Gateway:
-    """See the module."""
+    """The gateway of one running broker; see the module."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Gateway:
         self._linger: Timer | None = None
         self._held_back_from_ms = 0
         self._ending = self._ended = False
-        """To end soon; to receive nothing more."""
+        """Shutting down; and receiving nothing more."""
         self._memory_floor = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
@@ -119,7 +119,7 @@ class Gateway:
         reactor.call_later(MEMORY_LOOK_MS, self._look_at_memory)
 
     def _let_in_by_key(self) -> Key | None:
-        """Encrypt, and let in only whose key is known, where that is asked for."""
+        """Start CURVE encryption and admission by key, if configured; return our own keys."""
         file, clients = self.settings[GATEWAY_CURVE_KEY_FILE], self.settings[GATEWAY_CURVE_CLIENTS]
         if file is None or clients is None:
             return None
@@ -131,10 +131,10 @@ class Gateway:
         self._authenticator.configure_curve_callback(DOMAIN.decode(), known)
         return Key(*own_keys(Path(file)))
 
-    # From messages to batches.
+    # Messages to batches.
 
     def _may_take(self) -> bool:
-        """Whether there is room for more; the time in which there is none is counted."""
+        """Return True if there is room for more; count the time in which there is none."""
         if self._ended:
             return False
         held_back = self._forwarding.behind or self._gathering.parked_size >= PARKED_MAX
@@ -149,7 +149,7 @@ class Gateway:
         return not held_back
 
     def _gathered(self) -> None:
-        """Some messages were taken: send what is full, and see that the rest does not grow old."""
+        """Send full batches after a read, and start the linger timer for the rest."""
         gathering = self._gathering
         if self._linger_ms == 0 or gathering.filling_size >= self.settings[GATEWAY_BUFFER_MEMORY]:
             gathering.ripen(self.reactor.clock.wall_ms())
@@ -162,7 +162,7 @@ class Gateway:
         now_ms = self.reactor.clock.wall_ms()
         oldest_ms = self._gathering.ripen(now_ms - self._linger_ms)
         if oldest_ms >= 0:
-            # A wall clock that was set back makes nothing wait longer than it should.
+            # After a wall clock was set back, nothing waits longer than the linger time.
             left_ms = min(max(oldest_ms + self._linger_ms - now_ms, 1), self._linger_ms)
             self._linger = self.reactor.call_later(left_ms, self._ripen)
         self._forward()
@@ -175,20 +175,20 @@ class Gateway:
             self._forwarding.take(batches)
 
     def _learned(self) -> None:
-        """A topic is known: what was parked for it has been gathered, or refused."""
+        """Continue after a topic's messages that waited for it were gathered or refused."""
         self._gathered()
         self._nudge()
 
     def _nudge(self) -> None:
-        """There is room again."""
+        """Receive again, because there is room."""
         self._may_take()
         for door in self._doors:
             door.look()
 
-    # What becomes of them.
+    # Outcomes.
 
     def _refused(self, question: Question | None, name: bytes, code: int, sentence: str) -> None:
-        """A message was refused as it came."""
+        """Count a message refused on receipt, and respond to a DEALER."""
         self.counts.refuse(PUSH if question is None else DEALER, name, code, sentence)
         if question is not None:
             question.fail(code, sentence)
@@ -197,7 +197,7 @@ class Gateway:
     def _answer(self, questions: list[Question]) -> None:
         self._doors[-1].answer(questions)
 
-    # What is looked at now and then.
+    # Periodic work.
 
     @property
     def held(self) -> int:
@@ -218,7 +218,7 @@ class Gateway:
         self.reactor.call_later(PAGE_MS, lambda: self._keep_page(run_directory))
 
     def _look_at_memory(self) -> None:
-        """Disconnect everyone when ZeroMQ holds too much for them."""
+        """Disconnect all peers if ZeroMQ holds too much memory for them."""
         size, most = resident_size(), self.settings[GATEWAY_MEMORY_MAX_BYTES]
         if size >= max(most, self._memory_floor) and not self._ending:
             self.counts.cut += 1
@@ -229,14 +229,14 @@ class Gateway:
             for door in self._doors:
                 door.drain()
                 door.cut(self._context)
-            # What is not given back to the system would cut again and again.
+            # Memory that is not returned to the system must not cause the next cut.
             self._memory_floor = resident_size() + most // 4
         self.reactor.call_later(MEMORY_LOOK_MS, self._look_at_memory)
 
-    # The end.
+    # Shutdown.
 
     def end(self) -> None:
-        """End, once what has come is written, or when that takes too long."""
+        """Shut down once received messages are written, or when that takes too long."""
         if self._ending:
             return
         self._ending = True
@@ -262,7 +262,7 @@ class Gateway:
             self.reactor.call_later(DRAIN_MS, lambda: self._finish(until_ms))
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Close all sockets and threads."""
         self._topics.close()
         for door in self._doors:
             door.close()
@@ -283,11 +283,11 @@ def serve(
     until: int | None,
     ready: Callable[[], object] = lambda: None,
 ) -> int:
-    """Serve until SIGTERM, SIGINT, or the end of the descriptor `until`; the exit code.
+    """Serve until SIGTERM, SIGINT or end of file on `until`; return the exit code of the process.
 
-    `broker` tells which one runs, if any; until one does, nobody is let in.  `sender` makes the
-    producer for its bootstrap address.  `ready` is called when only the broker is waited for;
-    a Refusal before says what is wrong with the keys.
+    `broker` returns the state of the running broker, or None; until there is one no peer is
+    accepted.  `sender` creates the producer for its bootstrap address.  `ready` is called when only
+    the broker is missing.  Raises Refusal before that if the CURVE keys cannot be read.
     """
     reactor = Reactor(SystemClock())
     gateway: Gateway | None = None
@@ -327,7 +327,7 @@ def serve(
 
 
 def check_keys(settings: Settings) -> None:
-    """Raise a Refusal when the CURVE keys that the settings name cannot be read."""
+    """Raise Refusal if the configured CURVE keys cannot be read."""
     file, clients = settings[GATEWAY_CURVE_KEY_FILE], settings[GATEWAY_CURVE_CLIENTS]
     if file is not None and clients is not None:
         own_keys(Path(file))
@@ -335,7 +335,7 @@ def check_keys(settings: Settings) -> None:
 
 
 def hear_signals(reactor: Reactor, end: Callable[[], object]) -> int:
-    """Have SIGTERM and SIGINT end the loop's work; the descriptor that rings for them."""
+    """Call `end` in the loop on SIGTERM and SIGINT; return the eventfd that signals write to."""
     bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.eventfd_write(bell, 1))
@@ -349,6 +349,6 @@ def hear_signals(reactor: Reactor, end: Callable[[], object]) -> int:
 
 
 def resident_size() -> int:
-    """The memory of this process."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,10 @@
-"""The topics that messages are for: asked of the broker when first met, and now and then again.
+"""Topics: partition counts of the topics of messages, requested from the broker.
 
-A question to the broker may take long, so a thread asks, for each topic a moment and in turn; until
-it knows, what comes for a topic is parked, and when much is parked the gateway receives nothing.  A
-topic that the broker does not know, or will not make, is refused for a while before it is asked for
-again; while the broker itself is away it is asked for longer.
+A topic is requested when its first message arrives, and periodically.  A request may block, so a
+thread makes them, each with a short timeout and in turn.  Until the topic is known its messages are
+parked, and when much is parked the gateway receives nothing.  Messages for a topic that does not
+exist and cannot be created are refused for a while, before it is requested again; while the broker
+is unreachable the requests are retried for longer.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ from kafkalite.gateway.post import Post
 from kafkalite.transport.reactor import Reactor
 
 ASK_S = 1.0
-"""A broker that is there makes a topic sooner, or never will."""
+"""Timeout of one request: a broker that is reachable creates a topic sooner, or never."""
 ASK_S_MAX = 10.0
-"""How long one that is not there is waited for."""
+"""Time for which requests to an unreachable broker are retried."""
 REST_S = 0.05
 REFUSED_MS = 5_000
 AGAIN_MS = 30_000
-"""How often the broker is asked whether a topic has more partitions now."""
+"""Interval of the check for added partitions."""
 REFUSED_MAX = 10_000
 LEGAL = re.compile(rb"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-"""The broker judges the rest."""
+"""Pattern of possible topic names; the broker checks the rest."""
 
 
 class Topics:
-    """Asks for topics on behalf of a gathering; `count_of` is Producer.partitions_for, `learned()`
-    is called when what was parked has gone on."""
+    """Requests topics for a Gathering.
+
+    `count_of` is Producer.partitions_for; `learned()` is called when parked messages have gone on.
+    """
 
     def __init__(
         self,
@@ -60,13 +63,13 @@ class Topics:
         self._learned = learned
         self._refused: OrderedDict[bytes, Topic] = OrderedDict()
         self._asked: SimpleQueue[tuple[Topic, float] | None] = SimpleQueue()
-        """Topics to ask for, and when that was first wanted."""
+        """Topics to request, and the time of the first attempt."""
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
         self._thread.start()
         self._timer = reactor.call_later(AGAIN_MS, self._ask_again)
 
     def ask(self, name: bytes) -> Topic:
-        """A topic that is met for the first time."""
+        """Return the topic of this name, and request it from the broker."""
         topic = Topic(name.decode(errors="replace"))
         if not LEGAL.fullmatch(name):
             fault = InvalidTopicException(f"{shown(name)} cannot be a topic's name.")
@@ -80,7 +83,7 @@ class Topics:
         self._asked.put((topic, time.monotonic()))
 
     def look_again(self, name: str) -> None:
-        """Something went wrong with it: it may be gone."""
+        """Request a topic after an error, since it may have been deleted."""
         topic = self.gathering.topics.get(name.encode())
         if topic is not None and topic.partition_count:
             self._want(topic)
@@ -103,7 +106,7 @@ class Topics:
                 passes = isinstance(said, Retriable) and not unknown
                 if passes and time.monotonic() < since_s + ASK_S_MAX:
                     time.sleep(REST_S)
-                    self._asked.put(wanted)  # behind the others
+                    self._asked.put(wanted)  # after the other topics
                     continue
                 fault = said
             except Exception as said:
@@ -121,7 +124,7 @@ class Topics:
         if fault is not None:
             if topic.partition_count:
                 if isinstance(fault, Retriable):
-                    return  # what is known still goes; what cannot be written will say so
+                    return  # keep the known count; records that cannot be written get an error
                 gathering.forget(topic)
                 return
             gathering.refuse(topic, fault.code, str(fault))
@@ -140,6 +143,6 @@ class Topics:
             self.gathering.forget(topic)
 
     def close(self) -> None:
-        """Ask no more; a question that is under way is left alone."""
+        """Stop the requests; one in progress is not waited for."""
         self._timer.cancel()
         self._asked.put(None)

@@ -1,1 +1,1 @@
-"""The record format: batches of records, the codecs they travel in, and slices of their files."""
+"""The record format: record batches, their compression codecs, and slices of their files."""

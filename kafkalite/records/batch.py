@@ -1,9 +1,9 @@
-"""RecordBatch: a view on the bytes of one batch, and how such bytes are built.
+"""RecordBatch: a view of the bytes of one record batch (v2, KIP-98), and how to build them.
 
-A batch is what producers send, logs hold, and consumers fetch, in one and the same form; a broker
-passes it through unopened.  `ext/batch_layout.pxd` draws its header and `ext/records.pyx` what a
-record looks like.  Here is what needs all of a batch opened, or one made: tools, tests, clients.
-A broker's loop opens batches a step at a time (opening.py).
+Producers send, logs store and consumers fetch a batch in the same form; a broker does not decode
+it.  `ext/batch_layout.pxd` shows its header and `ext/records.pyx` a record.  This module is for
+code that decodes or builds whole batches: tools, tests, clients.  A broker's event loop decodes
+batches in steps (opening.py).
 
 Left out: message sets of magic 0 and 1, which Kafka 4 refuses as well.
 """
@@ -46,7 +46,7 @@ class TimestampType(IntEnum):
 
 
 class Record(NamedTuple):
-    """One record; in `build`, an offset of -1 means the one after the record before it."""
+    """One record; in `build`, offset -1 means the one after the previous record."""
 
     offset: int = -1
     timestamp: int = NO_TIMESTAMP
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """A batch's fields, as they stand."""
+    """The header fields of a batch."""
 
     base_offset: int
     batch_length: int
@@ -98,12 +98,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the cleaner may drop this batch's tombstones, once the cleaner has said so."""
+        """Time from which the cleaner may remove this batch's tombstones; None if not set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
 class RecordBatch:
-    """One whole batch; making it checks the bytes and raises what they earn."""
+    """One whole batch; the constructor validates the bytes and raises the Kafka error."""
 
     __slots__ = ("header", "view")
 
@@ -127,17 +127,17 @@ class RecordBatch:
 
     @property
     def packed(self) -> memoryview:
-        """The records' bytes, as they are in the batch."""
+        """The bytes of the records, as stored in the batch."""
         return self.view[HEADER_SIZE:]
 
     def payload(self, size_max: int | None = None) -> bytes | memoryview:
-        """The records' bytes, decompressed to at most `size_max` (see `output_size_max`)."""
+        """Return the records' bytes, decompressed to at most `size_max` (`output_size_max`)."""
         if not self.header.attributes & record_batch.CODEC_MASK:
             return self.packed
         return decompress(self.header.codec, self.packed, size_max)
 
     def records(self, size_max: int | None = None) -> list[Record]:
-        """The records, each with its own offset and timestamp."""
+        """Return the records with their absolute offsets and timestamps."""
         header = self.header
         payload = self.payload(size_max)
         found = record_bytes.decode(payload, header.count, header.last_offset_delta)
@@ -152,9 +152,9 @@ class RecordBatch:
 
 
 def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
-    """The batches of a fetch's answer or of a segment, one after the other.
+    """Yield the batches of a fetch response or of a segment.
 
-    A last batch that is not there whole is left out: a fetch ends wherever its size was reached.
+    An incomplete last batch is skipped: a fetch ends wherever its size limit was reached.
     """
     view = memoryview(record_set)
     position = 0
@@ -182,9 +182,9 @@ def build(
     control: bool = False,
     leader_epoch: int = -1,
 ) -> bytes:
-    """One whole batch of at least one record.
+    """Return the bytes of a batch of at least one record.
 
-    With LOG_APPEND_TIME every record bears the latest of the timestamps given.
+    With LOG_APPEND_TIME every record has the latest of the given timestamps.
     """
     placed = list(_placed(records, base_offset))
     assert placed, "a batch holds at least one record"
@@ -228,7 +228,7 @@ def _placed(records: Iterable[Record], base_offset: int) -> Iterator[Record]:
 
 
 def sealed(header: BatchHeader, payload: bytes) -> bytes:
-    """Header and payload with their length and CRC."""
+    """Return header and payload as a batch, with its length and CRC."""
     length = HEADER_SIZE - PREFIX_SIZE + len(payload)
     batch = bytearray(_HEADER.pack(*header._replace(batch_length=length)))
     batch += payload

@@ -1,22 +1,21 @@
-"""The codecs a batch's records may be compressed with, by the number in its attributes.
+"""Compression codecs of record batches, by the number in the batch's attributes.
 
-Compressing writes what Kafka's Java clients read: lz4 frames of independent 64 KiB blocks, snappy
-in the xerial framing, gzip and zstd as they are.  Decompressing reads whatever a client may have
-written: xerial and raw snappy, several gzip members, lz4 or zstd frames one after the other,
-zstd frames that do not tell their size.  Kafka's Java clients read less: of several lz4 frames
-the first only, and no linked blocks.  `strict` refuses what they do not read, so that a broker
-acknowledges nothing that its consumers cannot open.
+Compression produces what Kafka's Java clients read: lz4 frames of independent 64 KiB blocks, snappy
+in the xerial framing, plain gzip and zstd.  Decompression accepts what any client may have written:
+xerial and raw snappy, several gzip members, several lz4 or zstd frames, zstd frames without their
+content size.  Kafka's Java clients read less: only the first of several lz4 frames, and no linked
+blocks.  `strict` refuses what they do not read, so that a broker acknowledges nothing that its
+consumers cannot decompress.
 
-Compressed bytes are hostile.  Output is bounded while it is made, not afterwards, and so is the
-number of frames; a stream that ends early or has bytes behind its end is refused.  Only the
-errors of this project come out: CorruptMessage, or MessageTooLarge for more than was allowed.
-`pieces` makes the output in steps, so that a caller needs neither all of it in memory nor the
-time for all of it at once.
-Beside the output a decoder may hold what its format demands: lz4 a few blocks of up to 4 MiB,
-zstd a window, of which it touches no more than it has put out.
+Compressed bytes may be hostile.  The output is limited while it is produced, not afterwards, and so
+is the number of frames; a stream that ends early or has trailing bytes is refused.  Only this
+project's errors are raised: CorruptMessage, or MessageTooLarge for more than the limit.  `pieces`
+produces the output in steps, so that neither all its memory nor all its time is needed at once.
 
-A codec's package is imported when it is first used: a broker that only passes batches through
-needs none of them.
+In addition to the output a decoder may hold what its format requires: lz4 a few blocks of up to
+4 MiB, zstd a window, of which it touches no more than it has output.
+
+A codec's package is imported when it is first used: a broker that does not decompress needs none.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from typing import Any
 
 from kafkalite.errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 
-# Writers make one frame a batch; a few more are harmless, a million empty ones are not.
+# Writers produce one frame per batch; a few more are harmless, a million empty ones are not.
 _FRAME_COUNT_MAX = 1024
 _BLOCK_COUNT_MAX = 16384
-# Maximum output of one call into a codec, except a block of snappy, which comes whole.
+# Maximum output of one call into a codec, except for a snappy block, which is decoded whole.
 _STEP_SIZE = 256 << 10
-# Input of one call into a decoder, which copies the part that it could not use yet.
+# Input of one call into a decoder, which copies the part that it could not use.
 _INPUT_SIZE = 64 << 10
-# A block of snappy above this is announced by an empty piece.
+# A snappy block larger than this is preceded by an empty piece.
 _BLOCK_SIZE_ANNOUNCED = 1 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_HEADER = _XERIAL_MAGIC + _XERIAL_VERSIONS
 _XERIAL_BLOCK_SIZE = 32 << 10
-# Snappy's densest element is three bytes for 64; a stream that claims more than that lies.
+# Snappy's densest element is three bytes for 64; a higher ratio is invalid.
 _SNAPPY_RATIO_MAX = 22
 
 # Position of a lz4 frame's FLG byte, its bit of independent blocks, and the bits that Java requires
@@ -52,7 +51,7 @@ _LZ4_FLAGS = 4
 _LZ4_INDEPENDENT = 0x20
 _LZ4_RESERVED = 0x03
 
-# Kafka's default lz4 level stands for the fast compressor, every other for the thorough one.
+# Kafka's default lz4 level means the fast compressor, every other the high-compression one.
 _LZ4_LEVEL_FAST = 9
 
 
@@ -65,7 +64,7 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, attributes: int) -> Codec:
-        """The codec a batch's attributes name."""
+        """Return the codec in a batch's attributes."""
         number = attributes & 0x07
         if number > cls.ZSTD:
             raise UnsupportedCompressionType(f"No compression codec has the number {number}.")
@@ -73,7 +72,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, payload: bytes, level: int | None = None) -> bytes:
-    """The payload as this codec's consumers expect it; `level` as in `compression.*.level`."""
+    """Return the compressed payload; `level` as in `compression.*.level`."""
     if codec is Codec.NONE:
         return payload
     if codec is Codec.SNAPPY:
@@ -86,16 +85,16 @@ def compress(codec: Codec, payload: bytes, level: int | None = None) -> bytes:
 
 
 def output_size_max(packed_size: int) -> int:
-    """What compressed bytes may become when their reader names no other bound.
+    """Return the default limit of the decompressed size.
 
-    Text packs some ten to one.  At zlib's speed 16 MiB take a few hundredths of a second, so a
-    bomb of the largest batch a topic takes by default (1 MiB) costs no more than that.
+    Text compresses about ten to one.  At zlib's speed 16 MiB take a few hundredths of a second, so
+    a decompression bomb of the default maximum batch size (1 MiB) costs no more than that.
     """
     return max(16 << 20, 16 * packed_size)
 
 
 def decompress(codec: Codec, payload: bytes | memoryview, size_max: int | None = None) -> bytes:
-    """What was compressed; never more than `size_max` bytes of it."""
+    """Return the decompressed bytes; raise MessageTooLarge if there are more than `size_max`."""
     return b"".join(pieces(codec, payload, size_max))
 
 
@@ -104,8 +103,8 @@ def pieces(
 ) -> Iterator[bytes]:
     """Yield the decompressed bytes in steps; `strict` refuses what Java clients cannot read.
 
-    Before a step of more than a mebibyte there is an empty piece: the caller may take that step
-    on another thread.
+    Before a step of more than 1 MiB an empty piece is yielded: that step may then be taken on
+    another thread.
     """
     view = memoryview(payload)
     bound = _Bound(output_size_max(len(view)) if size_max is None else size_max)
@@ -123,7 +122,7 @@ def pieces(
 
 
 class _Bound:
-    """The output that a codec may still make."""
+    """The number of bytes that a codec may still output."""
 
     __slots__ = ("left", "size_max")
 
@@ -132,7 +131,7 @@ class _Bound:
         self.left = size_max
 
     def take(self, size: int) -> None:
-        """Refuse what is too much, if possible before it is made."""
+        """Count output; raise MessageTooLarge beyond the limit, if possible before producing it."""
         if size > self.left:
             raise MessageTooLarge(f"The batch holds more than {self.size_max} bytes of records.")
         self.left -= size
@@ -146,10 +145,10 @@ def _frames(
     fault: type[Exception],
     count_max: int = _FRAME_COUNT_MAX,
 ) -> Iterator[bytes]:
-    """Frame after frame, through decoders that have zlib's shape.
+    """Yield the output of frame after frame, from decoders with zlib's interface.
 
-    `rest` returns what a decoder must be given next because its output was full, or None where it
-    takes more input.
+    `rest` returns the next input for a decoder whose output was full, or None if it needs new
+    input.
     """
     position = 0
     try:
@@ -204,8 +203,8 @@ def _compress_lz4(payload: bytes, level: int | None) -> bytes:
     import lz4.frame
 
     fast = level is None or level == _LZ4_LEVEL_FAST
-    # Java reads neither linked blocks nor needs the size; levels under 3 are fast ones to the
-    # library, but thorough ones to Kafka.
+    # Java does not read linked blocks and does not need the size; levels under 3 are fast ones in
+    # the library, but high-compression ones in Kafka.
     packed: bytes = lz4.frame.compress(
         payload,
         compression_level=0 if fast else max(level or 0, 3),
@@ -228,7 +227,7 @@ def _lz4_pieces(payload: memoryview, bound: _Bound, strict: bool) -> Iterator[by
         )
 
     def rest(decoder: Any) -> bytes | None:
-        # It keeps what it could not use.
+        # The decoder keeps the input that it could not use.
         return None if decoder.needs_input else b""
 
     count_max = 1 if strict else _FRAME_COUNT_MAX
@@ -236,7 +235,7 @@ def _lz4_pieces(payload: memoryview, bound: _Bound, strict: bool) -> Iterator[by
 
 
 class _Zstd(threading.local):
-    """zstd's contexts, kept because making one costs more than a small batch; one set a thread."""
+    """zstd contexts for each thread, kept because creating one costs more than a small batch."""
 
     def __init__(self) -> None:
         self._compressors: dict[int, Any] = {}
@@ -276,7 +275,8 @@ def _zstd_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
         raise CorruptMessage(
             f"The compressed records are not zstd frames, or more than {_FRAME_COUNT_MAX} of them."
         )
-    # Between two steps others may use this thread's decoder, or another thread take the next.
+    # With several steps a decoder of its own: between two steps other code may use this thread's
+    # decoder, or another thread may take the next step.
     decoders = _zstd.decompressor() if len(parts) == 1 else zstandard.ZstdDecompressor()
     position = 0
     decoder = decoders.decompressobj()
@@ -346,7 +346,7 @@ def _snappy_block(block: memoryview, bound: _Bound) -> Iterator[bytes]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """The size a raw block claims, in the varint it begins with."""
+    """Return the uncompressed size in the varint at the start of a raw block."""
     size = 0
     for place, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * place)

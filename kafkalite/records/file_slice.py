@@ -1,7 +1,7 @@
-"""A stretch of a file, to be sent by the kernel and never read here.
+"""FileSlice: a byte range of a file, sent by the kernel without being read here.
 
-A FileSlice keeps its file's descriptor open as long as it is held: a segment may be rolled,
-deleted and renamed while an answer that quotes it still waits to be sent.
+A FileSlice keeps its file's descriptor open as long as it is referenced: a segment may be rolled,
+deleted and renamed while a response that refers to it waits to be sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 class OpenFile:
-    """Owns a descriptor, and closes it when its last holder lets go."""
+    """Owns a descriptor, and closes it with the last reference."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -24,13 +24,13 @@ class OpenFile:
         return self._descriptor
 
     def close(self) -> None:
-        """Close now, whoever still holds it; closing twice is nothing."""
+        """Close the descriptor even if it is referenced; no effect if it is closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Written out, not close(): at interpreter exit `os` may be gone before this is.
+        # Not a call of close(): at interpreter exit `os` may be gone before this object.
         if self._descriptor >= 0 and os is not None:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -54,9 +54,9 @@ class FileSlice:
         return self.size
 
     def read(self) -> bytes:
-        """The bytes themselves, for who cannot hand the slice to the kernel (TLS, tools, tests).
+        """Return the bytes, for callers that cannot pass the slice to the kernel (TLS, tools).
 
-        Shorter than `size` only when the file was cut meanwhile.
+        Shorter than `size` only if the file was truncated meanwhile.
         """
         chunks = []
         position, left = self.position, self.size

@@ -1,10 +1,10 @@
-"""Opening a batch a step at a time.
+"""Decoding a batch in steps.
 
-Compressed records are hostile and may be many times the size of their batch, and a broker's loop
-must not stop for all of them.  What opens a batch here is a generator: each `next` takes one step
-and yields what it cost, in bytes that were made or walked through.  Whoever runs it decides after
-each step whether there is time for another, or lets another thread go on with it; `finish` runs
-it at once.  Unless the records are compressed again, one record and one piece are held at most.
+Compressed records may be hostile and many times the size of their batch, and a broker's event loop
+must not block for all of them.  The functions here are generators: each `next` takes one step and
+yields its cost, in bytes that were produced or scanned.  The event loop decides after each step
+whether there is time for another, or continues on another thread; `finish` takes all steps at once.
+Unless the records are recompressed, at most one record and one piece are in memory.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from kafkalite.records.compression import Codec, compress, output_size_max, piec
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[int, None, T]
-"""The cost of each step; all of them return what was to be found or made."""
+"""The cost of each step; the generator's return value is the result."""
 
 BATCH_COST = 8192
-"""The cost of a batch beside that of its bytes."""
+"""The cost of a batch in addition to that of its bytes."""
 
 LARGE = 1 << 62
-"""The cost that is yielded before a step which is too large for a loop."""
+"""The cost that is yielded before a step which is too large for an event loop."""
 
 COMPRESS_COST = 8
 """The cost of a byte that is compressed."""
 
 COMPRESSED_AT_ONCE_MAX = 64 << 10
-"""The largest payload that a loop compresses, at a level up to that in FAST_LEVELS."""
+"""The largest payload that an event loop compresses, at a level up to that in FAST_LEVELS."""
 
 FAST_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
 
 
 def finish(steps: Steps[T]) -> T:
-    """Take all steps now, and return their result."""
+    """Take all steps now and return the result."""
     while True:
         try:
             next(steps)
@@ -64,7 +64,7 @@ def walk(
     size_max: int | None = None,
     strict: bool = False,
 ) -> Steps[None]:
-    """Walk through the batch's records with a scan; raise what is wrong with them.
+    """Pass the batch's records to a scan; raise the Kafka error if they are invalid.
 
     With `until_hit` the walk ends once the scan has found all that it collects.  The pieces of
     the payload are appended to `kept`, if given.  `strict` as in `compression.pieces`.
@@ -95,7 +95,7 @@ def recompress(
     size_max: int | None = None,
     strict: bool = False,
 ) -> Steps[bytes]:
-    """Return the batch with its records in another codec, and every other field as it was."""
+    """Return the batch with its records in another codec and all other fields unchanged."""
     kept: list[bytes] = []
     yield from walk(batch, scan or scan_of(batch), kept=kept, size_max=size_max, strict=strict)
     header = batch.header
