@@ -1,7 +1,7 @@
-"""Batches that were fetched, as one object a record.
+"""Decoder of fetched batches into Message objects.
 
-A RowBuilder is to rows what a ColumnBuilder is to columns: it is given the same record sets,
-skips what that one skips, believes what that one believes, and takes a batch whole or not at all.
+A RowBuilder has the interface of a ColumnBuilder: it takes the same record sets, skips and
+validates the same things, and appends a batch completely or not at all.
 """
 
 cimport cython
@@ -24,7 +24,20 @@ cdef int64_t NO_TIMESTAMP = -1
 @cython.no_gc
 @cython.freelist(512)
 cdef class Message:
-    """One record, as it was read.  Its parts refer to nothing else, so no cycle goes through it."""
+    """One record as it was read; immutable and hashable.
+
+    Its fields refer to no other objects, so no reference cycle contains a message.
+
+    Args:
+        topic: Name of the topic.
+        partition: Partition number.
+        offset: Offset in the partition.
+        timestamp: Milliseconds since 1970, or None if the record has none.
+        timestamp_type: 0 CreateTime, 1 LogAppendTime.
+        key: Key bytes, or None.
+        value: Value bytes, or None for a tombstone.
+        headers: (name, value) pairs; a value is bytes or None.
+    """
 
     cdef readonly str topic
     cdef readonly int32_t partition
@@ -63,7 +76,7 @@ cdef class Message:
 
     @property
     def headers(self) -> list:
-        """A list of its own for each who asks."""
+        """List of (name, value) pairs; a new list on each access."""
         return list(self.named)
 
     cdef tuple parts(self):
@@ -100,7 +113,7 @@ cdef inline bytes bytes_of(const Field* field):
 
 
 cdef tuple headers_of(const Record* record, const uint8_t* end):
-    """The headers of a record that `take_record` found whole."""
+    """Return the headers of a record that `take_record` has validated."""
     cdef const uint8_t* at = record.headers
     cdef Field name, value
     cdef list headers = []
@@ -115,7 +128,7 @@ cdef tuple headers_of(const Record* record, const uint8_t* end):
 
 @cython.final
 cdef class RowBuilder:
-    """Gathers one partition's records as Messages; names as `records.decode` gives them."""
+    """Decodes one partition's records into Messages; header names as in `records.decode`."""
 
     cdef str topic
     cdef int32_t partition
@@ -135,7 +148,7 @@ cdef class RowBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the records that were read for them."""
+        """Uncompressed bytes of the decoded records."""
         return self.data_size
 
     cdef int append_records(
@@ -176,12 +189,12 @@ cdef class RowBuilder:
         cdef int code = self.append_records(batch, at, size, first_offset)
         if code:
             del self.rows[count:]
-        elif len(self.rows) > count:    # a batch may end in offsets whose records are gone
+        elif len(self.rows) > count:    # compaction may remove records at a batch's end
             self.data_size += size
         return code
 
     def add(self, batch, payload, int64_t first_offset) -> int:
-        """As `ColumnBuilder.add`; never FULL."""
+        """Append one batch; see `ColumnBuilder.add`.  Never returns FULL."""
         cdef Py_buffer whole, opened
         cdef Batch fields
         cdef const uint8_t* at
@@ -209,7 +222,7 @@ cdef class RowBuilder:
     def add_set(
         self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
     ) -> tuple:
-        """As `ColumnBuilder.add_set`, by the size of the records that were read."""
+        """Append batches; see `ColumnBuilder.add_set`.  `size_max` limits the records' bytes."""
         cdef Py_buffer view
         cdef Walk walk
         cdef Batch batch
@@ -233,7 +246,7 @@ cdef class RowBuilder:
         return code, walk.position, walk.next_offset
 
     def take(self) -> list:
-        """The messages; then there are none."""
+        """Return the messages and reset the builder."""
         rows = self.rows
         self.rows = []
         self.data_size = 0

@@ -1,25 +1,25 @@
-"""Batches that were fetched, as columns laid out as Arrow wants them.
+"""Decoder of fetched batches into columns in Arrow's memory layout.
 
-A ColumnBuilder is given whole record sets, or one batch whose records somebody else has
-decompressed, and skips what stands before a first offset and what is control.  A batch is taken
-whole or not at all: one that earns an error code leaves the builder as it was.
+A ColumnBuilder takes record sets, or one batch with its decompressed records; it skips records
+below a first offset, and control batches.  A batch is appended completely or not at all: one with
+an error leaves the builder unchanged.
 
-    key, value      offsets i32[count + 1], data, validity bits (only when there is a null)
+    key, value      offsets i32[count + 1], data, validity bits (only if there is a null)
     offset          i64[count]
-    timestamp       i64[count], in the unit asked for; a time too far off for it becomes its last
-    timestamp_type  i8[count]: 0 as the producer said, 1 as the log appended
-    header          i32[count + 1]: each record's first header, then
-    header_key      offsets and data; what is not UTF-8 in a name is replaced (`utf8.pxd`)
+    timestamp       i64[count] in the requested unit; saturated if the time is out of its range
+    timestamp_type  i8[count]: 0 CreateTime, 1 LogAppendTime
+    header          i32[count + 1]: index of each record's first header, then
+    header_key      offsets and data; invalid UTF-8 in a name is replaced (`utf8.pxd`)
     header_value    as value
 
-The bytes come from a file that may be damaged or a server that may lie: `batch_walk.pxd` says what
-is believed of a batch, `records.pyx` what of its records.  They must not change while they are
-read, so nobody may hand over memory that another process writes.
+The bytes may come from a damaged file or a faulty server: `batch_walk.pxd` documents which fields
+of a batch are validated, `records.pyx` which of its records.  The bytes must not change during a
+call, so memory that another process can write must not be passed.
 
-Offsets have 32 bits, so a builder takes no more records than would fit whatever they hold, and
-answers FULL.
+Offsets have 32 bits, so a builder accepts only as many bytes of records as always fit, and returns
+FULL for more.
 
-Left out: aborted transactions are not told from others.  What is read here was never open.
+Left out: aborted transactions, which are decoded like committed ones.
 """
 
 cimport cython
@@ -47,7 +47,7 @@ cdef extern from "kept_memory.h" nogil:
 
 cdef enum:
     GIL_SIZE_MIN = 32 * 1024
-    # What can be counted in 32 bits.
+    # Maximum of 32-bit offsets.
     ROOM_MAX = 0x7FFFFFFF
     COPY_BY_STEPS_MAX = 512
 
@@ -83,7 +83,7 @@ globals().update(
 
 @cython.final
 cdef class Memory:
-    """Bytes that were allocated in C and are freed with it; read-only to others."""
+    """Bytes allocated in C and freed with this object; a read-only buffer."""
 
     cdef Bytes bytes
 
@@ -98,7 +98,7 @@ cdef class Memory:
 
 
 cdef Memory handed_over(Bytes* bytes):
-    """The bytes with their owner; the struct begins anew."""
+    """Return the bytes with ownership, and reset the struct."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef Py_ssize_t room = max(bytes.size, 1)
     cdef uint8_t* at
@@ -111,18 +111,18 @@ cdef Memory handed_over(Bytes* bytes):
     return memory
 
 
-# A column whose values have no fixed size.
+# A column of variable-size values.
 cdef struct Fields:
     Bytes offsets
     Bytes data
-    Bytes validity      # all ones, up to the row; a null clears its bit
+    Bytes validity      # all ones up to the row; a null clears its bit
     Py_ssize_t null_count
 
 
 cdef bint make_rows(
     Fields* column, Py_ssize_t row, Py_ssize_t count, Py_ssize_t likely
 ) noexcept nogil:
-    """Whether there is room for `count` more rows, after this many."""
+    """Reserve space for `count` rows after `row`; return False if out of memory."""
     cdef Py_ssize_t bits_size = (row + count + 7) // 8
     cdef Py_ssize_t more = bits_size - column.validity.size
     column.offsets.size = 4 * row
@@ -141,7 +141,7 @@ cdef bint make_rows(
 
 
 cdef void forget_nulls(Fields* column, Py_ssize_t row) noexcept nogil:
-    """Nulls from this row on were of a batch that is not taken."""
+    """Set the validity bits from this row on, after a batch that was not appended."""
     cdef Py_ssize_t place = row >> 3
     if place < column.validity.size:
         column.validity.at[place] |= <uint8_t> (0xFF << (row & 7))
@@ -151,7 +151,7 @@ cdef void forget_nulls(Fields* column, Py_ssize_t row) noexcept nogil:
 cdef inline void copy(
     uint8_t* to, const uint8_t* at, Py_ssize_t size, const uint8_t* end
 ) noexcept nogil:
-    """Copy, in whole steps where the bytes up to `end` allow it: short fields gain most."""
+    """Copy, in fixed steps if the bytes up to `end` allow it, which is faster for short fields."""
     cdef Py_ssize_t done = 0
     if size > COPY_BY_STEPS_MAX or end - at < size + STEP_SIZE:
         memcpy(to, at, size)
@@ -164,7 +164,7 @@ cdef inline void copy(
 cdef inline bint append_field(
     Fields* column, Py_ssize_t row, const Field* field, const uint8_t* end
 ) noexcept nogil:
-    """Whether there was room for the field's bytes; for its row there must be."""
+    """Append a field, whose row must be reserved; return False if out of memory."""
     if field.size > 0:
         if not make_room(&column.data, field.size, 0):
             return False
@@ -178,7 +178,7 @@ cdef inline bint append_field(
 
 
 cdef void go_back(Fields* column, Py_ssize_t row, const Fields* before) noexcept nogil:
-    """Make the column what it was when it had this many rows, but for the room."""
+    """Restore the column to this number of rows; keep the allocated memory."""
     column.data.size = before.data.size
     column.null_count = before.null_count
     forget_nulls(column, row)
@@ -191,7 +191,7 @@ cdef void free_fields(Fields* column) noexcept:
 
 
 cdef object hand_over_fields(Fields* column, Py_ssize_t count, str name, dict columns):
-    """Put a column's buffers among the others, under its name."""
+    """Add a column's buffers to the dict under its name."""
     column.offsets.size = 4 * (count + 1)
     column.validity.size = (count + 7) // 8
     if count & 7:
@@ -210,10 +210,10 @@ cdef object hand_over_fields(Fields* column, Py_ssize_t count, str name, dict co
 
 cdef struct Columns:
     int wanted
-    int64_t ticks           # of the timestamps' unit, in a millisecond
+    int64_t ticks           # per millisecond, in the timestamp unit
     Py_ssize_t count
     Py_ssize_t header_count
-    Py_ssize_t taken        # bytes of all records since the columns were begun
+    Py_ssize_t taken        # bytes of all records since the last take
     Fields key
     Fields value
     Bytes offset
@@ -227,7 +227,10 @@ cdef struct Columns:
 cdef bint make_rows_in_all(
     Columns* columns, Py_ssize_t count, Py_ssize_t likely
 ) noexcept nogil:
-    """Whether there is room for `count` more rows, but for the bytes of their fields."""
+    """Reserve space for `count` rows in all columns, without their fields' bytes.
+
+    Returns False if out of memory.
+    """
     cdef int wanted = columns.wanted
     cdef Py_ssize_t row = columns.count
     columns.offset.size = columns.timestamp.size = 8 * row
@@ -244,7 +247,7 @@ cdef bint make_rows_in_all(
 
 
 cdef bint append_headers(Columns* columns, const Record* record, const uint8_t* end) noexcept nogil:
-    """Whether there was room for the headers of a record that `take_record` found whole."""
+    """Append the headers of a record that `take_record` has validated; False if out of memory."""
     cdef const uint8_t* at = record.headers
     cdef Field name, value
     cdef int32_t _
@@ -281,9 +284,9 @@ cdef inline int64_t in_unit(int64_t timestamp_ms, int64_t ticks) noexcept nogil:
 cdef int append_records(
     Columns* columns, const Batch* batch, const uint8_t* at, Py_ssize_t size, int64_t first_offset
 ) noexcept nogil:
-    """Append the records from `first_offset` on; there is room for the rows of all of them.
+    """Append the records from `first_offset` on, whose rows must be reserved.
 
-    On a fault the columns may have got values, which are behind their rows.
+    After an error the columns may hold values after their last row.
     """
     cdef const uint8_t* end = at + size
     cdef int wanted = columns.wanted
@@ -333,7 +336,7 @@ cdef int append_records(
 
 
 cdef inline void end_rows(Columns* columns, const Batch* batch, Py_ssize_t row) noexcept nogil:
-    """What is the same for all rows of a batch, or stands behind the last."""
+    """Set what is the same for all rows of a batch, and the end of the last row."""
     if columns.wanted & TIMESTAMP_TYPE:
         memset(
             columns.timestamp_type.at + columns.count, batch.attributes & LOG_APPEND_TIME != 0,
@@ -348,9 +351,9 @@ cdef int append_batch(
     Columns* columns, const Batch* batch, const uint8_t* at, Py_ssize_t size,
     int64_t first_offset, Py_ssize_t likely,
 ) noexcept nogil:
-    """Append the batch's records, which lie open there, or leave everything as it was.
+    """Append the uncompressed records of a batch, or leave the columns unchanged.
 
-    `likely` is how many bytes of records there will be, these among them.
+    `likely` is the expected number of bytes of all records, including these.
     """
     cdef Columns before = columns[0]
     cdef int code
@@ -363,7 +366,7 @@ cdef int append_batch(
         return NO_MEMORY
     code = append_records(columns, batch, at, size, first_offset)
     if code == NONE:
-        if columns.count > before.count:    # a batch may end in offsets whose records are gone
+        if columns.count > before.count:    # compaction may remove records at a batch's end
             columns.taken += size
         return NONE
     go_back(&columns.key, columns.count, &before.key)
@@ -375,7 +378,7 @@ cdef int append_batch(
 
 
 cdef int64_t size_of(const Columns* columns) noexcept nogil:
-    """The bytes of all values and of the offsets that lead to them."""
+    """Return the bytes of all values and of their offsets."""
     cdef int wanted = columns.wanted
     cdef int64_t row_size = (
         4 * (wanted & KEY != 0) + 4 * (wanted & VALUE != 0) + 8 * (wanted & OFFSET != 0)
@@ -391,7 +394,7 @@ cdef int64_t size_of(const Columns* columns) noexcept nogil:
 cdef int append_set(
     Columns* columns, Walk* walk, int64_t size_max, int64_t room
 ) noexcept nogil:
-    """Append batch after batch; 0 when that is all there may be for now."""
+    """Append batches; return 0 if the columns must be taken before more is appended."""
     cdef Batch batch
     cdef const uint8_t* at
     cdef Py_ssize_t size, likely
@@ -413,11 +416,11 @@ cdef int append_set(
 
 @cython.final
 cdef class ColumnBuilder:
-    """Gathers the columns named in `wanted`; timestamps in `ticks` of a millisecond.
+    """Decodes records into the columns of the bit set `wanted`.
 
-    `room` is how many bytes of records it takes before its columns must be: what they hold then
-    is told by offsets of 32 bits.  One thread at a time, though large sets are read without the
-    GIL.
+    `ticks` is the number of timestamp units in a millisecond.  `room` limits the bytes of records
+    until the columns are taken, since their offsets have 32 bits.  One thread at a time; large sets
+    are decoded without the GIL.
     """
 
     cdef Columns columns
@@ -456,13 +459,13 @@ cdef class ColumnBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of all values, and of the offsets that lead to them."""
+        """Bytes of all values and of their offsets."""
         return size_of(&self.columns)
 
     def add(self, batch, payload, int64_t first_offset) -> int:
-        """Append one whole batch, whose records are decompressed in `payload` if they must be.
+        """Append one whole batch; `payload` has its decompressed records if it is compressed.
 
-        0, FULL when the columns must be taken first, or a Kafka error code.
+        Returns 0, FULL if the columns must be taken first, or a Kafka error code.
         """
         cdef Py_buffer whole, opened
         assert not self.busy, "a builder belongs to one thread at a time"
@@ -504,11 +507,10 @@ cdef class ColumnBuilder:
     def add_set(
         self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
     ) -> tuple:
-        """Append batches from `position` on, until the columns have `size_max` bytes: (code,
-        position, next offset).
+        """Append batches from `position` on until the columns have `size_max` bytes.
 
-        Code 0 says that the columns are to be taken before more is read.  With AT_END, COMPRESSED
-        or an error's the batch at the position was the one.
+        Returns (code, position, next offset).  Code 0: take the columns before more is read.
+        AT_END, COMPRESSED or an error code: refers to the batch at the position.
         """
         cdef Py_buffer view
         cdef Walk walk
@@ -533,12 +535,12 @@ cdef class ColumnBuilder:
         return code, walk.position, walk.next_offset
 
     def take(self) -> dict:
-        """The columns' buffers, and how many nulls each has; then there are none."""
+        """Return the columns' buffers and null counts, and reset the builder."""
         cdef Columns* columns = &self.columns
         cdef dict taken = {}
         cdef int wanted = columns.wanted
         assert not self.busy, "a builder belongs to one thread at a time"
-        # An empty column has its one offset, too.
+        # An empty column needs its one offset.
         if not make_rows_in_all(columns, 0, 0):
             raise MemoryError
         if wanted & KEY:
@@ -576,9 +578,9 @@ cdef class ColumnBuilder:
 
 
 def whole_batches(record_set) -> tuple:
-    """Where the last whole batch ends, and the offset after it; 0 and -1 without one.
+    """Return the end of the last whole batch and the offset after it; 0 and -1 if there is none.
 
-    It looks at sizes alone, and stops before one that cannot be: whoever decodes says so.
+    Uses only the sizes and stops at an invalid one, for which the decoder raises an error.
     """
     cdef Py_buffer view
     cdef Py_ssize_t end
