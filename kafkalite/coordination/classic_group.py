@@ -1,26 +1,26 @@
-"""ClassicGroup: members that share work among themselves, and the coordinator that keeps count.
+"""ClassicGroup: a consumer group of the classic protocol, as its coordinator keeps it.
 
-    Empty ──join──▶ PreparingRebalance ──all have joined, or time is up──▶ CompletingRebalance
+    Empty ──join──▶ PreparingRebalance ──all joined, or the timeout──▶ CompletingRebalance
       ▲                  ▲        ▲                                          │          │
-      │                  │        └───────── join, leave, silence ───────────┘  the leader syncs
-      └── last one out ──┤                                                              ▼
-                         └──────────────── join, leave, silence ──────────────────── Stable
+      │                  │        └────── join, leave, session expired ──────┘  the leader syncs
+      └── last one left ─┤                                                              ▼
+                         └─────────────── join, leave, session expired ────────────── Stable
 
-A generation is one agreement on who does what.  It begins when the join phase ends: each member is
-told the number, and one of them, the leader, what all said of themselves.  The leader assigns and
-brings the assignment with its SyncGroup; the others wait for theirs.  What members say and are
-assigned is opaque here, but for the topics that a consumer names.
+A generation is one agreed assignment.  It begins when the join phase ends: each member gets the
+generation id, and one of them, the leader, the metadata of all.  The leader computes the
+assignments and sends them with its SyncGroup; the other members wait for theirs.  Metadata and
+assignments are opaque here, except for the topics that a consumer subscribes to.
 
-A member stays by heartbeats or commits, and need not while it waits for an answer from here.  A
-static member (one with an instance id) may leave a generation without a word and come back to it
-under another member id, until its session ends.
+Heartbeats and commits keep a member's session alive; it need not send any while it waits for a
+response.  A static member (one with an instance id) may leave a generation without a LeaveGroup and
+come back to it under another member id, until its session expires.
 
-What is kept is `kept`, the value of the group's last record; it changes in `replay` alone.  All
-else is soft: it changes at once, and after a restart begins with what was kept.  A generation is
-kept with its assignment, so one that was not yet assigned begins again after a restart.
+`kept` is the durable state, the value of the group's last record; it changes in `replay` only.  All
+else is soft state: it changes at once, and is derived from `kept` after a restart.  A generation is
+recorded with its assignment, so one that was not assigned yet begins again after a restart.
 
-Left out: a record for a group that has been named by its first JoinGroup and has no member yet;
-such a group is gone after a restart, and nobody can tell.
+Left out: a record for a group that was created by its first JoinGroup and has no member yet; such a
+group does not survive a restart, which no client can notice.
 """
 
 from __future__ import annotations
@@ -55,70 +55,72 @@ CONSUMER = "consumer"
 """The protocol type whose metadata is a subscription."""
 
 MEMBER_ID_REQUIRED_SINCE = 4
-"""The version of JoinGroup whose clients come back with the id they are given."""
+"""The JoinGroup version from which clients join with the member id they are given (KIP-394)."""
 SKIP_ASSIGNMENT_SINCE = 9
-"""The version whose leaders can be told that they are, and have nothing to assign."""
+"""The JoinGroup version from which a leader can be told to skip the assignment (KIP-814)."""
 
 NEW_MEMBER_WAIT_MS = 300_000
-"""How long one who is not a member yet may wait to become one.  It does not know its id, so it
-neither beats nor leaves; a client that tries again leaves such a one behind each time."""
+"""Timeout of a new member that waits for its first generation.  It does not know its member id, so
+it can neither send heartbeats nor leave; a client that retries leaves such a member behind each
+time.
+"""
 
 GATHER_MS = 200
-"""How long the first member of an empty group waits for those that are just about to join, where
-no delay is set: together they need one generation, and one after the other a heartbeat for each."""
+"""How long the first member of an empty group waits for others that are about to join, if no delay
+is configured: together they need one generation, one by one a heartbeat interval each."""
 
 STATIC_GATHER_MS = 50
-"""The pause after which a static first member waits for nobody else, within `GATHER_MS`.  Nothing
-announces a static member, as an id given out announces a dynamic one."""
+"""A static first member stops waiting after this long without another one, within `GATHER_MS`.  No
+member id request announces a static member, as it does a dynamic one."""
 
 SESSIONS_WAIT_MS_MIN = 1_000
-"""How long at least until it is looked again whether anybody came, whatever members ask for."""
+"""Minimum interval between checks whether any static member has joined."""
 
 GENERATION_MAX = (1 << 31) - 1
 
 GROUP_SIZE = 1_500
 PENDING_SIZE = 500
-"""What a group, and an id that was given out, take in memory, about."""
+"""Approximate memory use of a group, and of a member id that was handed out."""
 
 
 class ClassicGroup:
-    """One group; see the module."""
+    """One classic group."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.kept: dict[str, Any] | None = None
         self.state = State.EMPTY
         self.since_ms = NO_TIME
-        """When it came into its state, by the wall clock."""
+        """Time of the last state change, by the wall clock."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: Member | None = None
         self.members = Members()
         self.pending: set[str] = set()
-        """Ids that were given out, and whose members have not joined with them yet."""
+        """Member ids that were handed out and not used to join yet."""
         self.unsynced: set[str] = set()
-        """Members of this generation that have not asked for their assignment yet."""
+        """Members of this generation that have not sent SyncGroup yet."""
         self._gathering_ms: int | None = None
-        """While it comes out of being empty: how much longer it may wait for more members."""
+        """During the first rebalance of an empty group: the time left to wait for more members."""
         self._pause_ms = 0
-        """While it does: how long nobody new may have come before it waits no more."""
+        """During that rebalance: end the wait after this long without a new member."""
         self._grew = False
 
     @property
     def size(self) -> int:
-        """What it takes in memory, about."""
+        """Approximate memory use in bytes."""
         pending_size = PENDING_SIZE * len(self.pending)
         return GROUP_SIZE + len(self.group_id) + self.members.size + pending_size
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is here, or about to be."""
+        """True if the group has no members and none is about to join."""
         return self.state is State.EMPTY and not self.pending
 
     @property
     def subscribed(self) -> Container[str]:
-        """The topics that its consumers read."""
+        """The topics that the group's consumers subscribe to."""
         return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else ()
 
     # -- joining -----------------------------------------------------------------------------
@@ -132,9 +134,9 @@ class ClassicGroup:
         turn: Turn,
         token: Any,
     ) -> None:
-        """Have a member take part in the next generation, or tell it about this one.
+        """Add a member to the next generation, or return the current one to it.
 
-        `new_id` makes one that nobody had, for whoever has none.  Two versions of the request
+        `new_id` creates a unique member id for a member that has none.  Two versions of the request
         changed its meaning: KIP-394 and KIP-814.
         """
         if not self._accepts(request.member_id, turn.limits.max_size):
@@ -161,10 +163,11 @@ class ClassicGroup:
             self._add(new_id(), request, asker, turn, token)
 
     def _accepts(self, member_id: str, size_max: int) -> bool:
-        """Whether there is room for it; one that is in is not put out while the group is at work.
+        """Return whether the group has room; a current member is not removed while the group is
+        active.
 
-        While it prepares, those count who have joined: so a group that is larger than it may be
-        by now loses those who come last.
+        During a rebalance only members that have joined count: a group that exceeds a lowered limit
+        loses the members that join last.
         """
         member = self.members.by_id.get(member_id)
         if self.state is State.EMPTY:
@@ -218,7 +221,7 @@ class ClassicGroup:
     ) -> None:
         unchanged = [*member.protocols.items()] == [*protocols.items()]
         leads = member is self.leader
-        # The leader of a stable group joins again to have everything assigned anew.
+        # The leader of a stable group joins again to trigger a new assignment.
         told = self.state is State.COMPLETING or (self.state is State.STABLE and not leads)
         if unchanged and told:
             turn.answer(token, self._joined(member))
@@ -249,7 +252,7 @@ class ClassicGroup:
         turn: Turn,
         token: Any,
     ) -> None:
-        """A new process has the instance id of one that may still live: that one is fenced."""
+        """Replace a static member by a new process with its instance id; fence the old one."""
         old_id = member.member_id
         self._dismiss(member, FencedInstanceId, old_id, turn)
         turn.deadlines.drop(self._session(old_id))
@@ -263,18 +266,19 @@ class ClassicGroup:
         if self.state is not State.STABLE or self.members.vote() != self.protocol:
             self._rebalance(turn)
             return
-        # It goes on with what was assigned to it, and the generation stays.
+        # It keeps its assignment, and the generation stays.
         turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
         answer = self._joined(member)
         if member is self.leader:
-            # One that cannot be told to leave the assignment alone must not take itself for it.
+            # A client that cannot be told to skip the assignment must not take itself for the
+            # leader.
             answer |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
         turn.answer(self.members.wait_to_join(member, NOBODY), answer)
 
     # -- the join phase ----------------------------------------------------------------------
 
     def _rebalance(self, turn: Turn) -> None:
-        """Somebody came, went or changed: prepare a generation, or see whether all are there."""
+        """Begin a rebalance after a change of membership, or complete it if all have joined."""
         if self.state is State.PREPARING:
             self._complete_if_joined(turn)
         else:
@@ -296,7 +300,7 @@ class ClassicGroup:
             turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
 
     def _gather(self, turn: Turn) -> None:
-        """Wait for more members of a group that was empty, as long as any are to be expected."""
+        """Wait for more members of a group that was empty, while more can be expected."""
         patience_ms = self.members.rebalance_timeout_ms
         self._pause_ms = turn.limits.initial_rebalance_delay_ms
         if not self._pause_ms and self.members.by_instance:
@@ -318,7 +322,7 @@ class ClassicGroup:
             self._complete_join(turn)
 
     def expire_join(self, turn: Turn) -> None:
-        """The time in which members were to join is up."""
+        """End the join phase at its timeout, or extend it while new members join."""
         if self.state is not State.PREPARING:
             return
         if self._gathering_ms and self._grew and self._pause_ms:
@@ -329,14 +333,14 @@ class ClassicGroup:
             self._complete_join(turn)
 
     def _complete_join(self, turn: Turn) -> None:
-        """The next generation begins with those who have joined, and static members anyhow."""
+        """Begin the next generation with the members that have joined and all static members."""
         turn.deadlines.drop(self._due(JOIN))
         for member in self.members:
             if member.join_token is NOBODY and member.instance_id is None:
                 self._remove(member, turn)
         joined = next((member for member in self.members if member.join_token is not NOBODY), None)
         if self.members and joined is None:
-            # Static members alone, and none of them came: their sessions have to end.
+            # There are static members only, and none has joined: wait for their sessions to expire.
             wait_ms = max(self.members.rebalance_timeout_ms, SESSIONS_WAIT_MS_MIN)
             turn.put_off(self._due(JOIN), wait_ms)
             return
@@ -359,7 +363,7 @@ class ClassicGroup:
             turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
 
     def _joined(self, member: Member) -> dict[str, Any]:
-        """The answer to a JoinGroup: the generation, and to the leader who is in it."""
+        """Return the response to a JoinGroup: the generation, and for the leader its members."""
         assert self.leader is not None and self.protocol is not None
         members = self.members if member is self.leader else ()
         return {
@@ -383,7 +387,7 @@ class ClassicGroup:
     # -- the sync phase ----------------------------------------------------------------------
 
     def sync(self, request: Fields, turn: Turn, token: Any) -> None:
-        """Give a member its assignment, now or when the leader has brought it."""
+        """Respond with a member's assignment, now or when the leader has sent it."""
         member = self._current(request)
         for said, known in (
             (request.protocol_type, self.protocol_type),
@@ -406,7 +410,7 @@ class ClassicGroup:
             self._assign(request, turn)
 
     def _assign(self, request: Fields, turn: Turn) -> None:
-        """The leader's word: it is kept first, and `replay` makes the group stable by it."""
+        """Record the leader's assignment; `replay` then makes the group stable."""
         assigned = {each.member_id: each.assignment for each in request.assignments}
         value = self._value(turn.wall_ms, assigned)
         turn.records.append(group_record(self.group_id, value))
@@ -428,7 +432,7 @@ class ClassicGroup:
             self._hear(member, turn)
 
     def expire_sync(self, turn: Turn) -> None:
-        """The time in which members were to sync is up: those who did not are out."""
+        """Remove the members that did not send SyncGroup in time, and rebalance."""
         if self.state is State.COMPLETING or (self.state is State.STABLE and self.unsynced):
             for member in self.members:
                 if member.member_id in self.unsynced:
@@ -438,16 +442,16 @@ class ClassicGroup:
     # -- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(self, request: Fields, turn: Turn) -> KafkaError | None:
-        """A sign of life; what the member has to know, if anything."""
+        """Extend a member's session; return RebalanceInProgress if it has to join again."""
         member = self._current(request)
         self._hear(member, turn)
         return RebalanceInProgress() if self.state is State.PREPARING else None
 
     def check_commit(self, request: Fields, turn: Turn) -> None:
-        """Whether a member may commit offsets now; one who may has given a sign of life.
+        """Raise an error unless a member may commit offsets now; extend its session.
 
-        Without a generation it is an admin, or a consumer that is its own master; those may
-        commit while there are no members.
+        A request without a generation comes from an admin tool or from a consumer with manual
+        assignment; those may commit while there are no members.
         """
         generation = request.generation_id_or_member_epoch
         if generation < 0 and self.state is State.EMPTY:
@@ -458,12 +462,12 @@ class ClassicGroup:
         if generation != self.generation:
             raise IllegalGeneration()
         if self.state is State.COMPLETING:
-            # It knows the generation, and not yet what it may read in it.
+            # The member knows the generation, but not its assignment yet.
             raise RebalanceInProgress()
         self._hear(member, turn)
 
     def leave(self, member_id: str, instance_id: str | None, turn: Turn) -> None:
-        """Have a member no more; an admin names a static one by its instance id alone."""
+        """Remove a member; an admin tool names a static member by its instance id alone."""
         if not member_id:
             if instance_id not in self.members.by_instance:
                 raise UnknownMemberId()
@@ -474,12 +478,12 @@ class ClassicGroup:
             self._remove(self.members.known(member_id, instance_id), turn)
 
     def go_on(self, size_before: int, turn: Turn) -> None:
-        """Go on after some may have left, all at once: of `size_before` members."""
+        """Rebalance once after a LeaveGroup; there were `size_before` members before it."""
         if self.state is State.PREPARING or len(self.members) < size_before:
             self._rebalance(turn)
 
     def expire_session(self, member_id: str, turn: Turn) -> None:
-        """A member was not heard for too long, or did not join with the id it was given."""
+        """Remove a member whose session expired, or a member id that was not used in time."""
         member = self.members.by_id.get(member_id)
         if member_id in self.pending:
             self.pending.remove(member_id)
@@ -490,7 +494,7 @@ class ClassicGroup:
             self._rebalance(turn)
 
     def _current(self, request: Fields) -> Member:
-        """The member who asks, in the generation that is."""
+        """Return the member that sent the request; raise unless its generation is current."""
         member = self.members.known(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise IllegalGeneration()
@@ -505,7 +509,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def _dismiss(self, member: Member, fault: type[KafkaError], member_id: str, turn: Turn) -> None:
-        """Answer a member that waits; nothing it waits for will come."""
+        """Refuse the pending requests of a member that is removed or replaced."""
         joining = self.members.wait_to_join(member, NOBODY)
         turn.refuse(joining, fault, member_id=member_id)
         turn.refuse(self.members.wait_to_sync(member, NOBODY), fault)
@@ -531,7 +535,7 @@ class ClassicGroup:
     # -- what is kept ------------------------------------------------------------------------
 
     def _value(self, wall_ms: int, assigned: Mapping[str, bytes] | None = None) -> dict[str, Any]:
-        """The group as a record says it, with what is assigned now or is to be."""
+        """Return the value of the group's record, with the current or the new assignments."""
         return {
             "protocol_type": self.protocol_type or "",
             "generation": self.generation,
@@ -542,7 +546,7 @@ class ClassicGroup:
         }
 
     def replay(self, value: dict[str, Any]) -> bool:
-        """Take a record's value in; whether the group waited for it and is stable now."""
+        """Apply a record's value; return whether it completed a rebalance."""
         self.kept = value
         awaited = self.state is State.COMPLETING and value["generation"] == self.generation
         if awaited:
@@ -553,7 +557,7 @@ class ClassicGroup:
         return awaited
 
     def restore(self, turn: Turn) -> None:
-        """Begin, after a load, with what was kept: its members have a session's time to come."""
+        """Restore the group after a load; each member gets a full session timeout to come back."""
         if self.kept is None:
             return
         kept = self.kept
@@ -576,7 +580,7 @@ class ClassicGroup:
     # -- what is seen ------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
-        """As DescribeGroups shows it."""
+        """Return the group as in a DescribeGroups response."""
         agreed = self.protocol if self.state is State.STABLE else None
         return {
             "error_code": 0,
@@ -589,7 +593,7 @@ class ClassicGroup:
         }
 
     def listed(self) -> dict[str, Any]:
-        """As ListGroups shows it."""
+        """Return the group as in a ListGroups response."""
         return {
             "group_id": self.group_id,
             "protocol_type": self.protocol_type or "",

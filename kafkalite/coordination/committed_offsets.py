@@ -1,8 +1,9 @@
-"""CommittedOffsets: how far each group has read each partition.
+"""CommittedOffsets: the committed offsets of all groups of one coordinator.
 
-They change in `replay` alone.  An offset stays until it is deleted, its topic is, or it expires
-(KIP-211): offsets.retention.minutes after the group became empty; where no group is known but by
-its commits, after the commit; and of a group at work only for topics it reads no more.
+They change in `replay` only.  An offset is kept until it or its topic is deleted, or until it
+expires (KIP-211): offsets.retention.minutes after the group became empty; after the commit for a
+group without members that only commits; and for an active group only if the topic is no longer
+subscribed.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from kafkalite.protocol.schemas.group_records import (
 )
 
 OFFSET_SIZE = 400
-"""What a committed offset takes in memory besides its metadata, about."""
+"""Approximate memory use of a committed offset besides its metadata."""
 GROUP_SIZE = 500
-"""What a group takes there besides its id."""
+"""Approximate memory use of a group besides its id."""
 
 
 class Committed(NamedTuple):
-    """An offset as a client is told of it."""
+    """A committed offset as returned to clients."""
 
     offset: int
     leader_epoch: int
@@ -38,12 +39,12 @@ def _may_be_one(topic_id: bytes, other_id: bytes) -> bool:
 
 
 class CommittedOffsets:
-    """The offsets of all groups; see the module."""
+    """The committed offsets of all groups."""
 
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        """What they take in memory, about."""
+        """Approximate memory use in bytes."""
         self._groups: dict[str, dict[str, dict[int, Offset]]] = {}
 
     def __contains__(self, group_id: str) -> bool:
@@ -53,11 +54,11 @@ class CommittedOffsets:
         return iter(self._groups)
 
     def count_of(self, group_id: str) -> int:
-        """How many offsets a group has."""
+        """Return the number of a group's offsets."""
         return sum(map(len, self._groups.get(group_id, {}).values()))
 
     def places(self, group_id: str) -> dict[str, list[int]]:
-        """Of which partitions a group has offsets, by topic."""
+        """Return the partitions of which a group has offsets, by topic."""
         return {topic: [*indexes] for topic, indexes in self._groups.get(group_id, {}).items()}
 
     def fetch(
@@ -66,9 +67,10 @@ class CommittedOffsets:
         wanted: Mapping[str, Iterable[int]] | None,
         id_of: Callable[[str], bytes],
     ) -> dict[str, dict[int, Committed]]:
-        """What there is of what is wanted; of everything when that is None.
+        """Return the committed offsets among `wanted`, or all if it is None.
 
-        What was committed of a topic with another id is of one that had the name before.
+        Offsets with another topic id were committed to a deleted topic of the same name and are
+        skipped.
         """
         topics = self._groups.get(group_id, {})
         found: dict[str, dict[int, Committed]] = {}
@@ -90,7 +92,7 @@ class CommittedOffsets:
     # -- taking away -------------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> Iterator[GroupRecord]:
-        """Records that take away all that a group has."""
+        """Yield the tombstones of all offsets of a group."""
         for topic, partitions in self._groups.get(group_id, {}).items():
             for index in partitions:
                 yield offset_record(OffsetKey(group_id, topic, index), None)
@@ -98,11 +100,12 @@ class CommittedOffsets:
     def topic_tombstones(
         self, topics: Mapping[str, Collection[bytes]]
     ) -> Iterator[GroupRecord | None]:
-        """Records that take away what anybody has of these topics, given by name and ids (a name
-        may have been deleted more than once); a None for each group that was looked at.
+        """Yield the tombstones of all groups' offsets of these topics, and a None per group
+        examined.
 
-        Offsets may change between two steps: of a topic that was made again under its name, what
-        is committed meanwhile stays.
+        Topics are given by name and ids, because a name may have been deleted more than once.
+        Offsets may change between two steps: what is committed meanwhile to a topic recreated under
+        its name stays.
         """
         for group_id in [*self._groups]:
             yield None
@@ -122,10 +125,10 @@ class CommittedOffsets:
         retention_ms: int,
         wall_ms: int,
     ) -> Iterator[GroupRecord]:
-        """Records that take away what a group has no more.
+        """Yield the tombstones of a group's expired offsets.
 
-        The topics among `spared` stay; `since_ms` is from when on the retention counts,
-        or NO_TIME where it does from each commit.
+        The topics in `spared` are skipped.  Retention counts from `since_ms`, or if that is
+        NO_TIME, from each commit.
         """
         for topic, partitions in self._groups.get(group_id, {}).items():
             if topic in spared:
@@ -141,7 +144,7 @@ class CommittedOffsets:
     # -- the machine -------------------------------------------------------------------------
 
     def replay(self, key: OffsetKey, offset: Offset | None) -> None:
-        """Take a commit in, or the end of one."""
+        """Apply a commit or a tombstone."""
         group_id, topic, index = key
         if offset is None:
             self._remove(group_id, topic, index)
@@ -173,7 +176,7 @@ class CommittedOffsets:
             self.size -= GROUP_SIZE + len(group_id)
 
     def records(self) -> Iterator[GroupRecord]:
-        """What makes these offsets again; each as it is when it is asked for."""
+        """Yield the records of all offsets, each as of the time it is yielded."""
         for group_id in [*self._groups]:
             for topic in [*self._groups.get(group_id, ())]:
                 for index in [*self._groups.get(group_id, {}).get(topic, ())]:

@@ -1,15 +1,15 @@
-"""Configs: what may be set on what while the cluster runs, and what an alteration comes to.
+"""Configs: validation of dynamic config changes, and their records.
 
-    what is set ── the changes ──▶ what shall be set, checked ──▶ the records of the difference
+    current config ── changes ──▶ new config, validated ──▶ records of the difference
 
-A resource is altered whole or not at all, and each for itself.  AlterConfigs replaces all that is
-set, IncrementalAlterConfigs what it names; a key that is read-only goes through neither, unless it
-stays as it is.  Append and subtract begin with the key's default where nothing is set, as in Kafka.
+A resource is altered completely or not at all, independently of the others.  AlterConfigs replaces
+all configs that are set, IncrementalAlterConfigs changes the keys it names; neither may change a
+read-only key.  Append and subtract start from the key's default if nothing is set, as in Kafka.
 
-A fault of a topic's or a group's config is InvalidConfig, of a broker's InvalidRequest: Kafka's
-codes.  What is no key cannot be set of a broker either; Kafka takes it for a plug-in's.  To delete
-what is not set changes nothing, whether or not there is such a key; of loggers, as in Kafka, there
-must be one.
+As in Kafka, an error in a config of a topic or group is InvalidConfig, of a broker InvalidRequest.
+An unknown key cannot be set on a broker either; Kafka takes it for a plug-in's.  Deleting a key
+that is not set changes nothing, even if the key is unknown; an unknown logger is an error, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.internal import Record
 
 CONFIGURED_MAX = 10_000
-"""How many resources there may be that are made by setting something: groups, subscriptions."""
+"""Maximum number of resources that exist by their configs only: groups, subscriptions."""
 
 ALTERED_SIZE_MAX = 4 << 20
-"""How much text one decision may set: one batch of records, one message to every node."""
+"""Maximum size of the text that one decision may set: one batch of records, one bus message to
+every node."""
 
 CHANGES_MAX = 1_000
-"""How many keys of one resource a request may name: several times as many as there are."""
+"""Maximum number of keys of one resource in a request: several times as many as exist."""
 
 NAME_LENGTH_MAX = 249
 
 
 class Operation(enum.IntEnum):
-    """What a change does to a key; the numbers are those of IncrementalAlterConfigs."""
+    """The effect of a change on a key; the values are those of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -56,7 +57,7 @@ class Operation(enum.IntEnum):
 
 
 class Change(NamedTuple):
-    """What somebody wants of one key."""
+    """A requested change of one key."""
 
     key: str
     text: str | None = None
@@ -64,17 +65,17 @@ class Change(NamedTuple):
 
 
 class Alteration(NamedTuple):
-    """What somebody wants of one resource."""
+    """The requested changes of one resource."""
 
     kind: int
     name: str
     changes: Sequence[Change]
     replaces: bool = False
-    """Whether what is not named is taken back."""
+    """True for AlterConfigs: keys that are not named are deleted."""
 
     @property
     def resource(self) -> tuple[int, str]:
-        """What it is wanted of."""
+        """The type and name of the resource."""
         return self.kind, self.name
 
 
@@ -84,7 +85,7 @@ Config = Mapping[str, str]
 def alter(
     image: ClusterImage, wanted: Sequence[Alteration]
 ) -> tuple[dict[tuple[int, str], KafkaError | None], list[Record]]:
-    """Alter resources: None for each, or what speaks against it; and the records."""
+    """Alter resources; return None or an error for each, and the records."""
     assert len({each.resource for each in wanted}) == len(wanted)
     answers: dict[tuple[int, str], KafkaError | None] = {}
     records: list[Record] = []
@@ -111,21 +112,21 @@ def alter(
 
 
 def check_kind(kind: int) -> Resource:
-    """The kind of resource that has this number; InvalidRequest when there is none."""
+    """Return the resource type with this number; raise InvalidRequest if it has no configs."""
     if kind not in SCOPES:
         raise InvalidRequest(f"There are no configs of resource type {kind}.")
     return Resource(kind)
 
 
 def broker_id(name: str) -> int:
-    """The node whose id a resource's name is."""
+    """Return the node id that a broker resource's name stands for."""
     if not (name.isascii() and name.isdigit() and len(name) < 11 and str(int(name)) == name):
         raise InvalidRequest(f"A broker's resource is named by its id, not by {quoted(name)}.")
     return int(name)
 
 
 def _difference(image: ClusterImage, alteration: Alteration) -> dict[str, str | None]:
-    """What an alteration changes: texts by key, None for what is taken back."""
+    """Return the changed values by key, None for deleted keys."""
     kind = check_kind(alteration.kind)
     _check_changes(alteration)
     _check_name(image, kind, alteration.name)
@@ -158,7 +159,7 @@ def _check_changes(alteration: Alteration) -> None:
 
 
 def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
-    """Whether there is such a resource, or may be one."""
+    """Raise an error unless the resource exists or may be created."""
     if kind is Resource.BROKER and not name:
         return  # all nodes
     if kind in (Resource.BROKER, Resource.BROKER_LOGGER):
@@ -182,11 +183,11 @@ def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
 def _apply(
     kind: Resource, resource: str, change: Change, before: Config, after: dict[str, str]
 ) -> None:
-    """Do one change to what shall be set, once it has passed every check."""
+    """Apply one change to `after`, once it has passed every check."""
     scope, name = SCOPES[kind], change.key
     if change.operation == Operation.DELETE and name not in scope:
         if kind is not Resource.BROKER_LOGGER:
-            # Of a version that knew it, or of none: Kafka's tools delete throttles everywhere.
+            # A key of another version, or of none: Kafka's tools delete throttle keys on any topic.
             after.pop(name, None)
             return
     key: Key[Any] | None = None
@@ -206,7 +207,7 @@ def _apply(
 
 
 def _text(kind: Resource, key: Key[Any], change: Change, text: str | None) -> str:
-    """What a key's text becomes, which was `text`."""
+    """Return the new value of a key whose current value is `text`."""
     assert change.text is not None
     if change.operation == Operation.SET:
         return change.text
@@ -223,16 +224,16 @@ def _text(kind: Resource, key: Key[Any], change: Change, text: str | None) -> st
 
 
 def entries_of(text: str) -> Iterator[str]:
-    """The entries of a list as a client writes it."""
+    """Return the entries of a list value as written by a client."""
     return (entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def _check_update(
     kind: Resource, resource: str, key: Key[Any], before: Config, after: Config
 ) -> None:
-    """Whether the key may change, on this resource."""
+    """Raise InvalidConfig unless the key may change on this resource."""
     if key.update is Update.READ_ONLY:
-        # Of a broker it is not known here what it was started with.
+        # The static value of a broker's key is not known here.
         if kind is Resource.TOPIC and _value(key, before) == _value(key, after):
             return
         when = "is created" if kind is Resource.TOPIC else "starts"

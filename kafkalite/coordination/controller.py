@@ -1,14 +1,14 @@
-"""Controller: the machine whose records are the cluster.
+"""Controller: the state machine that owns the cluster metadata.
 
     metadata log ──replay──▶ ClusterImage, ProducerIds ──decide──▶ response + records ──▶ the log
 
-It decides which topics there are, where their partitions lie, what their configs say, and who gets
-which producer ids.  Everything it knows it has from its records.
+It decides about topics, the placement of their partitions, configs and producer id blocks.  Its
+whole state comes from its records.
 
-What it decides about nodes is written down in nodes.py, where partitions go in placement.py, and
-what may be set in configs.py, and new epochs of logs that lost records in leader_epochs.py.
+Decisions about nodes are in nodes.py, placement in placement.py, config changes in configs.py, and
+new leader epochs of logs that lost records in leader_epochs.py.
 
-Left out: more than one replica, and with it leader elections and the Isr; reassignment at a
+Left out: more than one replica, and with it leader elections and the ISR; reassignment at a
 client's request.
 """
 
@@ -63,32 +63,33 @@ from kafkalite.protocol.schemas.internal import (
 )
 
 NEW_PARTITIONS_MAX = 10_000
-"""How many partitions one request may create: one batch of records, one pause of the node."""
+"""Maximum number of partitions created by one request: one batch of records, one pause of the node.
+"""
 
 DEFAULT = -1
-"""In a request: take the broker's default."""
+"""In a request: use the broker's default."""
 
 
 class NewTopic(NamedTuple):
-    """A topic as somebody wants it."""
+    """A topic to create."""
 
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
-    # (partition, nodes of its replicas), where the requester places them itself
+    # (partition, nodes of its replicas), if the client assigns them
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     config: Mapping[str, str | None] = {}
 
 
 class Defaults(NamedTuple):
-    """What a new topic gets that leaves these open."""
+    """Defaults of a new topic."""
 
     partition_count: int
     replication_factor: int
 
 
 class Growth(NamedTuple):
-    """A topic that is to have more partitions."""
+    """A topic whose partition count is to grow."""
 
     name: str
     partition_count: int
@@ -97,11 +98,11 @@ class Growth(NamedTuple):
 
 
 Assigned = dict[int, int | None]
-"""New partitions, each with the node that somebody chose for it, if anybody did."""
+"""New partitions, each with the node that the client assigned, or None."""
 
 
 class Controller:
-    """Decides for the cluster; see the module."""
+    """The controller's state machine."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -111,7 +112,7 @@ class Controller:
     # -- the machine -------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
-        """Take one record in."""
+        """Apply one record."""
         if record.kind is PRODUCER_IDS_BLOCK:
             self.producer_ids.replay(record)
             return
@@ -124,14 +125,14 @@ class Controller:
         self.image.replay(record)
 
     def records(self) -> Iterator[Record]:
-        """The fewest records that make this controller again."""
+        """Yield the fewest records that reproduce this state."""
         yield from self.producer_ids.records()
         yield from self.image.records()
 
     # -- the cluster and its nodes -----------------------------------------------------------
 
     def found(self, cluster_id: str) -> Result[None]:
-        """Begin as this cluster, once; another cluster's log is refused."""
+        """Set the cluster id once; raise InconsistentClusterId for another cluster's log."""
         if self.image.cluster_id not in ("", cluster_id):
             raise InconsistentClusterId(
                 f"it belongs to cluster {self.image.cluster_id} and the rest of the directory to"
@@ -147,37 +148,37 @@ class Controller:
         sizes: Sizes = UNMEASURED,
         limits: PlacementLimits = NO_LIMITS,
     ) -> Result[None]:
-        """At the start: exactly these nodes are there, and lead all partitions among them."""
+        """Register exactly these nodes at start, and give every partition a leader among them."""
         return nodes.settle(self.image, addresses, rack, sizes, limits)
 
     def locate_node(self, node_id: int, host: str, port: int, rack: str | None) -> Result[None]:
-        """A node has got its listener, or another one."""
+        """Set a node's listener address."""
         return nodes.locate(self.image, node_id, host, port, rack)
 
     def add_node(self) -> Result[int]:
-        """Have one more worker: its id."""
+        """Add a worker and return its id."""
         return nodes.add(self.image)
 
     def remove_node(self, node_id: int) -> Result[None]:
-        """Have a worker no more that leads nothing."""
+        """Remove a worker that leads no partitions."""
         return nodes.remove(self.image, node_id)
 
     def set_draining(self, node_id: int, draining: bool) -> Result[None]:
-        """Whether a worker is to lose its partitions and get no more."""
+        """Set whether a worker is draining: it loses its partitions and gets no new ones."""
         return nodes.set_draining(self.image, node_id, draining)
 
     def move(self, moves: Sequence[Move]) -> Result[list[Move]]:
-        """Move partitions to other workers: those moves that still make sense."""
+        """Move partitions to other workers; return the moves that are still valid."""
         return nodes.move(self.image, moves)
 
     def renew_epochs(
         self, node_id: int, wanted: Sequence[EpochRenewal]
     ) -> Result[list[EpochRenewal]]:
-        """Give partitions the next leader epoch whose logs may have lost records."""
+        """Increase the leader epochs of partitions whose logs may have lost records."""
         return leader_epochs.renew(self.image, node_id, wanted)
 
     def allocate_producer_ids(self, node_id: int) -> Result[Block]:
-        """Give a node its next block of producer ids."""
+        """Allocate a node's next block of producer ids."""
         return self.producer_ids.allocate(node_id)
 
     # -- topics ------------------------------------------------------------------------------
@@ -193,10 +194,10 @@ class Controller:
         validate_only: bool = False,
         created_count: int = 0,
     ) -> Result[dict[str, TopicImage | KafkaError]]:
-        """Create topics, each for itself: the answer is its image, or what speaks against it.
+        """Create topics independently of each other; return an image or an error for each.
 
-        `topic_ids` are fresh ids, one a topic.  `created_count` is the number of partitions
-        that earlier decisions of the same request have created.
+        `topic_ids` are new ids, one per topic.  `created_count` is the number of partitions that
+        earlier decisions of the same request have created.
         """
         placer = Placer.over(self.image, sizes, limits)
         assert len({new.name for new in wanted}) == len(wanted) == len(topic_ids)
@@ -223,7 +224,7 @@ class Controller:
     def create_internal_topic(
         self, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
     ) -> Result[None]:
-        """Create a coordinator's topic, led where the coordinators sit, unless it is there."""
+        """Create a coordinator's topic, led by the supervisor, unless it exists."""
         assert name in topic_names.INTERNAL_TOPICS
         if name in self.image.topics:
             return Result(None)
@@ -232,8 +233,10 @@ class Controller:
         return Result(None, [*topic_records(topic)])
 
     def delete_topics(self, names: Mapping[bytes, str]) -> Result[dict[str, None | KafkaError]]:
-        """Delete topics, given by their ids with their names, and their dedicated nodes: None for
-        each name, or what speaks against it."""
+        """Delete topics, given by id with their names, and their dedicated nodes.
+
+        Return None or an error for each name.
+        """
         answers: dict[str, None | KafkaError] = {}
         records: list[Record] = []
         for topic_id, name in names.items():
@@ -257,9 +260,9 @@ class Controller:
         validate_only: bool = False,
         created_count: int = 0,
     ) -> Result[dict[str, None | KafkaError]]:
-        """Give topics more partitions, each for itself: None, or what speaks against it.
+        """Increase partition counts independently of each other; return None or an error for each.
 
-        `created_count` as in `create_topics`.
+        `created_count` is as in `create_topics`.
         """
         placer = Placer.over(self.image, sizes, limits)
         assert len({growth.name for growth in wanted}) == len(wanted)
@@ -287,7 +290,7 @@ class Controller:
     def alter_configs(
         self, wanted: Sequence[configs.Alteration], *, validate_only: bool = False
     ) -> Result[dict[tuple[int, str], None | KafkaError]]:
-        """Alter what is set on resources, each for itself: None, or what speaks against it."""
+        """Alter configs of resources; return None or an error for each."""
         answers, records = configs.alter(self.image, wanted)
         return Result(answers, [] if validate_only else records)
 
@@ -404,7 +407,7 @@ class Controller:
     # -- where partitions lie ----------------------------------------------------------------
 
     def _place(self, topic: TopicImage, assigned: Assigned, placer: Placer) -> None:
-        """Fill in the topic's partitions: as assigned, on workers of their own, or in turn."""
+        """Set the leaders of a topic's partitions: assigned, dedicated or least loaded workers."""
         open_to_us = [index for index, node_id in assigned.items() if node_id is None]
         if not (topic.dedicated and placer.dedicates):
             leaders = placer.share(topic.topic_id, open_to_us)
@@ -427,8 +430,8 @@ class Controller:
 
 
 def _of_the_broker(name: str) -> InvalidRequest:
-    # Which key falls to which partition follows from their number, and a deleted one would take
-    # every group's offsets along.
+    # The partition of a key depends on the partition count, and deleting the topic would delete
+    # every group's offsets.
     return InvalidRequest(
         f"The internal topic {name} is the broker's own to create, and neither grows nor goes."
     )

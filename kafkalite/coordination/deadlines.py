@@ -1,10 +1,10 @@
-"""Deadlines: what is due when, for many that are put off again and again.
+"""Deadlines: one deadline per key, cheap to postpone.
 
-A member's session is put off by every heartbeat and ends once in its life.  So putting off is two
-entries in dicts; the queue is told only of what is due earlier than it knew, and finds out about
-the rest when it comes to it.  It is made anew when most of what it holds has been put off.
+A member's session deadline is postponed by every heartbeat and expires once.  So postponing only
+updates two dict entries; the heap gets an entry only for an earlier deadline, and other changes are
+found when an entry comes up.  The heap is rebuilt when most of its entries are stale.
 
-Time is monotonic and comes in as an argument.
+Time is monotonic and passed in as an argument.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SLACK = 100
 
 
 class Deadlines(Generic[K]):
-    """One deadline a key; see the module."""
+    """A heap of deadlines with one deadline per key."""
 
     def __init__(self) -> None:
         self._due_ms: dict[K, int] = {}
         self._queued_ms: dict[K, int] = {}
         self._queue: list[tuple[int, int, K]] = []
-        self._count = 0  # so that keys are never compared
+        self._count = 0  # tie-breaker, so that keys are never compared
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -34,19 +34,19 @@ class Deadlines(Generic[K]):
         return key in self._due_ms
 
     def set(self, key: K, due_ms: int) -> None:
-        """Have this deadline, and no earlier one of the key's."""
+        """Set the deadline of a key, replacing an earlier one."""
         self._due_ms[key] = due_ms
         queued_ms = self._queued_ms.get(key)
         if queued_ms is None or due_ms < queued_ms:
             self._enqueue(key, due_ms)
 
     def drop(self, key: K) -> None:
-        """Have none, if there is one."""
+        """Remove the deadline of a key, if there is one."""
         self._due_ms.pop(key, None)
 
     @property
     def next_ms(self) -> int | None:
-        """When something may be due; nothing is before."""
+        """Time of the next heap entry; no deadline is earlier."""
         while self._queue:
             queued_ms, _, key = self._queue[0]
             due_ms = self._due_ms.get(key)
@@ -60,7 +60,7 @@ class Deadlines(Generic[K]):
         return None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Take what is due, the earliest first; what is set meanwhile counts as well."""
+        """Remove and yield the keys that are due, earliest first, including any set meanwhile."""
         while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
             _, _, key = heapq.heappop(self._queue)
             self._queued_ms.pop(key, None)

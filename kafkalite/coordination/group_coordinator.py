@@ -1,20 +1,21 @@
-"""GroupCoordinator: the groups of one partition of `__consumer_offsets`, and what they have read.
+"""GroupCoordinator: the groups and committed offsets of one `__consumer_offsets` partition.
 
-    a request, or time ──decide──▶ Result(replies, records) ──the host writes──▶ replay
+    request or timer ──decide──▶ Result(replies, records) ──the host writes──▶ replay
 
-Whoever asks gives a token; a Reply says which token it is for.  A member that has to wait is
-answered by a later decision, each token once.  What speaks against a whole request is raised.
+Each request comes with a token; a Reply names the token it responds to.  A member that has to wait
+gets its response from a later decision; each token gets at most one.  An error of a whole request
+is raised.
 
-Two kinds of state are kept apart.  What stands in a record (a group's last assignment, an offset)
-changes in `replay` alone.  Who waits, who was heard and how far a rebalance is changes at once, and
-begins anew after a load: `loaded` gives every member that was kept a session's time to come back.
+Two kinds of state are separate.  Recorded state (a group's last assignment, an offset) changes in
+`replay` only.  Soft state (pending requests, sessions, the progress of a rebalance) changes at once
+and is reset by a load: `loaded` gives every recorded member a full session timeout to come back.
 
-The host replays a decision's records before it asks for the next decision, or has failed to write
-them.  Then those that the decision would have answered are told, by the next one, to look for their
-coordinator again; the group goes on as if they had been slow.
+The host replays a decision's records before the next decision, or has failed to write them.  After
+a failed write, the next decision refuses the requests that the failed one would have completed with
+NOT_COORDINATOR; the group continues as if its members had been slow.
 
-What the groups hold in memory is bounded as a whole: by SIZE_MAX what members say and are
-assigned, by OFFSETS_SIZE_MAX what they commit.
+Memory is bounded for all groups together: SIZE_MAX for metadata and assignments of members,
+OFFSETS_SIZE_MAX for committed offsets.
 
 Left out: the newer group protocols; commits in transactions.
 """
@@ -80,41 +81,41 @@ Decision: TypeAlias = Result[list[Reply]]
 
 SIZE_MAX = 256 << 20
 OFFSETS_SIZE_MAX = 1 << 30
-"""What all groups together may hold in memory, about: beyond it nobody new gets in, and nothing
-that was not committed before."""
+"""Approximate memory limits of all groups together: beyond them no new member is accepted, and no
+offset of a partition that has none."""
 SMALL_SIZE = 64 << 10
-"""Who says more than this gets in only while half of the room is free, so that few who say much
-keep out nobody who says little."""
+"""A larger member is accepted only while half of SIZE_MAX is free, so that a few large members
+cannot keep out small ones."""
 
 TICK_COUNT_MAX = 1_000
-"""How many deadlines one tick looks after."""
+"""Maximum number of deadlines handled by one tick."""
 SWEEP_COUNT = 1_000
-"""How many groups one tick searches for what has expired."""
+"""Maximum number of groups that one tick searches for expired offsets."""
 
 UNKNOWN_GROUP_SINCE = 9
-"""The version of OffsetCommit whose clients know that a group can be unknown (KIP-848)."""
+"""The OffsetCommit version from which a group can be unknown (KIP-848)."""
 
 
 UNKNOWN_DESCRIBED_SINCE = 6
-"""The version of DescribeGroups that says so of a group that is not there (KIP-1043)."""
+"""The DescribeGroups version from which an unknown group is an error (KIP-1043)."""
 
 TIME_MAX = (1 << 63) - 1
 TEXT_SIZE_MAX = (1 << 15) - 1
-"""The longest text that a record says; a request can say longer ones."""
+"""Maximum length of a string in a record; a request can have longer ones."""
 MEMBER_ID_BEGINNING_MAX = 255
 PROTOCOLS_MAX = 1_000
-"""How many protocols a member may offer; clients offer a few."""
+"""Maximum number of protocols of a member; clients have a few."""
 
 
 class Unwritten(NamedTuple):
-    """What the last decision would have answered, until its records are replayed."""
+    """The replies of the last decision, until its records are replayed."""
 
     asker: Any
     replies: Sequence[Reply]
 
 
 class Commit(NamedTuple):
-    """An offset that somebody commits."""
+    """An offset to commit."""
 
     topic: str
     partition: int
@@ -125,7 +126,7 @@ class Commit(NamedTuple):
 
 
 class GroupCoordinator:
-    """See the module; `new_member_id` makes an id that nobody had, from words to begin it with."""
+    """The coordinator's state machine; `new_member_id` makes a unique id with the given prefix."""
 
     def __init__(self, limits: GroupLimits, new_member_id: Callable[[str], str]) -> None:
         self.limits = limits
@@ -154,9 +155,9 @@ class GroupCoordinator:
         now_ms: int,
         wall_ms: int,
     ) -> Decision:
-        """JoinGroup: become a member, or join the group's next generation."""
+        """JoinGroup: add a member, or let it join the group's next generation."""
         _check_id(group_id)
-        if version == 0:  # it knows one timeout, which is both
+        if version == 0:  # it has one timeout, used as both
             request = Fields(request, rebalance_timeout_ms=request.session_timeout_ms)
         shortest, longest = self.limits.min_session_ms, self.limits.max_session_ms
         if not shortest <= request.session_timeout_ms <= longest:
@@ -186,7 +187,7 @@ class GroupCoordinator:
     def sync(
         self, request: Fields, version: int, token: Any, now_ms: int, wall_ms: int
     ) -> Decision:
-        """SyncGroup: bring the assignment, or wait for it."""
+        """SyncGroup: record the leader's assignment, or wait for it."""
         group = self._group(request.group_id)
         before = sum(len(member.assignment) for member in group.members)
         self._check_room(sum(len(each.assignment) for each in request.assignments), before)
@@ -195,7 +196,7 @@ class GroupCoordinator:
         return self._decided(turn, token, group)
 
     def heartbeat(self, request: Fields, token: Any, now_ms: int) -> Decision:
-        """Heartbeat: stay a member, and hear of a rebalance."""
+        """Heartbeat: extend the member's session and report a rebalance."""
         group = self._group(request.group_id)
         turn = self._turn(now_ms, NO_TIME)
         fault = group.heartbeat(request, turn)
@@ -210,7 +211,7 @@ class GroupCoordinator:
         now_ms: int,
         wall_ms: int,
     ) -> Decision:
-        """LeaveGroup: (member id, instance id, reason) of those who go, each for itself."""
+        """LeaveGroup: remove members, given as (member id, instance id, reason), independently."""
         _check_id(group_id)
         group = self._groups.get(group_id) or ClassicGroup(group_id)
         turn = self._turn(now_ms, wall_ms)
@@ -242,7 +243,7 @@ class GroupCoordinator:
         wall_ms: int,
         version: int = UNKNOWN_GROUP_SINCE,
     ) -> Decision:
-        """OffsetCommit: the error code of each (topic, partition), as `codes`."""
+        """OffsetCommit: return the error code of each (topic, partition), as `codes`."""
         group_id = request.group_id
         _check_texts(group_id)
         turn = self._turn(now_ms, wall_ms)
@@ -275,7 +276,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]], token: Any, now_ms: int
     ) -> Decision:
-        """OffsetDelete: the error code of each (topic, partition), as `codes`."""
+        """OffsetDelete: return the error code of each (topic, partition), as `codes`."""
         _check_id(group_id)
         group = self._known(group_id)
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
@@ -298,9 +299,9 @@ class GroupCoordinator:
         wanted: Mapping[str, Sequence[int]] | None,
         id_of: Callable[[str], bytes] = lambda topic: NO_ID,
     ) -> dict[str, dict[int, Committed]]:
-        """What a group has committed, by topic and partition; everything when None is wanted.
+        """Return a group's committed offsets by topic and partition; all if `wanted` is None.
 
-        `id_of` gives the id of the topic that has a name now, where that is known.
+        `id_of` returns the id of the topic that currently has a name, if known.
         """
         return self.offsets.fetch(group_id, wanted, id_of)
 
@@ -311,7 +312,7 @@ class GroupCoordinator:
         return self.offsets.topic_tombstones(topics)
 
     def forget_offsets(self, tombstones: Sequence[GroupRecord], now_ms: int) -> Decision:
-        """Take away these offsets, of topics that are deleted."""
+        """Delete these offsets of deleted topics."""
         turn = self._turn(now_ms, NO_TIME)
         turn.records += tombstones
         return self._decided(turn, NOBODY)
@@ -319,12 +320,12 @@ class GroupCoordinator:
     # -- administration ----------------------------------------------------------------------
 
     def delete_groups(self, group_ids: Sequence[str], token: Any, now_ms: int) -> Decision:
-        """DeleteGroups: what speaks against each, or None."""
+        """DeleteGroups: return None or an error for each group."""
         turn = self._turn(now_ms, NO_TIME)
         faults: dict[str, KafkaError | None] = {}
         for group_id in dict.fromkeys(group_ids):
             try:
-                # Offsets may be committed under no name at all, so they can be deleted under it.
+                # Offsets may be committed under an empty group id, so it can be deleted as well.
                 group = self._known(group_id)
                 if group.state is not State.EMPTY:
                     raise NonEmptyGroup()
@@ -338,7 +339,7 @@ class GroupCoordinator:
         return self._decided(turn, token)
 
     def describe(self, group_id: str, version: int) -> dict[str, Any]:
-        """A group as DescribeGroups shows it; one that is not there is Dead."""
+        """Return a group as in a DescribeGroups response; an unknown group is Dead."""
         try:
             return self._known(group_id).described()
         except GroupIdNotFound as fault:
@@ -354,7 +355,7 @@ class GroupCoordinator:
             }
 
     def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The groups as ListGroups shows them, of these states and types or of any."""
+        """Return the groups as in a ListGroups response, filtered by state and type."""
         wanted_states = {state.lower() for state in states}
         wanted_types = {type_.lower() for type_ in types}
         return [
@@ -368,11 +369,12 @@ class GroupCoordinator:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When `tick` has to come next, if ever."""
+        """Time of the next `tick`, or None."""
         return self._deadlines.next_ms
 
     def tick(self, now_ms: int, wall_ms: int) -> Decision:
-        """Do what is due; a part of it when it is much, and `next_due_ms` is then past."""
+        """Handle expired deadlines; if there are many, handle a part and leave `next_due_ms` in the
+        past."""
         turn = self._turn(now_ms, wall_ms)
         self._give_up_unwritten()
         for token, _ in self._refused:
@@ -381,7 +383,7 @@ class GroupCoordinator:
         for _, due in zip(range(TICK_COUNT_MAX), self._deadlines.due(now_ms), strict=False):
             if due.kind == RETENTION:
                 self._expire_offsets(turn)
-                break  # the rest of a long search is due at once, and not in this tick
+                break  # the rest of a long search is due at once, in a later tick
             group = self._groups.get(due.group_id)
             if group is not None:
                 self._expire(group, due, turn)
@@ -398,7 +400,7 @@ class GroupCoordinator:
             group.expire_sync(turn)
 
     def _expire_offsets(self, turn: Turn) -> None:
-        """Search some more groups for what has expired; an empty one without offsets goes."""
+        """Search some groups for expired offsets; delete empty groups without offsets."""
         if self._sweep is None:
             self._sweep = iter([*{**self._groups, **dict.fromkeys(self.offsets)}])
         group_ids = [*islice(self._sweep, SWEEP_COUNT)]
@@ -426,7 +428,7 @@ class GroupCoordinator:
         )
 
     def forget(self, token: Any) -> None:
-        """Whoever waited under this token is gone; the member it spoke for may come back."""
+        """Drop a token whose connection has closed; its member may come back."""
         member = self._waiting.pop(token, None)
         if member is not None and member.join_token is token:
             member.join_token = GONE
@@ -436,7 +438,7 @@ class GroupCoordinator:
     # -- the machine -------------------------------------------------------------------------
 
     def replay(self, record: GroupRecord) -> None:
-        """Take a record in."""
+        """Apply a record."""
         if self._unwritten is not None:
             self._unwritten = None
             if not self._refused:
@@ -456,7 +458,7 @@ class GroupCoordinator:
         self._weigh(group)
 
     def records(self) -> Iterator[GroupRecord]:
-        """What makes this state again; each record is as it is when it is asked for."""
+        """Yield the records of this state, each as of the time it is yielded."""
         for group_id in [*self._groups]:
             group = self._groups.get(group_id)
             if group is not None and group.kept is not None:
@@ -464,7 +466,7 @@ class GroupCoordinator:
         yield from self.offsets.records()
 
     def loaded(self, now_ms: int) -> None:
-        """The last record of the log is replayed: begin."""
+        """Begin after the last record of the log was replayed."""
         turn = self._turn(now_ms, NO_TIME)
         for group in self._groups.values():
             group.restore(turn)
@@ -473,14 +475,14 @@ class GroupCoordinator:
         turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
 
     def reconfigure(self, limits: GroupLimits, now_ms: int) -> None:
-        """Take new bounds; a new interval counts from now."""
+        """Apply new limits; a new check interval counts from now."""
         before, self.limits = self.limits, limits
         if limits.retention_check_ms != before.retention_check_ms and self._sweep is None:
             self._deadlines.set(Due(RETENTION), now_ms + limits.retention_check_ms)
 
     @property
     def counts(self) -> dict[str, int]:
-        """For metrics: groups in each state, and all of them; offsets."""
+        """Metrics: the number of groups by state, of all groups, and of offsets."""
         groups = Counter(group.state for group in self._all())
         states = {str(state): groups[state] for state in State if state is not State.DEAD}
         return {**states, "groups": sum(states.values()), "offsets": self.offsets.count}
@@ -500,14 +502,15 @@ class GroupCoordinator:
         return Result(turn.replies, turn.records)
 
     def _give_up_unwritten(self) -> None:
-        """The last decision was not written: its asker knows, and the others are to be told."""
+        """Mark the replies of a decision that was not written for refusal; its own request has
+        failed."""
         if self._unwritten is not None:
             asker, replies = self._unwritten
             self._refused += [reply for reply in replies if reply.token is not asker]
             self._unwritten = None
 
     def _group(self, group_id: str) -> ClassicGroup:
-        """The group that a member speaks of."""
+        """Return the group of a member's request."""
         _check_id(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -515,7 +518,7 @@ class GroupCoordinator:
         return group
 
     def _known(self, group_id: str) -> ClassicGroup:
-        """The group that an admin speaks of; its commits alone may be all there is of it."""
+        """Return the group of an admin request; it may consist of committed offsets only."""
         group = self._groups.get(group_id)
         if group is None:
             if group_id not in self.offsets:
@@ -542,7 +545,7 @@ class GroupCoordinator:
         self._size -= self._sizes.pop(group.group_id, 0)
 
     def _check_room(self, size: int, before: int) -> None:
-        """Whether there is room for so much in place of what was there before."""
+        """Raise GroupMaxSizeReached unless `size` bytes fit in place of `before` bytes."""
         bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
         if size > before and self._size + size - before > bound:
             raise GroupMaxSizeReached(
@@ -551,7 +554,7 @@ class GroupCoordinator:
             )
 
     def _weigh(self, group: ClassicGroup, turn: Turn | None = None) -> None:
-        """Take a group's size anew, and forget one of which nothing is left."""
+        """Update a group's memory use; drop a group that has no state left."""
         if self._groups.get(group.group_id) is not group:
             return
         if group.idle and group.kept is None and (turn is None or not turn.records):

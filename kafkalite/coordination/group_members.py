@@ -1,4 +1,4 @@
-"""The members of a classic group: who is there, what they speak, and who waits for an answer."""
+"""Members of a classic group: their protocols, assignments and pending requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kafkalite.protocol.schemas.group_records import subscribed_topics
 
 MEMBER_SIZE = 1_000
 PROTOCOL_SIZE = 300
-"""What a member, and each protocol that it speaks, take in memory besides their texts, about."""
+"""Approximate memory use of a member, and of each of its protocols, besides their texts."""
 
 TOPICS_MAX = 100_000
 
 
 class State(StrEnum):
-    """Where a group stands; a Dead one is not there at all."""
+    """The state of a group; a Dead group does not exist."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -31,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Member:
-    """One member; `protocols` are those it speaks, the one it likes best first."""
+    """One member; `protocols` are in the order of its preference."""
 
     member_id: str
     instance_id: str | None
@@ -41,24 +41,24 @@ class Member:
     session_timeout_ms: int
     protocols: dict[str, bytes]
     assignment: bytes = b""
-    is_new: bool = False  # it has not been told yet that it is a member
+    is_new: bool = False  # its member id was not sent to it yet
     join_token: Any = NOBODY
     sync_token: Any = NOBODY
     size: int = field(default=0, compare=False)
 
     @property
     def excused(self) -> bool:
-        """Whether it need not be heard, since it waits for an answer from here."""
+        """True if its session cannot expire, since it waits for a response."""
         waits = self.join_token is not NOBODY or self.sync_token is not NOBODY
         return waits and not self.is_new
 
     def weighed(self) -> int:
-        """What it takes in memory, about."""
+        """Return the approximate memory use in bytes."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         return spoken_size(self.protocols.items()) + sum(map(len, texts)) + len(self.assignment)
 
     def kept(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
-        """As the group's record says it."""
+        """Return the member as in the group's record."""
         return {
             "member_id": self.member_id,
             "group_instance_id": self.instance_id,
@@ -72,7 +72,7 @@ class Member:
 
     @classmethod
     def restored(cls, kept: dict[str, Any], protocol: str | None) -> Member:
-        """The member that a group's record tells of; it spoke more, but this was agreed on."""
+        """Return a member from a group's record, which has its agreed protocol only."""
         rebalance_timeout_ms = kept["rebalance_timeout"]
         if rebalance_timeout_ms < 0:
             rebalance_timeout_ms = kept["session_timeout"]
@@ -88,7 +88,7 @@ class Member:
         )
 
     def described(self, protocol: str | None) -> dict[str, Any]:
-        """As DescribeGroups shows it; its metadata in a protocol that is agreed on."""
+        """Return the member as in a DescribeGroups response, with its metadata in `protocol`."""
         return {
             "member_id": self.member_id,
             "group_instance_id": self.instance_id,
@@ -100,14 +100,14 @@ class Member:
 
 
 def spoken_size(protocols: Iterable[tuple[str, bytes]]) -> int:
-    """What a member that speaks these takes in memory at least, about."""
+    """Return the approximate memory use of a member with these protocols."""
     return MEMBER_SIZE + sum(
         PROTOCOL_SIZE + len(name) + len(metadata) for name, metadata in protocols
     )
 
 
 class AnyTopic:
-    """All topics there are."""
+    """A container of every topic."""
 
     def __contains__(self, topic: object) -> bool:
         return True
@@ -117,15 +117,15 @@ ANY_TOPIC = AnyTopic()
 
 
 class Members:
-    """The members of one group, in the order in which they came."""
+    """The members of one group, in the order in which they joined."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
         self.by_instance: dict[str, Member] = {}
         self.joined_count = 0
-        """How many wait for the answer to their JoinGroup."""
+        """Number of members with a pending JoinGroup."""
         self.size = 0
-        """What they take in memory, about."""
+        """Approximate memory use in bytes."""
         self._speakers: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Members:
         self.weigh(member)
 
     def remove(self, member: Member) -> None:
-        """Its tokens are answered before."""
+        """Remove a member; its pending requests must have been completed before."""
         assert member.join_token is member.sync_token is NOBODY
         del self.by_id[member.member_id]
         if member.instance_id is not None:
@@ -160,14 +160,14 @@ class Members:
         member.size = 0
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member the id of the process that has taken its place."""
+        """Give a static member the member id of the process that replaces it."""
         del self.by_id[member.member_id]
         member.member_id = member_id
         self.by_id[member_id] = member
         self.weigh(member)
 
     def known(self, member_id: str, instance_id: str | None) -> Member:
-        """The member of this id, if it still is the one of its instance."""
+        """Return the member; raise FencedInstanceId if its instance has another member id."""
         if instance_id is not None:
             owner = self.by_instance.get(instance_id)
             if owner is not None and owner.member_id != member_id:
@@ -184,12 +184,12 @@ class Members:
         self.weigh(member)
 
     def size_of(self, member_id: str, instance_id: str | None) -> int:
-        """What the member takes that this is, or takes the place of; 0 for a new one."""
+        """Return the memory use of this member, or of the one it replaces; 0 for a new one."""
         member = self.by_id.get(member_id) or self.by_instance.get(instance_id or "")
         return 0 if member is None else member.size
 
     def weigh(self, member: Member) -> None:
-        """Take its size anew."""
+        """Update the memory use of a member."""
         self.size -= member.size
         member.size = member.weighed()
         self.size += member.size
@@ -197,33 +197,33 @@ class Members:
     # -- who waits ---------------------------------------------------------------------------
 
     def wait_to_join(self, member: Member, token: Any) -> Any:
-        """The token it waited under before."""
+        """Set the token of the pending JoinGroup and return the previous one."""
         before, member.join_token = member.join_token, token
         self.joined_count += (token is not NOBODY) - (before is not NOBODY)
         return before
 
     def wait_to_sync(self, member: Member, token: Any) -> Any:
-        """The token it waited under before."""
+        """Set the token of the pending SyncGroup and return the previous one."""
         before, member.sync_token = member.sync_token, token
         return before
 
     # -- what they speak ---------------------------------------------------------------------
 
     def speak(self, member: Member, protocols: dict[str, bytes]) -> None:
-        """A member speaks these from now on."""
+        """Replace a member's protocols."""
         self._silence(member)
         member.protocols = protocols
         self._speakers.update([*protocols])
         self.weigh(member)
 
     def understand(self, protocols: dict[str, bytes]) -> bool:
-        """Whether one of these is spoken by every member."""
+        """Return whether every member supports one of these protocols."""
         return any(self._speakers[name] == len(self.by_id) for name in protocols)
 
     def vote(self) -> str:
-        """The protocol that most members like best, of those that all speak.
+        """Return the protocol that most members prefer, among those that all support.
 
-        There is one: nobody comes, or changes what he speaks, without one that all understand.
+        There is one: a member is accepted, or changes its protocols, only with a common one.
         """
         count = len(self.by_id)
         common = {name for name, speakers in self._speakers.items() if speakers == count}
@@ -240,9 +240,9 @@ class Members:
                 del self._speakers[name]
 
     def topics(self, protocol: str | None) -> Container[str]:
-        """What consumers subscribe to, all together.
+        """Return the topics that the consumers subscribe to.
 
-        Any topic, when one of them cannot be understood or they name more than anybody has.
+        Any topic, if a subscription cannot be decoded or more than TOPICS_MAX topics are named.
         """
         topics: set[str] = set()
         for member in self.by_id.values():
@@ -255,7 +255,7 @@ class Members:
     def kept(
         self, protocol: str | None, assigned: Mapping[str, bytes] | None
     ) -> list[dict[str, Any]]:
-        """As a record says them, with what is assigned to them, or is to be."""
+        """Return the members as in the group's record, with their current or new assignments."""
         return [
             member.kept(
                 protocol,
@@ -266,5 +266,5 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time that any of them may take to come back."""
+        """The longest rebalance timeout of the members."""
         return max([0, *(member.rebalance_timeout_ms for member in self.by_id.values())])

@@ -1,6 +1,6 @@
-"""One decision of a group coordinator in the making: what it knows, and what comes of it.
+"""Turn: the context of one decision of a group coordinator, and its outcome.
 
-A Turn lasts from a question, or a moment at which something is due, to the Result for it.
+A Turn lasts from a request or an expired deadline to the Result.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
 NOBODY = None
-"""In place of a token: nobody waits."""
+"""In place of a token: no request is pending."""
 GONE: Any = object()
-"""In place of a token: the connection that waited is gone, and its member may come back."""
+"""In place of a token: the connection with the pending request has closed; the member may come
+back."""
 
 
 class Reply(NamedTuple):
-    """The response to whoever waits under a token."""
+    """The response to the request with this token."""
 
     token: Any
     response: dict[str, Any]
 
 
 class GroupLimits(NamedTuple):
-    """What the broker's keys allow."""
+    """The limits from the broker's configuration."""
 
     min_session_ms: int
     max_session_ms: int
@@ -37,14 +38,14 @@ class GroupLimits(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """Who sends a request, as a description of the group shows it."""
+    """The client of a request, as a description of the group shows it."""
 
     client_id: str
     host: str
 
 
 class Due(NamedTuple):
-    """What a deadline is for: a group's member, or the group when there is none."""
+    """The subject of a deadline: a member, or the group if the member id is empty."""
 
     kind: str
     group_id: str = ""
@@ -55,7 +56,7 @@ SESSION, JOIN, SYNC, RETENTION, REFUSED = "session", "join", "sync", "retention"
 
 
 class Turn:
-    """See the module."""
+    """One decision in progress."""
 
     __slots__ = ("deadlines", "limits", "now_ms", "records", "replies", "waiting", "wall_ms")
 
@@ -76,15 +77,15 @@ class Turn:
         self.records: list[GroupRecord] = []
 
     def answer(self, token: Any, response: dict[str, Any]) -> None:
-        """The response, if anybody is there to hear it."""
+        """Complete a pending request, unless there is none or its connection has closed."""
         if token is not NOBODY and token is not GONE:
             self.waiting.pop(token, None)
             self.replies.append(Reply(token, response))
 
     def refuse(self, token: Any, fault: type[KafkaError], **response: Any) -> None:
-        """An error in place of what was asked for."""
+        """Complete a pending request with an error."""
         self.answer(token, {"error_code": fault.code, **response})
 
     def put_off(self, due: Due, wait_ms: int) -> None:
-        """Have something due so long from now, and not before."""
+        """Set a deadline relative to now, replacing the previous one."""
         self.deadlines.set(due, self.now_ms + wait_ms)

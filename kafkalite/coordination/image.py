@@ -1,10 +1,10 @@
-"""ClusterImage: nodes, topics, leaders and configs at one moment.
+"""ClusterImage: nodes, topics, leaders and configs as of one metadata record.
 
-It changes by one record at a time and in place; nothing is copied, and a lookup costs the same
-among ten thousand partitions as among ten.
+It is updated in place, record by record, without copies; the cost of a lookup does not depend on
+the number of partitions.
 
-What is set on a topic stands with the topic.  What is set on anything else stands in `configs`, by
-the kind and the name of the resource; of brokers, the name "" is for all nodes and "3" for node 3.
+Configs of a topic are kept with the topic.  All others are in `configs`, by resource type and name;
+for brokers, the name "" is the cluster-wide default and "3" is node 3.
 
 Left out: features and ACLs (they come with their APIs).
 """
@@ -35,7 +35,7 @@ from kafkalite.protocol.schemas.internal import (
 )
 
 SUPERVISOR_ID = 0
-"""The node that hosts the controller, and in a cluster without workers every partition as well."""
+"""The node that hosts the controller, and in a cluster without workers all partitions."""
 
 
 DELETED_MAX = 10_000
@@ -46,19 +46,20 @@ RUN_MAX = 10_000
 
 
 class NodeImage(NamedTuple):
-    """One node: what clients see as a broker, once it has a listener."""
+    """One node, which clients see as a broker once it has a listener."""
 
     node_id: int
     host: str
-    port: int  # 0: it has no listener yet
+    port: int  # 0: no listener yet
     rack: str | None = None
-    # a dedicated one leads one partition and goes with its topic; a draining one gets no more
+    # a dedicated node leads one partition and is removed with its topic; a draining one gets no new
+    # partitions
     dedicated: bool = False
     draining: bool = False
 
 
 class PartitionImage(NamedTuple):
-    """Who holds a partition, and who leads it under which epoch."""
+    """The leader, leader epoch and replicas of a partition."""
 
     leader: int
     leader_epoch: int
@@ -66,46 +67,46 @@ class PartitionImage(NamedTuple):
     isr: tuple[int, ...]
 
     def led_by(self, node_id: int) -> PartitionImage:
-        """The same under its next leader, which alone holds it."""
+        """Return this partition with a new leader, its only replica, in the next leader epoch."""
         return PartitionImage(node_id, self.leader_epoch + 1, (node_id,), (node_id,))
 
     @property
     def is_new(self) -> bool:
-        """True if it is as it was created."""
+        """True if the partition is as it was created."""
         return self.leader_epoch == 0 and self.replicas == self.isr == (self.leader,)
 
 
 @lru_cache(maxsize=1_000)
 def new_partition(leader: int) -> PartitionImage:
-    """Return a partition as it is created on a node: one object for all that are alike."""
+    """Return a new partition on a node; equal partitions share one object."""
     nodes = (leader,)
     return PartitionImage(leader, 0, nodes, nodes)
 
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic; its partitions are in the order of their numbers, without gaps."""
+    """One topic; its partitions are in the order of their indexes, without gaps."""
 
     name: str
     topic_id: bytes
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
     told: Any = field(default=None, compare=False, repr=False)
-    """What a handler keeps of its partitions, until one changes: very many make a long answer."""
+    """Partitions as a handler caches them for responses, until one of them changes."""
 
     @property
     def internal(self) -> bool:
-        """Whether a coordinator writes it."""
+        """True if a coordinator writes to the topic."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas its first partition has."""
+        """The number of replicas of partition 0."""
         return len(self.partitions[0].replicas)
 
     @property
     def dedicated(self) -> bool:
-        """Whether each of its partitions is to have a worker of its own."""
+        """True if each partition has a worker of its own."""
         text = self.config.get(WORKER_DEDICATED.name)
         return WORKER_DEDICATED.default if text is None else WORKER_DEDICATED.parse(text)
 
@@ -119,22 +120,25 @@ class ClusterImage:
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self.next_node_id = 0
-        """Above every node id there ever was: a removed node's id is not given again."""
+        """Greater than all node ids ever used: the id of a removed node is not used again."""
         self.deleted: dict[bytes, str] = {}
-        """The names of topics that were deleted, the newest DELETED_MAX: what is left of one may
-        go, also by a node that was away.  Of an older one it is kept as `-stray`."""
+        """The names of the newest DELETED_MAX deleted topics, by id.
+
+        A node may delete what it has left of these, even if it was down during the deletion; what
+        is left of older ones is kept as `-stray`.
+        """
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
-        """What is set on resources that are no topics; a resource with nothing set is not here."""
+        """Configs of resources other than topics; a resource without any has no entry."""
         self._led_count: dict[int, int] = {}
 
     @property
     def controller_id(self) -> int:
-        """The node that decides for the cluster: the lowest, since node 0 supervises."""
+        """The node that hosts the controller: the lowest id, since node 0 is the supervisor."""
         return min(self.nodes, default=-1)
 
     @property
     def workers(self) -> list[int]:
-        """The nodes that share the partitions when there are more than node 0 alone."""
+        """The nodes that share the partitions, other than node 0 and dedicated ones."""
         return sorted(
             node.node_id
             for node in self.nodes.values()
@@ -143,9 +147,9 @@ class ClusterImage:
 
     @property
     def placeable(self) -> list[int]:
-        """The nodes that may be given partitions: workers that can be reached and are to stay.
+        """The nodes that may get partitions: workers with a listener that are not draining.
 
-        Without workers that is node 0.
+        Without workers that is node 0.  If no worker has a listener yet, all that are not draining.
         """
         workers = self.workers
         if not workers:
@@ -154,35 +158,35 @@ class ClusterImage:
         return [node_id for node_id in staying if self.nodes[node_id].port] or staying
 
     def led_count(self, node_id: int) -> int:
-        """How many partitions a node leads."""
+        """Return the number of partitions that a node leads."""
         return self._led_count.get(node_id, 0)
 
     def topic(self, name: str) -> TopicImage:
-        """A topic by its name."""
+        """Return a topic by name."""
         topic = self.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition()
         return topic
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage:
-        """A topic by its id."""
+        """Return a topic by id."""
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
             raise UnknownTopicId()
         return topic
 
     def config_of(self, kind: int, name: str) -> Mapping[str, str]:
-        """What is set on a resource; UnknownTopicOrPartition for a topic that is not there."""
+        """Return what is set on a resource; raise UnknownTopicOrPartition for an unknown topic."""
         if kind == Resource.TOPIC:
             return self.topic(name).config
         return self.configs.get((kind, name), {})
 
     def replay(self, record: Record) -> None:
-        """Take one record in."""
+        """Apply one record."""
         self._REPLAY[record.kind.key](self, record)
 
     def records(self) -> Iterator[Record]:
-        """The fewest records that make this image again."""
+        """Yield the fewest records that reproduce this image."""
         if self.cluster_id:
             yield CLUSTER(cluster_id=self.cluster_id)
         for node in self.nodes.values():
@@ -190,7 +194,7 @@ class ClusterImage:
         if self.next_node_id > max(self.nodes, default=-1) + 1:
             yield REMOVE_NODE(node_id=self.next_node_id - 1)
         for topic_id, name in self.deleted.items():
-            # Before the topics there are: one of them may have the same name.
+            # Before the existing topics: one of them may have the same name.
             yield TOPIC(name=name, topic_id=topic_id)
             yield REMOVE_TOPIC(topic_id=topic_id)
         for topic in self.topics.values():
@@ -210,7 +214,7 @@ class ClusterImage:
     def _remove_node(self, record: Record) -> None:
         node_id = record.fields["node_id"]
         assert not self.led_count(node_id), "a node that leads partitions is not removed"
-        # A snapshot says so of one that it never named, to keep its id from being given again.
+        # A snapshot has such a record for an unknown node, so that its id is not used again.
         self.nodes.pop(node_id, None)
         for kind in (Resource.BROKER, Resource.BROKER_LOGGER):
             self.configs.pop((kind, str(node_id)), None)
@@ -289,12 +293,12 @@ class ClusterImage:
 
 
 def node_record(node: NodeImage) -> Record:
-    """The record that brings a node into an image, or changes it there."""
+    """Return the record that adds or changes a node."""
     return NODE(**node._asdict())
 
 
 def topic_records(topic: TopicImage) -> Iterator[Record]:
-    """The records that bring a whole topic into an image."""
+    """Yield the records that add a topic with its partitions and configs."""
     yield TOPIC(name=topic.name, topic_id=topic.topic_id)
     yield from new_partition_records(topic.topic_id, topic.partitions)
     yield from config_records(Resource.TOPIC, topic.name, topic.config)
@@ -303,8 +307,7 @@ def topic_records(topic: TopicImage) -> Iterator[Record]:
 def new_partition_records(
     topic_id: bytes, partitions: dict[int, PartitionImage]
 ) -> Iterator[Record]:
-    """The records that bring partitions, which follow each other, into an image: one for each run
-    of those that are as they were created."""
+    """Yield the records that add consecutive partitions: one per run of new ones."""
     for is_new, run in groupby(partitions.items(), lambda item: item[1].is_new):
         if not is_new:
             yield from partition_records(topic_id, dict(run))
@@ -315,7 +318,7 @@ def new_partition_records(
 
 
 def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) -> Iterator[Record]:
-    """The records that change partitions of an image, or bring others in than new ones."""
+    """Yield the records that change partitions, or add ones that are not new."""
     for index, partition in partitions.items():
         yield PARTITION(
             topic_id=topic_id,
@@ -328,6 +331,6 @@ def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) ->
 
 
 def config_records(kind: int, name: str, config: Mapping[str, str | None]) -> Iterator[Record]:
-    """The records that set these on a resource; None takes a setting back."""
+    """Yield the records that set configs of a resource; None deletes a key."""
     for key, text in config.items():
         yield CONFIG(resource_type=kind, resource_name=name, name=key, value=text)

@@ -1,12 +1,13 @@
-"""Leader epochs of logs that may have lost their tail (KIP-320).
+"""Leader epochs of logs that may have lost records (KIP-320).
 
-    power cut at log end 100, of which 60 are on the disk
-        the same epoch   a consumer at 100 waits there, and never sees the new records 60 to 99
-        the next epoch   it asks where its epoch ended, learns 60, and resets as it was told to
+    power cut at log end offset 100, of which 60 are on the disk
+        same epoch   a consumer at 100 waits there, and never reads the new records 60 to 99
+        next epoch   it requests the end offset of its epoch, gets 60, and resets to its policy
 
-A node that opened a log after an unclean end in another boot of the machine asks for the next epoch
-before it leads the partition, so every record appended since bears it.  It asks again until its
-image says so; the epoch it names tells a repetition from another loss.
+A node that opens a log after an unclean shutdown in a previous boot of the machine requests the
+next leader epoch before it leads the partition, so every record appended since has the new epoch.
+It repeats the request until its image has the new epoch; the epoch in the request distinguishes a
+repetition from another loss.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ class EpochRenewal(NamedTuple):
 def renew(
     image: ClusterImage, node_id: int, wanted: Sequence[EpochRenewal]
 ) -> Result[list[EpochRenewal]]:
-    """Give these partitions the next epoch under the node that leads them: those that still have
-    the epoch named, and that leader."""
+    """Increase the leader epoch of partitions that still have this leader and this epoch."""
     granted: list[EpochRenewal] = []
     records: list[Record] = []
     for renewal in dict.fromkeys(wanted):

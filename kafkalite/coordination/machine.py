@@ -1,13 +1,13 @@
-"""The shape of every state machine here: decide, then record, then replay.
+"""Machine: the interface of the state machines, which decide, record and replay.
 
-    decide   a method of the machine: looks at the state, changes nothing, gives a Result
+    decide   a method of the machine: reads the state, changes nothing, returns a Result
     record   the host appends the Result's records to the machine's log as one batch
     replay   the only place where state changes; the same after a restart as the first time
 
-Whatever a decision needs from outside (time, fresh ids, settings) comes in as an argument.  A
-request that cannot be granted raises a KafkaError and leaves no records.
+Whatever a decision needs from outside (time, new ids, settings) is passed in as an argument.  A
+request that cannot be granted raises a KafkaError and writes no records.
 
-What a record is, each machine says: the controller's are our own (schemas/internal.py), the group
+Each machine has its own records: the controller's are kafkalite's (schemas/internal.py), the group
 coordinator's are Kafka's (schemas/group_records.py).
 """
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class Result(NamedTuple, Generic[T]):
-    """What a machine decided: the answer, and the records that make it true."""
+    """The outcome of a decision: the response, and the records that it depends on."""
 
     response: T
     records: Sequence[Any] = ()
 
 
 class Machine(Protocol):
-    """What a host needs of a machine, besides its decisions."""
+    """The methods of a machine that a host needs, besides its decisions."""
 
     def replay(self, record: Any) -> None:
-        """Take one record into the state."""
+        """Apply one record to the state."""
 
     def records(self) -> Iterator[Any]:
-        """The fewest records that, replayed by an empty machine, make this state again."""
+        """Yield the fewest records that reproduce this state in an empty machine."""

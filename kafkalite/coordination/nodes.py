@@ -1,15 +1,15 @@
-"""Nodes: which there are, what they lead, and how both change.
+"""Nodes: the controller's decisions about nodes and the partitions they lead.
 
-    node 0          the supervisor; it leads everything while there are no workers
-    workers         share the partitions of ordinary topics
-    dedicated ones  each leads one partition, of a topic with worker.dedicated; made with it, and
-                    removed with it
+    node 0      the supervisor; it leads all partitions while there are no workers
+    workers     share the partitions of ordinary topics
+    dedicated   each leads one partition of a topic with worker.dedicated; created and removed
+                with the topic
 
-The functions here are the controller's decisions about them: each looks at the image and gives the
-records that make its answer true.  A partition that gets another leader gets the next epoch.
+Each function reads the image and returns a response and its records.  A partition that gets another
+leader gets the next leader epoch.
 
-Left out: the ids of nodes that are settled are given by whoever started them, so the id of a
-worker that was removed may come back at a later start; only those given here never do.
+Left out: the ids of the nodes registered at start are chosen by the launcher, so the id of a
+removed worker may be used again at a later start; only ids that the controller chose are not.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from kafkalite.errors import InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas.internal import REMOVE_NODE, Record
 
 Addresses = Mapping[int, tuple[str, int]]
-"""Where each node listens: its host and port."""
+"""The host and port of each node's listener."""
 
 
 class Placer:
-    """Places the partitions of one decision, each of which finds those before it counted."""
+    """Places the partitions of one decision; each placement counts for the next ones."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class Placer:
         next_node_id: int,
     ) -> None:
         self.dedicates = SUPERVISOR_ID not in nodes
-        """Whether there can be dedicated workers; a cluster without workers has none."""
+        """True if dedicated workers are possible; a cluster without workers has none."""
         self.dedicated_max = limits.dedicated_max
         self.room = max(0, limits.dedicated_max - dedicated_count)
         self.made: list[NodeImage] = []
-        """The dedicated nodes this decision makes."""
+        """The dedicated nodes that this decision creates."""
         self._load = Load(image, leading(nodes, limits), sizes)
         self._sizes = sizes
         self._next_node_id = next_node_id
 
     @classmethod
     def over(cls, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> Placer:
-        """One for the nodes that are there."""
+        """Return a Placer for the nodes of an image."""
         assert image.nodes, "nodes are settled first"
         return cls(
             image,
@@ -72,12 +72,12 @@ class Placer:
         )
 
     def share(self, topic_id: bytes, indexes: Sequence[int]) -> dict[int, int]:
-        """A node of the shared ones for each partition of a topic."""
+        """Return a shared worker for each of these partitions of a topic."""
         sizes = [self._sizes.get((topic_id, index), 0) for index in indexes]
         return dict(zip(indexes, self._load.place(topic_id, sizes), strict=True))
 
     def dedicate(self, indexes: Sequence[int]) -> dict[int, int]:
-        """A new node of its own for each partition."""
+        """Create a dedicated node for each partition."""
         assert self.dedicates and len(indexes) <= self.room
         self.room -= len(indexes)
         placed = dict(zip(indexes, count(self._next_node_id)))
@@ -96,10 +96,10 @@ def settle(
     sizes: Sizes,
     limits: PlacementLimits,
 ) -> Result[None]:
-    """Have exactly these nodes, and every partition led by one of them that may.
+    """Register exactly these nodes, and give every partition a leader among them.
 
-    Node 0 alone leads everything.  With workers it leads none but the internal topics; dedicated
-    nodes that are not among the addresses stay, and wait for their listeners.
+    A single node 0 leads all partitions.  With workers it leads only the internal topics; dedicated
+    nodes without an address stay and wait for their listeners.
     """
     assert SUPERVISOR_ID in addresses
     nodes = _settled_nodes(image, addresses, rack)
@@ -136,7 +136,7 @@ def _settled_nodes(
     if not workers:
         return {SUPERVISOR_ID: nodes[SUPERVISOR_ID]}
     if all(nodes[node_id].draining for node_id in workers):
-        # Those that they were to make way for did not come back.
+        # The workers that were to take over their partitions did not come back.
         for node_id in workers:
             nodes[node_id] = nodes[node_id]._replace(draining=False)
     for node in image.nodes.values():
@@ -152,7 +152,7 @@ def _workers(nodes: Mapping[int, NodeImage]) -> list[int]:
 def _settled_leaders(
     topic: TopicImage, nodes: Mapping[int, NodeImage], placer: Placer
 ) -> dict[int, int]:
-    """The new leaders of a topic's partitions, where they are not what they were."""
+    """Return the new leaders of the partitions of a topic whose leader has to change."""
     leaders = {index: partition.leader for index, partition in topic.partitions.items()}
     if topic.internal or not placer.dedicates:
         return {i: SUPERVISOR_ID for i, leader in leaders.items() if leader != SUPERVISOR_ID}
@@ -178,7 +178,7 @@ def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
 def locate(
     image: ClusterImage, node_id: int, host: str, port: int, rack: str | None
 ) -> Result[None]:
-    """Note where a node listens; one that was removed meanwhile is nowhere."""
+    """Set a node's listener address; ignore a node that was removed meanwhile."""
     node = image.nodes.get(node_id)
     if node is None:
         return Result(None)
@@ -187,7 +187,7 @@ def locate(
 
 
 def add(image: ClusterImage) -> Result[int]:
-    """Have one more worker; its listener comes with its process."""
+    """Add a worker; its listener address follows when its process runs."""
     workers = image.workers
     if not workers:
         raise InvalidRequest(
@@ -200,7 +200,7 @@ def add(image: ClusterImage) -> Result[int]:
 
 
 def remove(image: ClusterImage, node_id: int) -> Result[None]:
-    """Have a worker no more that leads nothing."""
+    """Remove a worker that leads no partitions."""
     node = _worker(image, node_id)
     led_count = image.led_count(node_id)
     if node.dedicated:
@@ -215,7 +215,7 @@ def remove(image: ClusterImage, node_id: int) -> Result[None]:
 
 
 def set_draining(image: ClusterImage, node_id: int, draining: bool) -> Result[None]:
-    """Give a worker no more partitions, so that those it has can be moved away; or take it back."""
+    """Set whether a worker is draining: it gets no new partitions and loses those it has."""
     node = _worker(image, node_id)
     if node.dedicated:
         raise InvalidRequest(_goes_with_its_topic(image, node_id))
@@ -254,10 +254,10 @@ def _check_others(image: ClusterImage, node_id: int) -> None:
 
 
 def move(image: ClusterImage, moves: Sequence[Move]) -> Result[list[Move]]:
-    """Move partitions to other workers; the answer is those moves that still make sense.
+    """Move partitions to other workers; return the moves that are still valid.
 
-    A partition that is elsewhere by now, is gone, or is served by a dedicated worker stays, and
-    nothing goes to a node that takes none.
+    A partition stays if it has another leader by now, is deleted, or is led by a dedicated worker;
+    a node that may not get partitions is no target.
     """
     targets = set(image.workers) & set(image.placeable)
     granted: dict[tuple[bytes, int], Move] = {}

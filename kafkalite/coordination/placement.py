@@ -1,19 +1,18 @@
-"""Placement: which node leads which partition, and which partitions had better move.
+"""Placement: which node leads which partition, and which moves balance the cluster.
 
-A new partition goes to the node with the fewest of its topic; among those, to the one with the
-fewest in all, then with the fewest bytes, then with the lowest id.  So a topic is spread first,
-and the cluster with what is left.
+A new partition goes to the node with the fewest partitions of its topic; among those, to the one
+with the fewest in all, then with the fewest bytes, then with the lowest id.  So topics are spread
+first, then the load as a whole.
 
-Only ordinary workers are looked at (ClusterImage.placeable): node 0 leads nothing while there are
-workers, and what is on a dedicated one stays there.  At most `workers.leading` of them lead, those
-with the lowest ids; the others stand by, and take the place of a leading worker that is drained.
-Everything here follows from its arguments alone; asked twice it answers the same.
+Only ordinary workers take part (ClusterImage.placeable): node 0 leads nothing while there are
+workers, and partitions of a dedicated one stay there.  At most `workers.leading` workers lead,
+those with the lowest ids; the others are standbys, and replace a leading worker that is drained.
+All results are deterministic functions of the arguments.
 
-Which partition of an internal topic a coordinator's key falls to is Kafka's rule, so that a log
-of groups means the same to both.
+The partition of an internal topic for a coordinator's key is Kafka's, so that Kafka and kafkalite
+read each other's logs of groups alike.
 
-`sizes` holds what partitions measure in bytes, as far as that is known; an unknown one counts as
-empty.
+`sizes` has the known sizes of partitions in bytes; an unknown size counts as 0.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
 
 Place = tuple[bytes, int]
-"""A partition: its topic's id and its number."""
+"""A partition: topic id and partition index."""
 
 Sizes = Mapping[Place, int]
 UNMEASURED: Sizes = {}
 
 WORTH_IT = 0.9
-"""Two partitions are swapped when the fuller of their two nodes then has at most this share."""
+"""Two partitions are swapped if the fuller of their nodes then has at most this share of its size.
+"""
 
 
 class Move(NamedTuple):
-    """A partition that is to go from the node that leads it to another."""
+    """A partition to move from its leader to another node."""
 
     topic_id: bytes
     partition: int
@@ -63,7 +63,7 @@ def leading(nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
 
 
 class Load:
-    """What some nodes bear.  It counts what it places, so that the next finds its place by it."""
+    """Partition counts and sizes of nodes, including the partitions it places."""
 
     def __init__(self, image: ClusterImage, nodes: Iterable[int], sizes: Sizes) -> None:
         self._image = image
@@ -76,9 +76,9 @@ class Load:
                 self._size[leader] += size
 
     def place(self, topic_id: bytes, sizes: Sequence[int]) -> list[int]:
-        """A node for each of these new partitions of one topic, given their sizes.
+        """Return a node for each of these new partitions of one topic, given their sizes.
 
-        The next call for the same topic does not know of them before they are in the image.
+        A second call for the same topic does not count them unless they are in the image.
         """
         of_topic = dict.fromkeys(self._count, 0)
         topic = self._image.topics_by_id.get(topic_id)
@@ -100,7 +100,7 @@ class Load:
 def drain_moves(
     image: ClusterImage, node_id: int, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
 ) -> list[Move]:
-    """The moves that leave a worker without partitions; none when it is dedicated to one."""
+    """Return the moves that leave a worker without partitions; none for a dedicated one."""
     if image.nodes[node_id].dedicated:
         return []
     others = leading([other for other in image.placeable if other != node_id], limits)
@@ -110,7 +110,7 @@ def drain_moves(
         leaving = [i for i, partition in topic.partitions.items() if partition.leader == node_id]
         if not leaving or not others or topic.internal:
             continue
-        # The large ones first: the small ones then fill the differences up.
+        # Large partitions first: the small ones then even out the differences.
         leaving.sort(key=lambda index: -sizes.get((topic.topic_id, index), 0))
         placed = load.place(topic.topic_id, [sizes.get((topic.topic_id, i), 0) for i in leaving])
         moves += [
@@ -123,12 +123,12 @@ def drain_moves(
 def rebalance_moves(
     image: ClusterImage, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
 ) -> list[Move]:
-    """The moves after which the leading workers differ by at most one partition, and no swap is
-    worth it; workers that stand by lose theirs.
+    """Return the moves that balance the leading workers, by count and then by size.
 
-    For their number as few as possible are moved, those first whose topic is crowded here and
-    rare there; then partitions are swapped while that takes a tenth off the fuller of two nodes
-    and spreads no topic worse.  A draining worker is left to drain_moves.
+    Counts then differ by at most one, and standbys lose their partitions.  Balancing the counts
+    takes the fewest moves, first of topics that have many partitions here and few there; then
+    partitions are swapped while a swap reduces the fuller of two nodes by a tenth and spreads no
+    topic worse.  Draining workers are left to drain_moves.
     """
     arrangement = Arrangement(image, sizes, limits)
     arrangement.level_counts()
@@ -138,14 +138,14 @@ def rebalance_moves(
 
 
 class Arrangement:
-    """A layout of partitions over the placeable workers, while it is being thought about."""
+    """A tentative assignment of partitions to the placeable workers."""
 
     def __init__(self, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> None:
         self._image = image
         self._sizes = sizes
         self._leading = leading(image.placeable, limits)
         self._at: dict[Place, int] = {}
-        # by node and topic, the sizes and numbers of the partitions there, in order
+        # by node and topic, the sizes and indexes of its partitions, sorted
         self._there: dict[int, dict[bytes, list[tuple[int, int]]]] = {
             node_id: {} for node_id in image.placeable
         }
@@ -157,7 +157,7 @@ class Arrangement:
                     self._put((topic.topic_id, index), partition.leader)
 
     def moves(self) -> Iterator[Move]:
-        """What lies elsewhere than in the image."""
+        """Yield the differences from the image."""
         for (topic_id, index), node_id in self._at.items():
             leader = self._image.topics_by_id[topic_id].partitions[index].leader
             if leader != node_id:
@@ -182,7 +182,7 @@ class Arrangement:
     # -- by count ----------------------------------------------------------------------------
 
     def level_counts(self) -> None:
-        """Bring the counts within one, with the fewest moves that do."""
+        """Balance the partition counts to within one, with the fewest moves."""
         fair, left = divmod(sum(self._count.values()), len(self._leading))
         fullest_first = sorted(self._count, key=lambda node_id: (-self._count[node_id], node_id))
         due = dict.fromkeys(fullest_first, 0)
@@ -194,10 +194,13 @@ class Arrangement:
                 self._unload(node_id, due[node_id], room)
 
     def _unload(self, node_id: int, count: int, room: dict[int, int]) -> None:
-        """Move partitions of a node, until it has `count`, to where there is room."""
+        """Move partitions from a node with more than `count` to nodes that have room."""
 
         def spread(topic_id: bytes) -> int:
-            """How much a topic is denser here than where it is rarest; sinks with every move."""
+            """Return how many more partitions of a topic are here than where it has fewest.
+
+            The value decreases with every move.
+            """
             rarest = min(self._of_topic(topic_id, other) for other in room)
             return self._of_topic(topic_id, node_id) - rarest
 
@@ -226,8 +229,8 @@ class Arrangement:
     # -- by bytes ----------------------------------------------------------------------------
 
     def level_sizes(self) -> None:
-        """Swap partitions of the fullest node with others' while it is worth it."""
-        # Each swap brings the squares of the sizes down; the bound is for the time it may take.
+        """Swap partitions of the fullest node with others' while a swap is worth it."""
+        # Each swap reduces the sum of the squared sizes; the loop bound limits the time.
         for _ in range(len(self._at)):
             emptiest_first = sorted(self._leading, key=lambda n: (self._size[n], n))
             full = emptiest_first.pop()
@@ -241,7 +244,7 @@ class Arrangement:
                 return
 
     def _best_swap(self, full: int, other: int) -> tuple[Place, Place] | None:
-        """The partition of a full node and that of another to change places, if it is worth it."""
+        """Return the best pair of partitions to swap between two nodes, or None."""
         gap = self._size[full] - self._size[other]
         if not gap:
             return None
@@ -249,7 +252,7 @@ class Arrangement:
         for given, taken in self._exchangeable(full, other):
             sizes = [size for size, _ in taken]
             for size, place in given:
-                # The nearest to half the gap: what one has more the other then has less.
+                # The nearest to half the gap: the size difference moves from one node to the other.
                 at = bisect_left(sizes, size - gap // 2)
                 for size_back, place_back in taken[max(0, at - 1) : at + 1]:
                     off = abs(gap - 2 * (size - size_back))
@@ -263,9 +266,9 @@ class Arrangement:
     def _exchangeable(
         self, full: int, other: int
     ) -> Iterator[tuple[list[tuple[int, Place]], list[tuple[int, Place]]]]:
-        """What two nodes may exchange without spreading a topic worse, by size.
+        """Yield what two nodes may swap without spreading a topic worse, sorted by size.
 
-        Two partitions of one topic; or any that each come from where their topic is denser.
+        Two partitions of one topic, or any two that each come from where their topic has more.
         """
         given, taken = [], []
         for topic_id, here in self._there[full].items():
@@ -287,10 +290,10 @@ def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[in
 
 @lru_cache(maxsize=10_000)
 def coordinator_partition(key: str, count: int) -> int:
-    """The partition of an internal topic that keeps what is known of `key`: a group's id, say.
+    """Return the partition of an internal topic that stores `key`, such as a group id.
 
-    It follows from the hash that Java has for a text, 31 h + c over its UTF-16 units in 32 bits,
-    without its sign; -2^31 counts as 0.
+    It is Kafka's rule: Java's String.hashCode, 31 h + c over the UTF-16 units in 32 bits, without
+    its sign (-2^31 counts as 0), modulo `count`.
     """
     if count == 1:
         return 0

@@ -1,7 +1,7 @@
-"""Producer ids: given out in blocks, never the same id twice, whatever restarts.
+"""ProducerIds: allocates blocks of producer ids; no id is allocated twice, across restarts.
 
-A node takes a block and hands out its ids one by one without asking again.  What is left of the
-block when the node ends is lost; there are 2^63 of them.
+A node requests a block and assigns its ids one by one without the controller.  The rest of the
+block is lost when the node ends; there are 2^63 ids.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from kafkalite.errors import UnknownServerError
 from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
 
 BLOCK_COUNT = 1000
-"""How many ids a block holds."""
+"""Number of ids in a block."""
 
 ID_MAX = 2**63 - 1
-"""The last id the wire can carry."""
+"""The greatest producer id that the protocol can carry."""
 
 
 class Block(NamedTuple):
-    """Consecutive producer ids for one node, up to and without `end_id`."""
+    """Consecutive producer ids for one node; `end_id` is exclusive."""
 
     first_id: int
     end_id: int
 
 
 class ProducerIds:
-    """Gives blocks of producer ids to nodes."""
+    """The state machine that allocates blocks of producer ids to nodes."""
 
     def __init__(self) -> None:
         self.next_id = 0
 
     def allocate(self, node_id: int) -> Result[Block]:
-        """Give a node its next block."""
+        """Return the next block for a node and the record that reserves it."""
         assert node_id >= 0
         if self.next_id > ID_MAX - BLOCK_COUNT:
             raise UnknownServerError("Every producer id there is has been given out.")
@@ -43,12 +43,12 @@ class ProducerIds:
         return Result(block, [record])
 
     def replay(self, record: Record) -> None:
-        """Never give this block again."""
+        """Apply a block, so that it is not allocated again."""
         assert record.kind is PRODUCER_IDS_BLOCK
         assert record.fields["first_id"] >= self.next_id, "a block was given twice"
         self.next_id = record.fields["first_id"] + record.fields["count"]
 
     def records(self) -> Iterator[Record]:
-        """An empty block says where the next one begins."""
+        """Yield an empty block that says where the next one begins."""
         if self.next_id:
             yield PRODUCER_IDS_BLOCK(first_id=self.next_id, count=0, node_id=-1)

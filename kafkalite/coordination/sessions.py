@@ -1,15 +1,15 @@
-"""NodeSessions: which workers are alive, as far as words from them tell.
+"""NodeSessions: session timeouts of the workers.
 
-A session is one incarnation of a node: a number that grows with every process started for it.
-Words of an older incarnation are those of a process that is dead, or should be, and count for
-nothing.  A session is silent when nothing was heard for BROKER_SESSION_TIMEOUT_MS and its process
-is stopped or dead, or when nothing was heard for BROKER_TICK_TIMEOUT_MS; its process is then ended
-before it gets a successor, whether it hangs or only cannot be heard.
+A session belongs to one incarnation of a node, a number that increases with every process started
+for it.  Messages of older incarnations are ignored.  A session expires when no message came for
+BROKER_SESSION_TIMEOUT_MS and its process is stopped or dead, or when none came for
+BROKER_TICK_TIMEOUT_MS; its process is then ended before the next one is started, whether it hangs
+or only cannot send.
 
-Before its first word a node is not silent but starting: it may be recovering logs for minutes.
-Whoever sees it serve otherwise (the launcher tries its listener) says so by `heard`.
+Before its first message a node is starting and its session cannot expire: it may recover logs for
+minutes.  If the launcher sees its listener respond first, that counts by `heard`.
 
-Time is monotonic and comes in as an argument.
+Time is monotonic and passed in as an argument.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Session:
-    """One incarnation of a node: when it was heard last, and whether that was too long ago."""
+    """The session of one incarnation: the time of its last message, and if it has expired."""
 
     incarnation: int
-    heard_ms: int | None = None  # while it is starting
+    heard_ms: int | None = None  # None while it is starting
     over: bool = False
 
 
 class NodeSessions:
-    """The workers' sessions; see the module."""
+    """The workers' sessions."""
 
     def __init__(self, session_timeout_ms: int, tick_timeout_ms: int = 0) -> None:
         self.session_timeout_ms = session_timeout_ms
@@ -37,7 +37,7 @@ class NodeSessions:
 
     @property
     def alive(self) -> set[int]:
-        """The nodes heard from in the incarnation that runs now."""
+        """The nodes whose current incarnation has sent a message and has not expired."""
         return {
             node_id
             for node_id, session in self._sessions.items()
@@ -45,19 +45,19 @@ class NodeSessions:
         }
 
     def started(self, node_id: int, incarnation: int) -> None:
-        """A process was started for a node; the one before it counts no more."""
+        """Begin the session of a new process; it replaces the session of an older one."""
         session = self._sessions.get(node_id)
         if session is None or session.incarnation < incarnation:
             self._sessions[node_id] = Session(incarnation)
 
     def ended(self, node_id: int, incarnation: int) -> None:
-        """A process has ended; it says nothing of the one that was started since."""
+        """End the session of this incarnation; a newer one is not affected."""
         session = self._sessions.get(node_id)
         if session is not None and session.incarnation == incarnation:
             del self._sessions[node_id]
 
     def heard(self, node_id: int, incarnation: int, now_ms: int) -> bool:
-        """Take a sign of life; False when it is not of the session that runs now."""
+        """Extend a session; return False if the incarnation is not current or has expired."""
         session = self._sessions.get(node_id)
         if session is None or session.incarnation != incarnation or session.over:
             return False
@@ -67,15 +67,16 @@ class NodeSessions:
     def silent(
         self, now_ms: int, is_busy: Callable[[int], bool] = lambda node_id: False
     ) -> list[tuple[int, int]]:
-        """The sessions, as (node id, incarnation), that are over for their silence; each once.
+        """Expire sessions and return them as (node id, incarnation), each once.
 
-        A node that missed its heartbeats is not over while it `is_busy`, up to the tick timeout.
+        A node that missed its heartbeats does not expire while it `is_busy`, up to the tick
+        timeout.
         """
         silent = []
         for node_id, session in self._sessions.items():
             if session.heard_ms is None or session.over:
                 continue
-            # An excuse that reaches past now would be credit for silence to come.
+            # `excuse` may have set a time in the future, which would extend the timeout.
             session.heard_ms = min(session.heard_ms, now_ms)
             silent_ms = now_ms - session.heard_ms
             if silent_ms > self.session_timeout_ms and (
@@ -86,7 +87,7 @@ class NodeSessions:
         return silent
 
     def excuse(self, away_ms: int) -> None:
-        """Blame nobody for what was not heard while the listener itself was away."""
+        """Extend all sessions by the time in which this process itself did not run."""
         for session in self._sessions.values():
             if session.heard_ms is not None:
                 session.heard_ms += away_ms

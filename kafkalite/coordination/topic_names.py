@@ -1,8 +1,8 @@
-"""Topic names: which are legal, which are the broker's own, which two cannot live together.
+"""Topic names: legal names, internal topics, and collisions in metric names.
 
 A name becomes a directory (`name-partition`) and part of metric names, so the rules are strict:
-letters, digits, `.`, `_` and `-`, at most 249 of them, and neither `.` nor `..`.  Two names that
-differ only in `.` against `_` would be one metric, so the second is refused.
+letters, digits, `.`, `_` and `-`, at most 249 characters, and neither `.` nor `..`.  Two names that
+differ only in `.` and `_` would share a metric, so the second is refused.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kafkalite.errors import InvalidPartitions, InvalidTopicException
 LENGTH_MAX = 249
 
 DIRECTORY_LENGTH_MAX = 255
-"""Limit of the file system for a topic's name, a dash, and the partition's number."""
+"""Limit of the file system for a topic's name, a dash and the partition index."""
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-"""Where groups and their offsets are kept."""
+"""The topic that stores groups and their committed offsets."""
 
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
-"""Topics that coordinators write and clients only read."""
+"""Topics that coordinators write to and clients may only read."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def check(name: str) -> None:
-    """Refuse a name that no topic may have."""
+    """Raise InvalidTopicException if the name is not a legal topic name."""
     if not name:
         raise InvalidTopicException("A topic name cannot be empty.")
     if name in (".", ".."):
@@ -42,7 +42,7 @@ def check(name: str) -> None:
 
 
 def check_count(name: str, partition_count: int) -> None:
-    """Refuse so many partitions that the last one's directory could not be named."""
+    """Raise InvalidPartitions if the last partition's directory name would be too long."""
     digits = len(str(partition_count - 1))
     if len(name) + 1 + digits > DIRECTORY_LENGTH_MAX:
         raise InvalidPartitions(
@@ -53,5 +53,5 @@ def check_count(name: str, partition_count: int) -> None:
 
 
 def metric_name(name: str) -> str:
-    """What becomes of a name inside metric names; two topics may not share it."""
+    """Return the name as it appears in metric names; two topics may not share it."""
     return name.replace(".", "_")

@@ -15,9 +15,9 @@ transactions; a finalized transaction.version of 2 would switch Java producers t
 not served here.
 
 Left out: fenced brokers and eligible leader replicas (a partition has one replica, whose
-node is back before another one could lead it); REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a node
-cannot know that its cluster was replaced).  Node 0 is the only voter of the quorum; the workers
-read the metadata log's files, do not fetch, and so are not observers.
+node is back before another one could lead it); REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a
+node cannot know that its cluster was replaced).  Node 0 is the only voter of the quorum; the
+workers read the metadata log's files, do not fetch, and so are not observers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Versions 0–2 are advertised, because librdkafka infers the message format from
 and refused when used, as in Kafka 4.
 
 Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.  With acks=0 a
-batch that is refused only after a thread has decompressed it is counted, and the connection is kept.
+batch that is refused only after a thread has decompressed it is counted; the connection is kept.
 """
 
 from __future__ import annotations
