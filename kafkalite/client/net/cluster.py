@@ -1,21 +1,21 @@
-"""A cluster as one client sees it: brokers, leaders, and a connection to whoever is asked.
+"""Cluster: a client's metadata of a cluster, and its connections to brokers.
 
     cluster = Cluster(producer_settings("127.0.0.1:9092", {}))
     cluster.topic("flights").partitions[0].leader
     cluster.request(1, LIST_OFFSETS, {...})
     cluster.close()
 
-Nothing is connected before it is needed, and nothing runs by itself: whoever calls does the work
-and waits for it, for as long as they said.  A broker that cannot be reached is left alone for a
-while that grows (`reconnect.backoff.ms`); what fails in passing is asked again with rests that
-grow (`retry.backoff.ms`) until the caller's time is up, and then the last fault is raised.  When no
-known broker answers, it is bootstrap.servers again.
+Connections are opened when they are first needed.  There is no thread: each call does its own work
+and waits for it, up to its timeout.  After a failure to connect, a broker is not tried for a time
+that grows (`reconnect.backoff.ms`); retriable errors are retried with pauses that grow
+(`retry.backoff.ms`) until the timeout, and then the last error is raised.  If no known broker
+responds, bootstrap.servers are used again.
 
-`topic`, `coordinator` and `leader` try again by themselves.  `request` and `connection` do not:
-what may be sent twice only the caller knows.
+`topic`, `coordinator` and `leader` retry by themselves.  `request` and `connection` do not: only
+the calling code knows which requests may be sent twice.
 
-Any thread may call anything.  `close` ends what the others wait for, with Closed.  A connection has
-a purpose, so that a fetch which waits for records does not hold up who asks for metadata.
+Thread-safe.  `close` ends the waits of other threads with Closed.  A connection has a purpose, so
+that a fetch that waits for records does not delay metadata requests.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 T = TypeVar("T")
 
 Use = Callable[[Connection, Deadline], T]
-"""What is done with a connection, and until when."""
+"""A function of a connection and a deadline."""
 
 GROUP_KEY = 0
-"""The kind of coordinator that groups have."""
+"""Coordinator key type of groups."""
 
 
 class Closed(RuntimeError):
@@ -85,7 +85,7 @@ class Closed(RuntimeError):
 
 
 class Understood(NamedTuple):
-    """What a Metadata answer says."""
+    """The content of a Metadata response."""
 
     cluster_id: str | None
     nodes: dict[int, NodeMeta]
@@ -100,7 +100,7 @@ def understood(answer: Fields, names: list[str] | None) -> Understood:
 
 
 class Known:
-    """A topic as it was last told, and when."""
+    """A topic's metadata, and when it was received."""
 
     __slots__ = ("since_s", "topic")
 
@@ -110,7 +110,7 @@ class Known:
 
 
 class Cluster:
-    """What one client knows of a cluster, and its connections."""
+    """A client's metadata of a cluster, and its connections."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -129,16 +129,17 @@ class Cluster:
     # Topics.
 
     def topic(self, name: str, timeout_s: float | None = None) -> TopicMeta:
-        """A topic as it is known, or asked for; made by the question where the broker does that.
+        """Return a topic's metadata, requested if unknown.
 
-        It has a leader for one partition at least.  When it still has none, or is not there, after
-        the time there was, its own error is raised.
+        The request creates the topic where brokers and settings allow auto-creation.  At least one
+        of its partitions has a leader.  If there is none by the timeout, or the topic does not
+        exist, its error is raised.
         """
         known = self._topics.get(name)
         if known is None or not known.topic.led:
             return self.until(timeout_s, lambda deadline: self._asked([name], deadline)[name])
         if time.monotonic() - known.since_s > self.settings[METADATA_MAX_AGE_MS] / 1000:
-            known.since_s = time.monotonic()  # one asks, the others go on with what there is
+            known.since_s = time.monotonic()  # one thread refreshes, others use the old metadata
             try:
                 return self._asked([name], self.deadline(timeout_s))[name]
             except Retriable:
@@ -146,11 +147,11 @@ class Cluster:
         return known.topic
 
     def refresh(self, *names: str, timeout_s: float | None = None) -> None:
-        """Ask anew about these topics, or all that are known; once, and what is wrong is raised."""
+        """Refresh the metadata of these topics, or of all known ones, in one attempt."""
         self._asked(names or tuple(self._topics), self.deadline(timeout_s))
 
     def leader(self, topic: str, partition: int, timeout_s: float | None = None) -> PartitionMeta:
-        """Who leads the partition, once somebody does."""
+        """Return the leader of a partition, once it has one."""
         deadline = self.deadline(timeout_s)
 
         def led(deadline: Deadline) -> PartitionMeta:
@@ -172,9 +173,9 @@ class Cluster:
         leader: PartitionMeta,
         endpoints: Iterable[Fields] = (),
     ) -> None:
-        """Take in whom an answer named as the new leader (`current_leader`, `node_endpoints`).
+        """Register a new leader from a response's `current_leader` and `node_endpoints` (KIP-951).
 
-        InvalidRequest when there can be no such broker.
+        InvalidRequest if the endpoint is not a valid broker.
         """
         told = nodes_in(endpoints)
         with LockGuard(self._lock):
@@ -189,11 +190,11 @@ class Cluster:
                     known.topic = known.topic._replace(partitions=moved)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic that was asked about, by its id."""
+        """Return the name of a known topic by its id, or None."""
         return self._names.get(topic_id)
 
     def _asked(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMeta]:
-        """Ask about topics, take in what is told, and raise what is wrong with one of them."""
+        """Request the metadata of topics; raise the error of the first one that has an error."""
         told = {}
         for name, each in self.described(names, deadline.left_s).items():
             if isinstance(each, KafkaError):
@@ -206,19 +207,19 @@ class Cluster:
     def described(
         self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
     ) -> dict[str, TopicMeta | KafkaError]:
-        """Ask once about topics: each as it is told, led or not, or why it cannot be.
+        """Request the metadata of topics once: each one's metadata, led or not, or its error.
 
-        Without `create` the question makes none, whatever the settings say.
+        Without `create` no topic is created, whatever the settings say.
         """
         asked = list(dict.fromkeys(names))
         return self._told(self._metadata(asked, create, self.deadline(timeout_s)))
 
     def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMeta | KafkaError]:
-        """Ask once about every topic that may be seen; the cluster's own are left out."""
+        """Request the metadata of all visible topics once, without internal topics."""
         return self._told(self._metadata(None, False, self.deadline(timeout_s)))
 
     def _told(self, found: dict[str, TopicMeta | KafkaError]) -> dict[str, TopicMeta | KafkaError]:
-        """Take in what was told of topics."""
+        """Register the metadata of topics."""
         with LockGuard(self._lock):
             for name, topic in found.items():
                 if isinstance(topic, TopicMeta):
@@ -232,7 +233,7 @@ class Cluster:
     def _metadata(
         self, names: list[str] | None, create: bool, deadline: Deadline
     ) -> dict[str, TopicMeta | KafkaError]:
-        """Take in which brokers there are, and answer what is said of the topics (None: all)."""
+        """Request metadata, register the brokers, and return that of the topics (None: all)."""
         body = {
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": create and self.settings[ALLOW_AUTO_CREATE_TOPICS],
@@ -258,11 +259,11 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, which is asked for when it is not known; empty if it has none."""
+        """The cluster's id, requested if unknown; empty if it has none."""
         return self.until(None, lambda deadline: self._introduced(deadline)) or ""
 
     def node(self, node_id: int) -> NodeMeta:
-        """A broker's address, and whether it is on this host."""
+        """Return a broker's address, and whether it is on this host."""
         node = self._nodes.get(node_id)
         if node is None:
             self.until(None, self._introduced)
@@ -273,7 +274,7 @@ class Cluster:
 
     @property
     def nodes(self) -> list[int]:
-        """The ids of the brokers that are known."""
+        """The ids of the known brokers."""
         return sorted(self._nodes)
 
     def _introduced(self, deadline: Deadline) -> str | None:
@@ -282,20 +283,20 @@ class Cluster:
         return self._cluster_id
 
     def coordinator(self, group: str, timeout_s: float | None = None) -> int:
-        """The node that coordinates the group, once there is one."""
+        """Return the node id of the group's coordinator, once there is one."""
         known = self._coordinators.get(group)
         if known is not None and known in self._nodes:
             return known
         return self.until(timeout_s, lambda deadline: self._find_coordinator(group, deadline))
 
     def forget_coordinator(self, group: str) -> None:
-        """It is another one now, or gone: ask anew when it is needed."""
+        """Discard the group's coordinator, so that it is looked up again."""
         with LockGuard(self._lock):
             self._coordinators.pop(group, None)
 
     def _find_coordinator(self, group: str, deadline: Deadline) -> int:
         self._introduced(deadline)
-        # Brokers before Kafka 3.0 are asked for one, the others for several.
+        # Brokers before Kafka 3.0 take one key, later ones several (KIP-699).
         old = {"key": group, "key_type": GROUP_KEY}
         new = {"coordinator_keys": [group], "key_type": GROUP_KEY}
 
@@ -324,10 +325,11 @@ class Cluster:
         timeout_s: float | None = None,
         at_most: int | None = None,
     ) -> Fields:
-        """One answer, in the newest version both sides know, of this broker or of any.
+        """Send a request to this broker, or any, in the newest common version; return the response.
 
-        Sent once: a connection that ends is a NetworkException.  What the answer says of faults is
-        the caller's to look at.
+        Sent once: a connection that ends is a NetworkException.  Error codes in the response are
+            left to
+        the calling code.
         """
         deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
         if node_id is None:
@@ -342,10 +344,10 @@ class Cluster:
     def connection(
         self, node_id: int, purpose: str = "", timeout_s: float | None = None
     ) -> Connection:
-        """An open connection to this broker, one for each purpose.
+        """Return an open connection to this broker, one for each purpose.
 
-        Whoever has a purpose of their own has the connection to themselves.  A broker that could
-        not be reached just now is only tried again when it has rested.
+        A purpose of its own gives a client the connection to itself.  A broker that could not be
+        reached is not tried before its backoff has passed.
         """
         deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
         return self._at(
@@ -353,7 +355,7 @@ class Cluster:
         )
 
     def rest_left_s(self, node_id: int) -> float:
-        """How long this broker is left alone yet, after it could not be reached."""
+        """Return the seconds until this broker is tried again after a failure; 0 if it may be."""
         backoff = self._backoffs.get(self.node(node_id).address)
         return backoff.rest_left_s if backoff else 0.0
 
@@ -362,7 +364,7 @@ class Cluster:
         return self.settings[REQUEST_TIMEOUT_MS] / 1000
 
     def _at(self, place: Address, purpose: str, use: Use[T], deadline: Deadline) -> T:
-        """Use a connection to an address, made now if there is none."""
+        """Use a connection to an address, opened if there is none."""
         self._check()
         connection = self._connection_to(place, purpose)
         if not connection.opened:
@@ -370,11 +372,11 @@ class Cluster:
         try:
             return use(connection, deadline)
         except NetworkException:
-            self._check()  # closed by us, it is no fault of the network
+            self._check()  # after close() raise Closed instead
             raise
 
     def _open(self, connection: Connection, purpose: str, deadline: Deadline) -> None:
-        """Open a connection when its broker has rested, or raise what went wrong there."""
+        """Open a connection after the broker's backoff, or raise the error of the last attempt."""
         place = connection.place
         backoff = self._backoff_of(place)
         rest_s = backoff.rest_left_s
@@ -427,7 +429,7 @@ class Cluster:
         return [self._connections.pop(key) for key in keys]
 
     def _identity_of(self, place: Address) -> Identity:
-        """Who should be there: a broker that finds itself mistaken for another says so."""
+        """Return the broker expected at an address; one that is another responds with an error."""
         if self._cluster_id:
             for node in self._nodes.values():
                 if node.address == place:
@@ -442,7 +444,7 @@ class Cluster:
         connection.close()
 
     def _begin_anew(self) -> None:
-        """What is known of the brokers is not true any more; only bootstrap.servers is left."""
+        """Discard the known brokers, so that bootstrap.servers are used."""
         with LockGuard(self._lock):
             self._nodes = {}
             self._cluster_id = None
@@ -455,7 +457,7 @@ class Cluster:
                 )
             return self._backoffs[place]
 
-    # Anyone.
+    # Requests to any broker.
 
     def _ask_anyone(
         self, api: Api, body: dict[str, Any], deadline: Deadline, at_most: int | None = None
@@ -468,7 +470,8 @@ class Cluster:
     def _try_anyone(self, use: Use[T], deadline: Deadline) -> T:
         """Use a connection to the first broker that can be reached; each is tried once.
 
-        When none can, and all of them are no Kafka, waiting will not help: that is raised then.
+        Raises a retriable error if there was one; otherwise, as when none of them is a Kafka
+        broker, the first.
         """
         self._check()
         faults: list[KafkaError] = []
@@ -485,7 +488,7 @@ class Cluster:
         raise (passing or faults)[0]
 
     def _places(self) -> list[Address]:
-        """Where to ask, the best place first: those connected, those known, those we began with."""
+        """Return the addresses to try: by backoff, then connected, known, bootstrap ones."""
         with LockGuard(self._lock):
             connected = [
                 place
@@ -506,13 +509,13 @@ class Cluster:
     # Waiting.
 
     def deadline(self, timeout_s: float | None) -> Deadline:
-        """The end of a call that was given this time, or none of its own."""
+        """Return the deadline of a call with this timeout; None: the default timeout."""
         return Deadline(self.settings.call_timeout_s if timeout_s is None else timeout_s)
 
     def until(self, timeout_s: float | None, attempt: Callable[[Deadline], T]) -> T:
-        """What an attempt answers, which is made anew after what may pass until time is up.
+        """Return the result of an attempt, repeated after retriable errors until the timeout.
 
-        What is raised then is what went wrong, rather than that an attempt was cut short.
+        The error raised then is the cause, rather than the timeout that cut the last attempt short.
         """
         deadline = self.deadline(timeout_s)
         backoff = Backoff(self.settings[RETRY_BACKOFF_MS], self.settings[RETRY_BACKOFF_MAX_MS])
@@ -530,7 +533,7 @@ class Cluster:
                 self.rest(backoff.rest_left_s)
 
     def rest(self, rest_s: float) -> None:
-        """Wait so long, or until somebody closes the client, which raises Closed."""
+        """Wait, or raise Closed if the client is closed meanwhile."""
         if rest_s > 0:
             self._closing.wait(rest_s)
         self._check()
@@ -546,9 +549,9 @@ class Cluster:
             raise RuntimeError("A client cannot be used after a fork; make a new one in the child.")
 
     def close(self) -> None:
-        """Close all connections and wake who waits; closing twice is nothing."""
+        """Close all connections and end the waits of other threads.  A second call does nothing."""
         if os.getpid() != self._pid:
-            # Another thread may have held the locks when this process was made.
+            # Another thread may have held the locks at the fork.
             connections = list(self._connections.values())
         else:
             self._closing.set()

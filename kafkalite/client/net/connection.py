@@ -1,24 +1,24 @@
-"""One TCP connection to one broker: requests out, answers in, in order.
+"""Connection: one TCP connection to one broker; requests and responses, in order.
 
     connection = Connection(("127.0.0.1", 9092), settings)
     connection.open(timeout_s)
     answer = connection.request(METADATA, {"topics": []}, timeout_s)
 
-or with several outstanding at once:
+or with several in flight:
 
     number = connection.send(FETCH, version, body)
     number, answer = connection.receive(timeout_s)
 
-The first thing asked is ApiVersions, whose answer says in which versions everything else may be;
-Kafka 2.1 and newer are understood.  One thread uses it at a time, and others wait for their turn.
-`close` may come from any thread and wakes whoever waits.
+The first request is ApiVersions, whose response names the versions of all other requests; Kafka 2.1
+and newer are supported.  One thread uses a connection at a time, others wait for it.  `close` may
+be called by any thread and ends the waits of others.
 
-What goes wrong with the network is a NetworkException, which is retriable; time that is up is a
-RequestTimedOut; an answer that Kafka cannot have given an InvalidRequest.  After the first and the
-last, and after an answer that `request` did not wait for, the connection is closed.  A child made
-by fork may only close it, which leaves the parent's alone.
+Network errors are a NetworkException, which is retriable; a timeout is a RequestTimedOut; a
+response that is not valid Kafka an InvalidRequest.  The connection is closed after the first and
+the last, and after a request() whose response did not come in time.  A forked child may only close
+it, which leaves the parent's connection open.
 
-Left out: TLS and logins; the resolver, which has no deadline, is waited for as long as it takes.
+Left out: TLS and SASL; a deadline for the resolver, which has none.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 
 FIRST_ANSWER_SIZE_MAX = 1 << 20
-"""Far more than any broker has to say of its versions, and less than what a TLS alert would be."""
+"""Far more than any ApiVersions response, and less than a TLS alert read as a size."""
 
 PIECES_MAX = 512
-"""How many pieces one system call is given; the kernel takes 1,024."""
+"""Buffers per system call; the kernel takes 1,024."""
 
 WAIT_S_MAX = 1e6
 
@@ -79,7 +79,7 @@ Piece = bytes | bytearray | memoryview
 
 
 class Identity(NamedTuple):
-    """Which broker should be at an address, as far as that is known."""
+    """The broker expected at an address, as far as it is known."""
 
     cluster_id: str | None = None
     node_id: int = -1
@@ -89,14 +89,14 @@ NOBODY_IN_PARTICULAR = Identity()
 
 
 class Awaited(NamedTuple):
-    """A request that was sent and is not answered yet."""
+    """A request without a response yet."""
 
     correlation_id: int
     tagged: bool
 
 
 class Connection:
-    """A connection, not yet opened when it is made."""
+    """A connection; `open` connects it."""
 
     def __init__(
         self,
@@ -124,10 +124,10 @@ class Connection:
     def __repr__(self) -> str:
         return f"<connection to {spoken(self.place)}>"
 
-    # Its life.
+    # Open and close.
 
     def open(self, timeout_s: float | None = None) -> None:
-        """Connect, and learn which versions are served; nothing when that is done already."""
+        """Connect, and request the versions; does nothing if it is open."""
         patience = Deadline(self._settings[SOCKET_CONNECTION_SETUP_TIMEOUT_MS] / 1000)
         deadline = patience if timeout_s is None else patience.within(timeout_s)
         if self.opened:
@@ -152,7 +152,7 @@ class Connection:
 
     @property
     def opened(self) -> bool:
-        """Whether it can be used, as far as is known without trying."""
+        """True if it is usable, as far as known without a system call."""
         return bool(self.versions) and not self._closed_because
 
     @property
@@ -161,11 +161,11 @@ class Connection:
 
     @property
     def outstanding(self) -> int:
-        """How many answers are awaited."""
+        """Number of responses expected."""
         return len(self._awaited)
 
     def alive(self) -> bool:
-        """Whether it can be used, after a look whether the broker has hung up in silence."""
+        """Return whether it is usable, after checking whether the broker has closed it."""
         if self.closed or not self.opened:
             return not self.closed
         with LockGuard(self._turn, 0) as is_locked:
@@ -176,13 +176,13 @@ class Connection:
         return not (is_locked and self.closed)
 
     def fileno(self) -> int:
-        """The socket's descriptor, for poll and select; readable when `take` is worth a try."""
+        """Return the descriptor, for poll; readable when `take` may return a response."""
         if self._socket is None:
             self._lose(self._closed_because or "the connection is not open")
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close it; closing twice is nothing.  Who waits on it is woken."""
+        """Close it, and end the waits of other threads.  A second call does nothing."""
         if os.getpid() != self._pid:
             if self._socket is not None:
                 self._socket.close()
@@ -190,7 +190,7 @@ class Connection:
         with LockGuard(self._ending):
             self._closed_because = self._closed_because or "the connection was closed"
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # the other side was quicker
+                with contextlib.suppress(OSError):  # the broker closed it first
                     self._socket.shutdown(socket.SHUT_RDWR)
         with LockGuard(self._turn):
             self._end(self._closed_because)
@@ -198,7 +198,7 @@ class Connection:
     # Versions.
 
     def version(self, api: Api, at_most: int | None = None) -> int:
-        """The newest version that both sides know; UnsupportedVersion when there is none."""
+        """Return the newest common version; UnsupportedVersion if there is none."""
         ours_low, ours_high = api.versions
         low, high = self.versions.get(api.key, (0, -1))
         newest = min(ours_high, high, ours_high if at_most is None else at_most)
@@ -219,20 +219,23 @@ class Connection:
         answered: bool = True,
         timeout_s: float | None = None,
     ) -> int:
-        """Send a request and answer its number; `answered` is False for a Produce with acks=0.
+        """Send a request and return its correlation id; `answered`: False with acks=0.
 
-        The body is fields, or the bytes of it in pieces, which are not copied.
+        The body is its fields, or its bytes in pieces, which are not copied.
         """
         with self._entered(self._deadline(timeout_s)) as deadline:
             return self._send(api, version, body, answered, deadline)
 
     def receive(self, timeout_s: float | None = None) -> tuple[int, memoryview]:
-        """The number and the body of the next answer; what has come of it stays when time is up."""
+        """Wait for the next response; return its correlation id and body.
+
+        After a timeout, the part that has arrived is kept for the next call.
+        """
         with self._entered(self._deadline(timeout_s)) as deadline:
             return self._receive(deadline)
 
     def take(self) -> tuple[int, memoryview] | None:
-        """The same if it has come, without waiting."""
+        """Return the next response if it has arrived, without waiting."""
         with self._entered(self._deadline(None)):
             self._check_open()
             with self._broken_off():
@@ -247,7 +250,7 @@ class Connection:
         timeout_s: float | None = None,
         at_most: int | None = None,
     ) -> Fields:
-        """Ask and wait for the answer, in the newest version both know."""
+        """Send a request in the newest common version, and wait for the response."""
         with self._entered(self._deadline(timeout_s)) as deadline:
             self._check_open()
             assert not self._awaited, "answers are outstanding: take them first"
@@ -264,7 +267,7 @@ class Connection:
         return self.believed(lambda: api.response.read(version, answer))
 
     def believed(self, read: Callable[[], T]) -> T:
-        """What `read` makes of an answer; one that makes no sense ends the connection."""
+        """Return the response that `read` decodes; an invalid one closes the connection."""
         try:
             return read()
         except InvalidRequest as fault:
@@ -308,7 +311,7 @@ class Connection:
             try:
                 sent = self._socket.sendmsg(pieces[first : first + PIECES_MAX])
             except BlockingIOError:
-                # A broker that waits for us to read must not wait for ever while we write.
+                # Read too: a broker that blocks on its responses would never read the request.
                 if self._wait(select.POLLOUT | select.POLLIN, deadline) & ~select.POLLOUT:
                     self._take_in()
                 continue
@@ -344,7 +347,7 @@ class Connection:
         return number, answer[body_position(answer, awaited.tagged) :]
 
     def _take_in(self) -> None:
-        """Take in what has arrived, without waiting."""
+        """Read what has arrived, without waiting."""
         assert self._socket is not None
         try:
             taken = self._inbox.fill(self._socket)
@@ -356,11 +359,11 @@ class Connection:
         while (answer := self._inbox.take()) is not None:
             self._answers.append(answer)
 
-    # What may go wrong.
+    # Errors.
 
     @contextlib.contextmanager
     def _entered(self, deadline: Deadline) -> Iterator[Deadline]:
-        """One thread at a time, of the process that made it."""
+        """Hold the connection for this thread; RuntimeError in a forked child."""
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self!r} was made by another process, before a fork")
         wait_s = min(deadline.left_s, threading.TIMEOUT_MAX)
@@ -371,7 +374,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _broken_off(self) -> Iterator[None]:
-        """What leaves the stream in the middle of something ends the connection."""
+        """Close the connection on an error that leaves a frame partly read or written."""
         try:
             yield
         except RequestTimedOut:
@@ -406,7 +409,7 @@ class Connection:
             self._awaited.clear()
 
     def _wait(self, events: int, deadline: Deadline) -> int:
-        """Wait for the socket; what came of it."""
+        """Wait for events of the socket, and return them."""
         assert self._socket is not None
         ready: list[tuple[int, int]] = []
         if not self._closed_because:
@@ -423,10 +426,10 @@ class Connection:
             self._settings[REQUEST_TIMEOUT_MS] / 1000 if timeout_s is None else timeout_s
         )
 
-    # The beginning.
+    # Connect.
 
     def _connect(self, found: Sequence[tuple[Any, ...]], deadline: Deadline) -> None:
-        """Connect to the first of the host's addresses that takes it."""
+        """Connect to the first of the host's addresses that accepts."""
         faults = []
         for family, kind, protocol, _, place in found:
             with LockGuard(self._ending):
@@ -460,18 +463,18 @@ class Connection:
         self._settle(made)
 
     def _settle(self, made: socket.socket) -> None:
-        """Look what became of a socket that has connected, or has not."""
+        """Check the result of a connect."""
         fault = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if fault:
             raise OSError(fault, os.strerror(fault))
         here, there = made.getsockname(), made.getpeername()
         if here[:2] == there[:2]:
-            # Nobody listens, and the kernel gave this end the very port it wanted to reach.
+            # TCP self-connect: no process listens, and this end got the very same port.
             raise ConnectionRefusedError("nobody listens there")
         self.same_host = here[0] == there[0]
 
     def _learn_versions(self, deadline: Deadline) -> None:
-        """Ask what is served, in the newest words the broker has for it."""
+        """Send ApiVersions, in the newest version that the broker has."""
         self._inbox.size_max = FIRST_ANSWER_SIZE_MAX
         words = {
             "client_software_name": SOFTWARE,
@@ -483,7 +486,7 @@ class Connection:
         answer = self._first_answer(version, words, deadline)
         (code,) = ERROR_CODE.unpack_from(answer)
         if code == UnsupportedVersion.code:
-            # Said in version 0, whatever was asked; before Kafka 2.4 without the versions it has.
+            # Sent in version 0, whatever the request's; before Kafka 2.4 without the versions.
             served = self._served(0, answer)
             version = min(served.get(API_VERSIONS.key, (0, 0))[1], version - 1)
             answer = self._first_answer(version, words, deadline)
@@ -495,7 +498,7 @@ class Connection:
             self._disbelieve("it serves nothing")
 
     def _served(self, version: int, answer: memoryview) -> dict[int, tuple[int, int]]:
-        """The versions of each API, by its key."""
+        """Return the versions of each API, by its key."""
         told = self.believed(lambda: API_VERSIONS.response.read(version, answer))
         return {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
 
@@ -508,7 +511,7 @@ class Connection:
 
 
 def body_position(answer: memoryview, tagged: bool) -> int:
-    """Where the body begins behind the header, whose tags mean nothing to us."""
+    """Return the position of the body behind the header, whose tagged fields are skipped."""
     position = CORRELATION_ID.size
     if tagged:
         count, position = unsigned_varint(answer, position)
@@ -522,7 +525,7 @@ def body_position(answer: memoryview, tagged: bool) -> int:
 
 
 def unsigned_varint(answer: memoryview, position: int) -> tuple[int, int]:
-    """A number of at most 32 bits, and where it ends."""
+    """Read an unsigned varint of at most 32 bits; return it and the position behind it."""
     value = 0
     for shift in range(0, 35, 7):
         if position >= len(answer):
@@ -540,7 +543,7 @@ def byte_count(piece: Piece) -> int:
 
 
 def words_of(fault: BaseException) -> str:
-    """What an exception says, as the end of a sentence."""
+    """Return an exception's message, as the end of a sentence."""
     if isinstance(fault, OSError) and fault.strerror:
         return fault.strerror
     return str(fault) or type(fault).__name__

@@ -1,8 +1,7 @@
-"""How long a call waits, and how long it rests before it tries again.
+"""Deadline and Backoff: time limits of calls, and pauses between retries.
 
-A Deadline is a moment by the monotonic clock, made where a caller says how long.  Rests grow:
-each is twice the one before up to a bound, and varied by a fifth, so that the clients of a broker
-that went away do not all come back at once.
+A Deadline is a point of the monotonic clock, set when a call begins.  Pauses double up to a bound,
+with a jitter of 20 %, so that the clients of a broker that failed do not all return at once.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ DOUBLINGS_MAX = 30
 
 
 def limit_s(timeout: float | None) -> float:
-    """Return the time limit that a caller's `timeout` stands for; None: no limit.
+    """Return the time limit for a user's `timeout`; None: no limit.
 
-    A negative one is refused: in some clients it means no limit, in others none is left.
+    Negative values are refused: some clients read them as no limit, others as no time left.
     """
     if timeout is None:
         return FOREVER
@@ -38,12 +37,12 @@ def limit_s(timeout: float | None) -> float:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number; those of numpy are."""
+    """Return whether a value is a real number, including numpy's."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Deadline:
-    """The moment at which a call gives up."""
+    """The time at which a call times out."""
 
     __slots__ = ("at_s",)
 
@@ -52,7 +51,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The time until then; 0 when it has passed."""
+        """Seconds until the deadline; 0 if it has passed."""
         return max(0.0, self.at_s - time.monotonic())
 
     @property
@@ -60,19 +59,19 @@ class Deadline:
         return time.monotonic() >= self.at_s
 
     def within(self, timeout_s: float) -> Deadline:
-        """This moment, or so long from now when that is sooner."""
+        """Return this deadline, or one `timeout_s` from now if that is sooner."""
         sooner = Deadline(timeout_s)
         return sooner if sooner.at_s < self.at_s else self
 
 
 def rest_s(failures: int, first_ms: float, longest_ms: float) -> float:
-    """How long to rest after so many failures in a row."""
+    """Return the pause in seconds after this many failures in a row."""
     rest_ms = min(first_ms * (1 << min(max(failures - 1, 0), DOUBLINGS_MAX)), longest_ms)
     return rest_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
 
 
 class Backoff:
-    """Counts failures in a row, and knows when to try again and what went wrong the last time."""
+    """Counts failures in a row; holds the last error, and the time of the next attempt."""
 
     __slots__ = ("_again_at_s", "_fault", "_first_ms", "_longest_ms", "failures")
 
@@ -91,7 +90,7 @@ class Backoff:
         )
 
     def fault(self) -> KafkaError:
-        """What went wrong, to be raised once more."""
+        """Return the last error, as a new exception."""
         assert self._fault is not None, "nothing has failed"
         return self._fault.again()
 
@@ -102,5 +101,5 @@ class Backoff:
 
     @property
     def rest_left_s(self) -> float:
-        """How long to rest yet; 0 when it may be tried."""
+        """Seconds until the next attempt; 0 if it may be made."""
         return max(0.0, self._again_at_s - time.monotonic())

@@ -1,4 +1,4 @@
-"""Names that other Kafka clients use for what is called otherwise here, each with what to use."""
+"""Method names of other Kafka clients that are missing here, each with a hint what to use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CONSUMER = {
 
 
 class Missing:
-    """Stands in a class for a name that it does not have; to get it raises AttributeError."""
+    """A descriptor for a missing name; access raises AttributeError with the hint."""
 
     def __init__(self, name: str, hint: str) -> None:
         self._name = name
@@ -66,9 +66,9 @@ class Missing:
 
 
 def hinting(hints: dict[str, str]) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that tells what to use instead of these names.
+    """Return a class decorator that adds hints for these names.
 
-    A `__getattr__` would do the same, and make each look-up of any name of the class slower: a
+    `__getattr__` would do the same, but slow down each look-up of any name of the class: by a
     third of the time of Producer.send().
     """
 

@@ -1,10 +1,10 @@
-"""Answers, cut out of what arrives on a connection.
+"""Frame reader: cuts the responses from the bytes that arrive on a connection.
 
     size int32 · that many bytes: correlation id, header, body
 
-Small answers are cut from one buffer that is filled by one system call, as many at a time as have
-come, and copied.  A large one gets a buffer of its own, which grows as bytes arrive and never by a
-claimed length.  Such buffers are used again once nobody looks at them any more.
+Small responses are copied from one buffer, which one system call fills with as many as have
+arrived.  A large one gets a buffer of its own, which grows as bytes arrive and never by the size it
+claims.  Such buffers are reused once no view of them is left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafkalite.errors import InvalidRequest
 ROOM_SIZE = 64 << 10
 ANSWER_SIZE_MIN = 4
 ANSWER_SIZE_MAX = (1 << 29) - 1
-"""Less than four letters of text are as a number: whoever speaks HTTP, or greets, is found out."""
+"""Less than any four ASCII letters read as a size, so that HTTP or a greeting is detected."""
 
 BUFFERS_KEPT_MAX = 2
 BUFFER_SIZE_KEPT_MAX = 64 << 20
@@ -26,7 +26,7 @@ SIZE = struct.Struct(">i")
 
 
 class Inbox:
-    """What has arrived on a connection and was not taken yet."""
+    """The bytes of a connection that have arrived and were not taken yet."""
 
     def __init__(self) -> None:
         self.size_max = ANSWER_SIZE_MAX
@@ -40,13 +40,13 @@ class Inbox:
 
     @property
     def has_part(self) -> bool:
-        """Whether bytes of an answer have come that is not whole."""
+        """True if a part of a response has arrived."""
         return self._large is not None or self._begin < self._end
 
     def fill(self, connection: socket.socket) -> int:
-        """Take in what has arrived, as much as there is room for; how much: 0 is the end of it.
+        """Read what has arrived, as far as there is space; return the bytes read, 0 at the end.
 
-        There is always room after `take` has answered None.
+        There is always space after `take` has returned None.
         """
         if self._large is None:
             with memoryview(self._room) as view:
@@ -62,9 +62,9 @@ class Inbox:
         return taken
 
     def take(self) -> memoryview | None:
-        """The next answer if it is whole, without its size; InvalidRequest when it cannot be one.
+        """Return the next complete response without its size, or None; InvalidRequest if invalid.
 
-        It is the caller's for as long as they hold it.
+        Its buffer is not reused while a view of it exists.
         """
         if self._large is not None:
             return self._take_large() if self._large_end == self._large_size else None
@@ -112,7 +112,7 @@ class Inbox:
     def _unused(self) -> bytearray | None:
         """Return a kept buffer without a view, or None.
 
-        A bytearray counts its views and refuses to change its size while there is one.
+        A bytearray counts its views and cannot be resized while there is one.
         """
         for buffer in self._kept:
             try:
@@ -124,7 +124,7 @@ class Inbox:
 
 
 def in_letters(size: int) -> str:
-    """A size that is four letters of text, as who speaks another protocol sends."""
+    """Return a suffix with the size as four ASCII letters, if another protocol sent it."""
     letters = SIZE.pack(size)
     return (
         f", or {letters.decode()!r}"

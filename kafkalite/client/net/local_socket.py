@@ -1,17 +1,16 @@
-"""The client's end of a node's local socket: found, opened, and asked who it is.
+"""Local socket: the client's connection to a node's local listener on the same host.
 
-    lane = open_local(cluster_id, node_id, port, client_id)     # None: there is no lane
+    lane = open_local(cluster_id, node_id, port, client_id)     # None: there is none
     lane.send(READ(request_id=1, …))
     record, descriptors = lane.receive(timeout_s=1.0)
 
 A node on this host listens in its run directory (transport/run_directory.py) and speaks packets
-(protocol/schemas/local.py).  A socket's file proves nothing, so whoever answers must name the
-cluster, the node and the TCP port that Metadata names.  What comes is checked like bytes from
-anywhere.  Whatever goes wrong on an open one is a NetworkException, and the socket is of no more
-use: the caller goes on over TCP.
+(protocol/schemas/local.py).  A socket's file proves nothing, so the node must confirm the cluster,
+the node id and the TCP port that Metadata names.  Packets are validated like any network input.
+Every error of an open socket is a NetworkException; the socket is unusable then, and the client
+uses TCP.
 
-Nothing here blocks but for the time-outs given, and descriptors that are handed out are the
-caller's to close.
+Calls block only for their timeouts.  Received descriptors must be closed by the calling code.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ def open_local(
     client_id: str | None,
     timeout_s: float = OPEN_TIMEOUT_S,
 ) -> LocalSocket | None:
-    """The local socket of the node that Metadata names so; None where there is none that answers.
+    """Return the local socket of the node with this id and port, or None if there is none.
 
-    Ask only for a node whose TCP connection stays within this host: another host's node may have
-    the same name there.
+    Only for a node whose TCP connection stays within this host: a node of another host may have the
+    same name there.
     """
     deadline = time.monotonic() + timeout_s
-    with contextlib.suppress(OSError):  # run directories come and go
+    with contextlib.suppress(OSError):  # a run directory may be removed meanwhile
         for path in local_sockets(cluster_id, node_id):
             with contextlib.suppress(KafkaError, OSError):
                 lane = LocalSocket(os.fspath(path))
@@ -61,7 +60,7 @@ def open_local(
 
 
 class LocalSocket:
-    """One open local socket; made by `open_local`.  One thread at a time."""
+    """An open local socket; created by `open_local`.  Not thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +75,7 @@ class LocalSocket:
     def met(
         self, cluster_id: str, node_id: int, port: int, client_id: str | None, deadline: float
     ) -> bool:
-        """Say hello; whether it is that node, else it is closed, and by an interrupt as well."""
+        """Shake hands; return whether it is that node, or close the socket."""
         is_it = False
         hello = HELLO(cluster_id=cluster_id, node_id=node_id, client_id=client_id)
         try:
@@ -104,7 +103,7 @@ class LocalSocket:
         return self.socket.fileno()
 
     def send(self, record: Record) -> bool:
-        """Send a packet; False when the node has not taken what was sent before, try later."""
+        """Send a packet; return False if the socket's buffer is full, to be retried later."""
         try:
             self.socket.send(write_packet(record))
         except BlockingIOError:
@@ -114,7 +113,7 @@ class LocalSocket:
         return True
 
     def receive(self, timeout_s: float | None = 0.0) -> tuple[Record, list[int]] | None:
-        """The next packet and the descriptors with it; None when the time is up."""
+        """Return the next packet and its descriptors; None after the timeout."""
         if timeout_s != 0.0:
             waiting = select.poll()
             waiting.register(self.socket, select.POLLIN)

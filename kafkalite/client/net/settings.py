@@ -1,11 +1,11 @@
-"""What a user asked of a producer or consumer, typed and checked.
+"""Client settings: configuration keys of a producer or consumer, typed and checked.
 
-    settings = producer_settings("127.0.0.1:9092", {"linger_ms": 5, "acks": 1})
+    settings = producer_settings("127.0.0.1:9092", {"linger_ms": 5})
     settings[LINGER_MS]                     # 5
 
 Names are Kafka's, dotted or with underscores for keyword arguments; values are text as in a
-properties file, or typed; None says nothing.  A name nobody knows is an InvalidConfig that tells
-those near it, and so is what does not go together.
+properties file, or typed; None means the default.  An unknown name is an InvalidConfig that
+suggests similar ones, and so is a contradiction between settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Bootstrap: TypeAlias = str | list[str] | Mapping[str, Any] | None
 """The first argument of a client: brokers, or all its settings by Kafka's dotted names."""
 
 FUNCTIONS = (KEY_SERIALIZER, PARTITIONER, VALUE_SERIALIZER)
-"""Keys that take a function."""
+"""Keys whose value is a function."""
 
 LEVELS = {
     Codec.GZIP: COMPRESSION_GZIP_LEVEL,
@@ -54,7 +54,7 @@ LEVELS = {
 }
 
 IN_FLIGHT_MAX = 5
-"""How many batches of a producer a broker remembers, and so how many may overtake each other."""
+"""Batches of a producer id that a broker remembers, and so the maximum in flight per partition."""
 
 
 class ClientSettings:
@@ -70,12 +70,12 @@ class ClientSettings:
         return value
 
     def given(self, key: Key[Any]) -> bool:
-        """Whether somebody said it, and not the default."""
+        """Return whether the key was set explicitly."""
         return key in self._values
 
     @property
     def call_timeout_s(self) -> float:
-        """How long a call may take that was given no time of its own."""
+        """Timeout in seconds of calls without a timeout of their own."""
         key = MAX_BLOCK_MS if self.scope is PRODUCER else DEFAULT_API_TIMEOUT_MS
         return self[key] / 1000
 
@@ -83,7 +83,7 @@ class ClientSettings:
 def producer_settings(
     bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> ClientSettings:
-    """A producer's, whose promises go together."""
+    """Return the producer settings, checked that acks, retries and idempotence are consistent."""
     values = parsed(PRODUCER, bootstrap, keywords)
     settings = ClientSettings(PRODUCER, values)
     for key, holds, words in (
@@ -114,18 +114,18 @@ def producer_settings(
 def consumer_settings(
     bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> ClientSettings:
-    """A consumer's."""
+    """Return the consumer settings."""
     return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))
 
 
 def required_acks(settings: ClientSettings) -> int:
-    """What a Produce request says of `acks`: 0, 1, or -1 for all."""
+    """Return `acks` as in a Produce request: 0, 1, or -1 for all."""
     acks = settings[ACKS]
     return -1 if acks == "all" else int(acks)
 
 
 def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
-    """The level that was asked for; None: the codec's own."""
+    """Return the configured level; None: the codec's default."""
     level = LEVELS.get(codec)
     return None if level is None or not settings.given(level) else settings[level]
 
@@ -133,7 +133,7 @@ def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
 def parsed(
     scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> dict[Key[Any], Any]:
-    """The typed values of keyword arguments and of a mapping in the place of bootstrap, by key."""
+    """Return the typed values of keyword arguments and of a bootstrap mapping, by key."""
     values: dict[Key[Any], Any] = {}
     said = dict(keywords)
     if isinstance(bootstrap, Mapping):
@@ -163,7 +163,7 @@ def parsed(
 
 
 def typed(key: Key[Any], value: Any) -> Any:
-    """The value of a key as it was given, text or typed."""
+    """Return the typed value of a key."""
     if key in FUNCTIONS and callable(value):
         return value
     if key is ACKS and str(value) == "-1":

@@ -1,9 +1,8 @@
-"""What a client knows of a cluster: its brokers, topics, and who leads each partition.
+"""Cluster metadata: brokers, topics, and the leaders of partitions.
 
-Everything here is a value that never changes; cluster.py replaces it.  An answer is believed only
-when it makes sense: partitions are counted from 0 without a gap, ports are ports.  A broker that
-lags behind may tell an older leader than one that was told before; the leader epoch says so, as
-long as the topic is the same one by its id.
+All values are immutable; cluster.py replaces them.  A response is validated: partitions count from
+0 without a gap, ports are in range.  A broker with old metadata may name an older leader than one
+that responded before; the leader epoch tells, as long as the topic id is the same.
 """
 
 from __future__ import annotations
@@ -19,21 +18,26 @@ from kafkalite.protocol.schema import Fields
 Address: TypeAlias = tuple[str, int]
 
 NOBODY = -1
-"""The leader of a partition that has none, or none that is known."""
+"""The leader of a partition without a known leader."""
 
 PORT_DEFAULT = 9092
 PORT_MAX = 65_535
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name."""
+    """A partition of a topic.
+
+    Args:
+        topic: Name of the topic.
+        partition: Partition in the topic, counted from 0.
+    """
 
     topic: str
     partition: int
 
 
 class NodeMeta(NamedTuple):
-    """A broker; `same_host` is None as long as nobody has connected to it."""
+    """A broker; `same_host` is None before the first connection."""
 
     node_id: int
     host: str
@@ -46,14 +50,14 @@ class NodeMeta(NamedTuple):
 
 
 class PartitionMeta(NamedTuple):
-    """Who leads a partition (NOBODY at times), and under which epoch (-1: an old broker)."""
+    """A partition's leader (or NOBODY), and its leader epoch (-1: an old broker)."""
 
     leader: int
     leader_epoch: int
 
 
 class TopicMeta(NamedTuple):
-    """A topic; its id is NO_ID where brokers are too old to have one."""
+    """A topic; its id is NO_ID if brokers are too old for ids."""
 
     name: str
     topic_id: bytes
@@ -61,12 +65,12 @@ class TopicMeta(NamedTuple):
 
     @property
     def led(self) -> bool:
-        """Whether at least one partition has a leader."""
+        """True if at least one partition has a leader."""
         return any(partition.leader != NOBODY for partition in self.partitions.values())
 
 
 def address(words: str) -> Address:
-    """HOST:PORT, with a scheme before it or without a port as Kafka's own tools take it."""
+    """Parse HOST:PORT, with an optional scheme and port as in Kafka's tools."""
     place = words.strip().rpartition("://")[2]
     found = re.fullmatch(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?", place)
     port = int(found[2] or PORT_DEFAULT) if found else 0
@@ -76,13 +80,13 @@ def address(words: str) -> Address:
 
 
 def spoken(place: Address) -> str:
-    """An address as people write it."""
+    """Return an address as text."""
     host, port = place
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def fault_of(code: int, subject: str, message: str | None = None) -> KafkaError:
-    """The error of a code, with what it is about before its sentence."""
+    """Return the exception of an error code, with its subject before the message."""
     kind = BY_CODE.get(code)
     if kind is None:
         return UnknownServerError(f"{subject}: {message or f'error code {code}'}")
@@ -90,7 +94,7 @@ def fault_of(code: int, subject: str, message: str | None = None) -> KafkaError:
 
 
 def nodes_in(brokers: Iterable[Fields]) -> dict[int, NodeMeta]:
-    """The brokers that an answer names."""
+    """Return the brokers of a response."""
     return {node.node_id: node for node in map(node_in, brokers)}
 
 
@@ -105,7 +109,7 @@ def node_in(broker: Fields) -> NodeMeta:
 def topics_in(
     answer: Fields, names: Iterable[str], nodes: dict[int, NodeMeta]
 ) -> dict[str, TopicMeta | KafkaError]:
-    """What a Metadata answer says of these topics: each as it is, or why it cannot be told."""
+    """Return the metadata of these topics in a Metadata response, or their errors."""
     told = {topic.name: topic for topic in answer.topics}
     return {name: topic_in(told[name], nodes) if name in told else unknown(name) for name in names}
 
@@ -127,7 +131,7 @@ def unknown(name: str) -> KafkaError:
 
 
 def newer(known: TopicMeta | None, told: TopicMeta) -> TopicMeta:
-    """What is known of a topic after it was told anew."""
+    """Merge a topic's known metadata with newer metadata, by leader epoch."""
     if known is None or known.topic_id != told.topic_id or told.topic_id == NO_ID:
         return told
     partitions = dict(known.partitions)

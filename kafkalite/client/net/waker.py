@@ -1,4 +1,4 @@
-"""A Waker ends another thread's wait: set from anywhere, it is readable until it is cleared."""
+"""Waker: ends another thread's poll; readable from `set`, in any thread, until `clear`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 class Waker:
-    """A pair of sockets: one is written into, the other one polled."""
+    """A socket pair: one end is written to, the other one polled."""
 
     def __init__(self) -> None:
         self._heard, self._said = socket.socketpair()
@@ -20,12 +20,12 @@ class Waker:
 
     def set(self) -> None:
         self.is_set = True
-        with contextlib.suppress(OSError):  # it is full, or closed: nobody can miss that
+        with contextlib.suppress(OSError):  # full, so readable anyway; or closed
             self._said.send(b"!")
 
     def clear(self) -> None:
         self.is_set = False
-        with contextlib.suppress(OSError):  # there is no more, or it is closed
+        with contextlib.suppress(OSError):  # empty, or closed
             while self._heard.recv(64):
                 pass
 
