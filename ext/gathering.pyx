@@ -1,18 +1,17 @@
-"""What every record of `Producer.send` goes through: which partition, and into its open batch.
+"""Gatherer: the part of `Producer.send` that runs for every record.
 
-A Gatherer knows for each topic the lines of its partitions, and for each line the batch that is
-open.  When the record fits it is appended, and the answer is a Delivery: which batch, and which
-place in it.  Whatever is not that plain (an unknown topic, no open batch, a full one, a closed
-producer) is one call of `_send_slowly`, which happens about once a batch.
+A Gatherer selects the partition and appends the record to the open batch of its partition queue.
+It returns a Delivery: the batch, and the record's place in it.  All other cases (an unknown topic,
+no open batch, a full one, a closed producer) are one call of `_send_slowly`, about once per batch.
 
-Nothing is locked.  A step runs under the interpreter's lock, and where Python code may run in
-between (a user's buffer, the collector), the line may have lost its batch meanwhile; a builder
-that was closed takes nothing, and the slow way sees to the record.
+No lock but the GIL.  Where Python code may run in between (a user's buffer, the garbage collector),
+the queue may have closed its batch meanwhile; a closed builder takes no record, and `_send_slowly`
+handles it.
 
-Left out: interpreters without a lock of their own, where each step would need one.
+Left out: free-threaded interpreters, where each step would need a lock.
 
-This module is an exception to the rules of `_ext/__init__.py`: it keeps Python objects, for
-the lines are a table of them, and `Producer` is made by inheriting from it.
+This module is an exception to the rules of `_ext/__init__.py`: it keeps Python objects, because
+partition queues are Python objects, and `Producer` inherits from Gatherer.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -36,7 +35,7 @@ cdef inline int64_t now_ms() noexcept:
 
 
 cdef bytes bytes_of(object key):
-    """A key as bytes, as its hash is of bytes."""
+    """Return a key as bytes, which its hash is computed from."""
     if isinstance(key, str):
         return (<str> key).encode("utf-8", "surrogateescape")
     try:
@@ -73,10 +72,10 @@ cdef list header_pairs(object headers):
 
 
 @cython.final
-@cython.no_gc           # a program may hold a million: the batch is what may be in a circle
+@cython.no_gc           # a program may hold a million; a reference cycle runs through the batch
 @cython.freelist(512)
 cdef class Delivery:
-    """What becomes of one record: like a future, but it cannot be cancelled."""
+    """The outcome of one record: like a future, but it cannot be cancelled."""
     cdef readonly object batch
     cdef readonly int32_t place
     cdef readonly int64_t timestamp
@@ -87,19 +86,47 @@ cdef class Delivery:
         self.timestamp = timestamp
 
     def done(self) -> bool:
-        """Whether it is decided."""
+        """Return True if the outcome is known."""
         return self.batch.done
 
     def result(self, timeout=None):
-        """Where the record came to lie, as RecordMetadata; waits, and raises why it failed."""
+        """Wait for the outcome and return the record's metadata.
+
+        Args:
+            timeout: Seconds to wait.  None: the outcome is known within delivery.timeout.ms, and
+                callbacks of other deliveries may run in this thread.
+
+        Returns:
+            RecordMetadata: topic, partition, offset (-1 with acks=0) and timestamp (ms).
+
+        Raises:
+            KafkaError: The record failed.
+            TimeoutError: The timeout has passed.
+            RuntimeError: Called inside a delivery callback while the outcome is not known.
+        """
         return self.batch.result_of(self, timeout)
 
     def exception(self, timeout=None):
-        """Why it failed, or None; waits."""
+        """Wait for the outcome and return the error.
+
+        Args:
+            timeout: Seconds to wait; None: as in result().
+
+        Returns:
+            The KafkaError of the record, or None if it was written.
+
+        Raises:
+            TimeoutError: The timeout has passed.
+            RuntimeError: Called inside a delivery callback while the outcome is not known.
+        """
         return self.batch.fault_of(self, timeout)
 
     def add_done_callback(self, callback):
-        """Call callback(delivery) when it is decided; at once if it is."""
+        """Call callback(delivery) once the outcome is known; immediately if it is.
+
+        Args:
+            callback: Function of this delivery.  It must not block; its exceptions are logged.
+        """
         self.batch.tell_when_done(self, callback)
 
     def __repr__(self):
@@ -108,7 +135,7 @@ cdef class Delivery:
 
 
 cdef class OpenLine:
-    """A partition, as far as a record sees it: the batch that is open, and how to append to it."""
+    """The open batch of a partition queue, and the function that appends to it."""
     cdef readonly int32_t index
     cdef readonly object open_batch
     cdef object append
@@ -117,20 +144,20 @@ cdef class OpenLine:
         self.index = index
 
     def begin_batch(self, batch, append):
-        """From now on records go here."""
+        """Set the open batch."""
         assert self.open_batch is None, "a line has one open batch"
         self.append = append
         self.open_batch = batch
 
     def end_batch(self):
-        """The batch that was open, or None; nobody appends to it any more."""
+        """Unset the open batch and return it, or None."""
         batch = self.open_batch
         self.open_batch = self.append = None
         return batch
 
 
 cdef class OpenTopic:
-    """A topic: its partitions' lines, and the one that takes what has no key for now."""
+    """A topic: its partition queues, and the current one for records without a key."""
     cdef readonly str name
     cdef readonly list lines
     cdef public OpenLine sticky
@@ -141,7 +168,7 @@ cdef class OpenTopic:
 
 
 cdef class Gatherer:
-    """Takes records; what inherits from it says how it goes on when there is no room."""
+    """Appends records to open batches; a subclass defines `_send_slowly` for all other cases."""
     cdef readonly dict topics               # by name
     cdef public object partitioner          # (topic, key, count) → index; None: murmur2, sticky
     cdef public object key_serializer       # key → bytes or str; None: keys are sent as they are
@@ -155,7 +182,7 @@ cdef class Gatherer:
         self.partitioner = partitioner
 
     cdef OpenTopic topic_of(self, object name):
-        """The topic when it is known, or None."""
+        """Return the topic, or None if it is unknown."""
         cdef PyObject* found
         if name is self.last_name:
             return self.last_topic
@@ -169,7 +196,7 @@ cdef class Gatherer:
         return self.last_topic
 
     cdef OpenLine line_of(self, OpenTopic topic, object key, object partition):
-        """Where the record goes; None when that wants more thought."""
+        """Return the partition queue of a record; None if a sticky one must be chosen."""
         cdef Py_ssize_t index, count = PyList_GET_SIZE(topic.lines)
         if partition is not None:
             index = partition
@@ -190,25 +217,35 @@ cdef class Gatherer:
         self, topic, value=None, key=None, headers=None, timestamp=None, partition=None,
         on_delivery=None, *, serializer=None,
     ):
-        """Take a record for a topic and return a Delivery, whose result() waits for the outcome.
+        """Append a record to a batch of its partition.
+
+        Waits up to max.block.ms if the topic must be looked up or buffer.memory is used up.
 
         Args:
             topic: Name of the topic.
-            value: bytes, str (sent as UTF-8), None (a tombstone), or what the serializer takes.
-            key: bytes, str or None, or what `key_serializer` takes; equal keys share a partition.
+            value: bytes, str (sent as UTF-8), None (a tombstone), or an argument of the serializer.
+            key: bytes, str or None, or an argument of `key_serializer`; equal keys share a
+                partition.
             headers: (name, value) pairs, or a mapping of names to values.
-            timestamp: Milliseconds since 1970 as an int, or a datetime with a time zone; now if
-                None.
+            timestamp: Milliseconds since 1970 as an int, or a datetime with a time zone; None: now.
             partition: Partition to write to, instead of the one that the key selects.
             on_delivery: Called as on_delivery(error, metadata) once the outcome is known: by the
                 producer's background thread, or by a thread that is inside result(), flush() or
                 close() without a timeout; never inside send().
             serializer: Function of the value that returns bytes or str, instead of the producer's
-                `value_serializer`.  None as a value is never serialized.
+                `value_serializer`.  It is not called for None.
+
+        Returns:
+            A Delivery, whose result() waits for the outcome.
 
         Raises:
-            MessageTooLarge: The record is larger than `max.request.size`.
-            BufferExhausted: `buffer.memory` was used up for `max.block.ms`.
+            TypeError: An argument is of a type that cannot be sent.
+            ValueError: The partition does not exist, or the timestamp is negative or has no time
+                zone.
+            MessageTooLarge: The record is larger than max.request.size or buffer.memory.
+            KafkaError: The topic does not exist, or was not looked up within max.block.ms.
+            BufferExhausted: buffer.memory was used up for max.block.ms.
+            RuntimeError: The producer is closed, or was created before a fork.
         """
         if value is not None:
             if serializer is None:
@@ -220,7 +257,7 @@ cdef class Gatherer:
         if timestamp is not None and type(timestamp) is not int:
             timestamp = milliseconds_of(timestamp)
         if headers is not None and type(headers) is not list:
-            headers = header_pairs(headers)     # a list, since they may be read twice
+            headers = header_pairs(headers)     # a list, because they may be read twice
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(
                 "on_delivery is a function of an error and the metadata, not"
@@ -229,7 +266,7 @@ cdef class Gatherer:
         return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def gather(self, topic, value, key, headers, timestamp, partition, on_delivery):
-        """Take a record that `send` has serialized and checked."""
+        """Append a record that `send` has serialized and checked."""
         return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
 
     cdef object take(
@@ -261,5 +298,5 @@ cdef class Gatherer:
                         batch.deliver_to(delivery, on_delivery)
                     return delivery
             if line is not None and (key is not None or self.partitioner is not None):
-                partition = line.index      # who was asked once need not be asked again
+                partition = line.index      # the partitioner is called once per record
         return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)

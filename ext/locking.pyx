@@ -1,13 +1,13 @@
-"""Holding a lock so that Ctrl-C at any moment releases it.
+"""LockGuard: holds a lock so that KeyboardInterrupt at any moment releases it.
 
     with LockGuard(lock):                  waits for the lock
     with LockGuard(lock, 0) as is_locked:  does not wait
 
 A signal handler may raise as soon as a call returns.  After `lock.acquire()` that is before the
-`try` that would release the lock; in CPython 3.14 it is so after the `__enter__` of a `with` too
+`try` that would release the lock; in CPython 3.14 also after the `__enter__` of a `with`
 (python/cpython#148874: `__exit__` is then never called).  A guard releases its lock in `__exit__`,
 or else when the exception drops the last reference to the guard, which only the `with` has: do not
-keep one in a variable.
+keep a guard in a variable.
 
 A guard is used once, by one thread.
 """
@@ -26,12 +26,12 @@ cdef class LockGuard:
     cdef bint _is_locked
 
     def __init__(self, lock, timeout_s=None):
-        """Guard this lock; `timeout_s` bounds the wait for it, 0 tries once."""
+        """Guard a lock; `timeout_s` is the time to wait for it, 0 tries once, None has no limit."""
         self._lock = lock
         self._timeout_s = timeout_s
 
     def __enter__(self):
-        """Lock it; return whether that succeeded within the timeout."""
+        """Acquire the lock; return whether that succeeded within the timeout."""
         assert not self._is_locked
         if self._timeout_s is None:
             self._is_locked = self._lock.acquire()

@@ -1,11 +1,11 @@
-"""Rows and Arrow columns into a batch's uncompressed payload, and the header before it.
+"""Record writer: encodes rows and Arrow columns as a batch's uncompressed payload, and its header.
 
-A payload is what records.pyx draws; here it is written in one go, record after record: the sizes
-of a record are summed first, so that its length can stand before it, and then it is stored.
-Offset deltas count from 0, and the base timestamp is the first record's, as every producer's.
+records.pyx describes the payload.  Records are written in one pass: the size of a record is
+computed first, because its length precedes it, and then the record is stored.  Offset deltas count
+from 0, and the base timestamp is the first record's, as in every producer.
 
-Columns are a user's and may lie (arrow_columns.pxd): `measure_columns` says so before the first
-record is sent, and writing looks again at every cell.
+Columns come from the user and may be invalid (arrow_columns.pxd): `measure_columns` checks them
+before the first record is sent, and every cell is checked again when it is written.
 """
 
 from cpython.buffer cimport (
@@ -29,17 +29,17 @@ from field_store cimport Field, field_size, store_field, store_number, number_si
 
 
 cdef enum:
-    # Below it the GIL is kept: who lets go of it while another thread runs gets it back after
-    # 5 ms, in which this one could have written a hundred times as much.
+    # Below it the GIL is kept: a thread that releases it while another one runs gets it back after
+    # 5 ms, in which it could have written a hundred times as much.
     GIL_SIZE_MIN = 128 * 1024
-    # The same of rows that are only looked at.
+    # The same for rows that are only measured.
     GIL_ROWS_MIN = 16 * 1024
     PAYLOAD_SIZE_MAX = 0x7FFFFFFF - (HEADER_SIZE - PREFIX_SIZE)
     FIRST_ROOM_SIZE = 4096
-    # A length, attributes, both deltas and a header count, as long as they can be.
+    # Maximum size of a length, attributes, both deltas and a header count.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5
     LENGTH_SIZE_MAX = 5
-    # Both deltas, as long as they can be.
+    # Maximum size of both deltas.
     DELTAS_SIZE_MAX = 10 + 5
 
 
@@ -64,11 +64,11 @@ def encode_columns(
     out, int64_t first, int64_t end, rows, tuple value, tuple key, tuple headers,
     tuple timestamps, int64_t now_ms,
 ) -> tuple:
-    """Rows first… to out[61:], as many as fit: (taken, payload size, base and max timestamp).
+    """Encode as many rows as fit to out[61:]: (taken, payload size, base and max timestamp).
 
-    With `rows`, an index buffer of int32, they are rows[first]….  Columns are arrow_columns.pxd's
-    tuples, and a null timestamp is `now_ms`.  0 taken: not even the first fits.  ValueError: the
-    columns are not what they say.
+    The rows are first… up to end, or rows[first]… with an index buffer of int32.  Columns are the
+    tuples of arrow_columns.pxd, and a null timestamp becomes `now_ms`.  0 taken: not even the first
+    row fits.  ValueError: a column's buffers are invalid.
     """
     cdef Columns columns
     cdef Written written
@@ -101,16 +101,16 @@ def encode_columns(
 
 
 cdef struct Sizes:
-    int64_t largest             # of a record that begins its batch
+    int64_t largest             # size of the largest record, at the beginning of a batch
     int64_t largest_row
-    int64_t all                 # of all records in one batch, at the most
+    int64_t all                 # upper bound for all records in one batch
     int64_t newest              # the largest timestamp; -1: there is none
     int64_t faulty_row
 
 
 cdef int measure_rows(int64_t count, const Columns* columns, Sizes* sizes) noexcept nogil:
     cdef int64_t row, begin, end, size, timestamp, in_headers = 1
-    # Of a record's length and both deltas, at the most.
+    # Upper bound for a record's length and both deltas.
     cdef int64_t around_sizes = LENGTH_SIZE_MAX + number_size(count)
     cdef Field key, value
     cdef int fault
@@ -154,10 +154,10 @@ cdef inline void enclose_largest(Sizes* sizes) noexcept nogil:
 cdef bint measure_values(
     int64_t count, const Columns* columns, int64_t around_sizes, Sizes* sizes
 ) noexcept nogil:
-    """Measure rows of plain values and nothing else; False: they are not, or an offset lies.
+    """Measure rows that have only values; return False for others, or if an offset is invalid.
 
-    One by one the rows of a large table cost as much as a twentieth of sending them, before the
-    first of them is sent.
+    Row by row, measuring a large table costs a twentieth of sending it, before the first row is
+    sent.
     """
     cdef const Column* values = &columns.value
     cdef int64_t begin, end, longest
@@ -172,7 +172,7 @@ cdef bint measure_values(
     begin = load_offset(values.offsets, values.start, values.wide)
     end = load_offset(values.offsets, values.start + count, values.wide)
     if end < begin:
-        return False    # somebody writes to the column
+        return False    # the column is being written to
     # Attributes, no key, no headers.
     sizes.largest = 3 + number_size(longest) + longest
     sizes.all = end - begin + count * (3 + number_size(longest) + around_sizes)
@@ -190,9 +190,9 @@ def measure_columns(
 ) -> tuple:
     """Return the sizes of `count` rows as records: (largest, its row, sum, newest timestamp).
 
-    `largest` is the size of the largest record where it begins a batch, and `all` what all of them
-    take at the most.  The timestamp is -1 without a column.  ValueError unless these rows of the
-    columns can be records.
+    `largest` is the size of the largest record at the beginning of a batch, and the sum an upper
+    bound for all records.  The timestamp is -1 without a column.  ValueError unless these rows of
+    the columns can be records.
     """
     cdef Columns columns
     cdef Sizes sizes
@@ -222,7 +222,7 @@ cdef int64_t seal_batch(
     int64_t max_timestamp, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
     int32_t base_sequence,
 ) noexcept nogil:
-    """Header and CRC before a payload that stands; the whole size."""
+    """Write header and CRC before an encoded payload; return the batch's size."""
     cdef int64_t size = HEADER_SIZE + payload_size
     store_i64(batch + BASE_OFFSET, 0)
     store_i32(batch + BATCH_LENGTH, <int32_t> (size - PREFIX_SIZE))
@@ -245,7 +245,7 @@ cdef int64_t seal_at(
     int64_t max_timestamp, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
     int32_t base_sequence,
 ):
-    """The same, without the GIL where that pays."""
+    """Call seal_batch, without the GIL if the payload is large."""
     cdef int64_t size
     if payload_size < GIL_SIZE_MIN:
         return seal_batch(
@@ -264,7 +264,7 @@ def seal(
     out, int64_t payload_size, int32_t count, int64_t base_timestamp, int64_t max_timestamp,
     int16_t attributes, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
 ) -> int:
-    """Write the header and the CRC of a payload that stands at out[61:]; the batch's size."""
+    """Write header and CRC for an encoded payload at out[61:]; return the batch's size."""
     cdef Py_buffer view
     cdef uint8_t* at
     PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
@@ -284,9 +284,9 @@ def seal(
 
 
 cdef object settled(object content, str what):
-    """The field as bytes, None, or a str whose UTF-8 is at hand; TypeError for anything else.
+    """Return a field as bytes, None, or a str with cached UTF-8; TypeError for other types.
 
-    Only here may a caller's own code run, which may do anything, append another record as well.
+    Only here may user code run (the buffer protocol), which may even append another record.
     """
     cdef Py_ssize_t size
     if content is None or isinstance(content, bytes):
@@ -296,7 +296,7 @@ cdef object settled(object content, str what):
             PyUnicode_AsUTF8AndSize(content, &size)
             return content
         except UnicodeEncodeError:
-            # Half a surrogate pair: records.pyx reads names that are no UTF-8 so.
+            # Lone surrogates: records.pyx decodes names that are not UTF-8 to these.
             return content.encode("utf-8", "surrogateescape")
     try:
         return bytes(memoryview(content))
@@ -306,7 +306,7 @@ cdef object settled(object content, str what):
 
 
 cdef list settled_headers(object headers):
-    """Names and values in turn, settled."""
+    """Return names and values alternating, each as `settled` returns it."""
     cdef list fields = []
     for name, content in headers:
         if not isinstance(name, str):
@@ -317,7 +317,7 @@ cdef list settled_headers(object headers):
 
 
 cdef inline int point_at(object content, Field* field) except -1:
-    """Where a settled field's bytes stand."""
+    """Set a field to the bytes of a settled value."""
     cdef Py_ssize_t size
     if content is None:
         field.at = NULL
@@ -332,10 +332,10 @@ cdef inline int point_at(object content, Field* field) except -1:
 
 
 cdef class BatchBuilder:
-    """One batch's records, gathered row by row; as large as they are, up to a capacity.
+    """The records of one batch, appended row by row; grows as needed, up to a capacity.
 
-    The GIL is its lock; `append` is one step of it, after the caller's own code has run (header
-    iterables, buffers).  While `payload` is looked at it may not grow.
+    The GIL is its lock; `append` is atomic, after user code has run (header iterables, buffers).
+    It cannot grow while a view of `payload` exists.
     """
 
     cdef uint8_t* room
@@ -361,7 +361,7 @@ cdef class BatchBuilder:
         PyMem_RawFree(self.fields)
 
     cdef int make_room(self, int64_t size) except -1:
-        """Room for a payload of so many bytes, which the capacity allows."""
+        """Allocate memory for a payload of this size, which the capacity allows."""
         cdef uint8_t* room
         cdef int64_t room_size = max(self.room_size, FIRST_ROOM_SIZE)
         if size <= self.room_size:
@@ -392,7 +392,7 @@ cdef class BatchBuilder:
         return 0
 
     def append(self, key, value, headers, int64_t timestamp_ms) -> int:
-        """The record's place from 0 on; -1, and nothing is written, when it does not fit."""
+        """Append a record; return its place from 0 on, or -1 if it does not fit or it is closed."""
         cdef Field key_field, value_field
         cdef int64_t header_count = 0, size, delta = 0, place
         cdef list fields = None
@@ -401,7 +401,7 @@ cdef class BatchBuilder:
         value = settled(value, "a value")
         if headers:
             fields = settled_headers(headers)
-        # From here on nobody else's code runs.
+        # From here on no user code runs.
         if self.closed:
             return -1
         point_at(key, &key_field)
@@ -439,13 +439,11 @@ cdef class BatchBuilder:
         self, int64_t first, int64_t end, rows, tuple value, tuple key, tuple headers,
         tuple timestamps, int64_t now_ms, int64_t size_max,
     ) -> tuple:
-        """Append as many rows of columns as fit: (place of the first, how many).
+        """Append as many rows of columns as fit: (place of the first, number of rows).
 
-        None are taken where it is closed.
-
-        Arguments are those of `encode_columns`; `size_max` is what all rows of the columns take at
-        the most in a batch of their own.  ValueError: the columns are not what they say, and
-        nothing is appended.  It keeps the GIL, which is a builder's lock.
+        A closed builder takes no rows.  Arguments are those of `encode_columns`; `size_max` is an
+        upper bound for all rows of the columns in a batch of their own.  ValueError: a column's
+        buffers are invalid, and nothing is appended.  Keeps the GIL, which is the builder's lock.
         """
         cdef Columns columns
         cdef Written written
@@ -458,11 +456,11 @@ cdef class BatchBuilder:
             index = lend(&columns, rows, &index_size)
             if first < 0 or end > (columns.count if rows is None else index_size // 4):
                 raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({first}…{end})")
-            # From here on nobody else's code runs.
+            # From here on no user code runs.
             if self.closed or self.export_count:
                 return self.count, 0
             end = min(end, first + (0x7FFFFFFF - self.count))
-            # Deltas grow with the records and the time before them.
+            # Deltas are larger behind other records than in a batch of their own.
             room_size = size_max + (end - first) * DELTAS_SIZE_MAX
             self.make_room(min(self.capacity, self.size + room_size))
             written.base_timestamp = self.base_timestamp
@@ -482,11 +480,11 @@ cdef class BatchBuilder:
             give_back(&columns)
 
     def close(self) -> None:
-        """Take no more records: `append` answers -1, also where it is being called."""
+        """Refuse further records: `append` returns -1, even in a call that is running."""
         self.closed = True
 
     def widen(self, int64_t capacity) -> None:
-        """Let it grow further than was said at first."""
+        """Raise the capacity."""
         if not self.capacity <= capacity <= PAYLOAD_SIZE_MAX:
             raise ValueError(f"from {self.capacity} to {capacity} bytes it cannot be widened")
         self.capacity = capacity
@@ -495,7 +493,7 @@ cdef class BatchBuilder:
         return memoryview(self)
 
     def reset(self) -> None:
-        """Empty and open again, with the room it has."""
+        """Remove all records and reopen, keeping the memory."""
         if self.export_count:
             raise BufferError("a payload that is looked at cannot be emptied")
         self.closed = False
@@ -507,7 +505,7 @@ cdef class BatchBuilder:
         self, out, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
         int32_t base_sequence,
     ) -> int:
-        """The whole batch, uncompressed, into `out`; its size."""
+        """Write the whole batch, uncompressed, to `out`; return its size."""
         cdef Py_buffer view
         cdef uint8_t* at
         PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
@@ -534,7 +532,7 @@ cdef class BatchBuilder:
 
 
 def record_size_max(key, value, headers) -> int:
-    """What a record takes at the most, wherever it stands: the capacity for it alone."""
+    """Return an upper bound for a record's size at any place: the capacity for it alone."""
     cdef int64_t size = AROUND_SIZE_MAX
     cdef list fields = [settled(key, "a key"), settled(value, "a value")]
     cdef Field field

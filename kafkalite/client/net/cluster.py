@@ -131,9 +131,9 @@ class Cluster:
     def topic(self, name: str, timeout_s: float | None = None) -> TopicMeta:
         """Return a topic's metadata, requested if unknown.
 
-        The request creates the topic where brokers and settings allow auto-creation.  At least one
-        of its partitions has a leader.  If there is none by the timeout, or the topic does not
-        exist, its error is raised.
+        The request creates the topic where brokers and settings allow auto-creation.  The result
+        has a leader for at least one partition; if there is none by the timeout, or the topic does
+        not exist, its error is raised.
         """
         known = self._topics.get(name)
         if known is None or not known.topic.led:
