@@ -123,7 +123,7 @@ class ClassicGroup:
         """The topics that the group's consumers subscribe to."""
         return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else ()
 
-    # -- joining -----------------------------------------------------------------------------
+    # -- JoinGroup ---------------------------------------------------------------------------
 
     def join(
         self,
@@ -275,7 +275,7 @@ class ClassicGroup:
             answer |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
         turn.answer(self.members.wait_to_join(member, NOBODY), answer)
 
-    # -- the join phase ----------------------------------------------------------------------
+    # -- join phase --------------------------------------------------------------------------
 
     def _rebalance(self, turn: Turn) -> None:
         """Begin a rebalance after a change of membership, or complete it if all have joined."""
@@ -384,7 +384,7 @@ class ClassicGroup:
             ],
         }
 
-    # -- the sync phase ----------------------------------------------------------------------
+    # -- sync phase --------------------------------------------------------------------------
 
     def sync(self, request: Fields, turn: Turn, token: Any) -> None:
         """Respond with a member's assignment, now or when the leader has sent it."""
@@ -439,7 +439,7 @@ class ClassicGroup:
                     self._remove(member, turn)
             self._prepare(turn)
 
-    # -- staying and leaving -----------------------------------------------------------------
+    # -- heartbeats, commits and leaving -----------------------------------------------------
 
     def heartbeat(self, request: Fields, turn: Turn) -> KafkaError | None:
         """Extend a member's session; return RebalanceInProgress if it has to join again."""
@@ -532,7 +532,7 @@ class ClassicGroup:
         self.state = state
         self.since_ms = turn.wall_ms
 
-    # -- what is kept ------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------
 
     def _value(self, wall_ms: int, assigned: Mapping[str, bytes] | None = None) -> dict[str, Any]:
         """Return the value of the group's record, with the current or the new assignments."""
@@ -577,7 +577,7 @@ class ClassicGroup:
         if len(self.members) > turn.limits.max_size:
             self._prepare(turn)
 
-    # -- what is seen ------------------------------------------------------------------------
+    # -- descriptions ------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
         """Return the group as in a DescribeGroups response."""

@@ -89,7 +89,7 @@ class CommittedOffsets:
     def has(self, group_id: str, topic: str, partition: int) -> bool:
         return partition in self._groups.get(group_id, {}).get(topic, {})
 
-    # -- taking away -------------------------------------------------------------------------
+    # -- deletion and expiration -------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> Iterator[GroupRecord]:
         """Yield the tombstones of all offsets of a group."""
@@ -141,7 +141,7 @@ class CommittedOffsets:
                 if wall_ms >= end_ms:
                     yield offset_record(OffsetKey(group_id, topic, index), None)
 
-    # -- the machine -------------------------------------------------------------------------
+    # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: OffsetKey, offset: Offset | None) -> None:
         """Apply a commit or a tombstone."""

@@ -109,7 +109,7 @@ class Controller:
         self.producer_ids = ProducerIds()
         self._metric_names: dict[str, str] = {}
 
-    # -- the machine -------------------------------------------------------------------------
+    # -- replay ------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
         """Apply one record."""
@@ -129,7 +129,7 @@ class Controller:
         yield from self.producer_ids.records()
         yield from self.image.records()
 
-    # -- the cluster and its nodes -----------------------------------------------------------
+    # -- cluster and nodes -------------------------------------------------------------------
 
     def found(self, cluster_id: str) -> Result[None]:
         """Set the cluster id once; raise InconsistentClusterId for another cluster's log."""
@@ -294,7 +294,7 @@ class Controller:
         answers, records = configs.alter(self.image, wanted)
         return Result(answers, [] if validate_only else records)
 
-    # -- what speaks against it --------------------------------------------------------------
+    # -- validation --------------------------------------------------------------------------
 
     def _check_name(self, name: str, new_metric_names: Mapping[str, str]) -> None:
         if name == METADATA_TOPIC or name in topic_names.INTERNAL_TOPICS:
@@ -404,7 +404,7 @@ class Controller:
             f" {', '.join(map(str, placeable))}."
         )
 
-    # -- where partitions lie ----------------------------------------------------------------
+    # -- placement ---------------------------------------------------------------------------
 
     def _place(self, topic: TopicImage, assigned: Assigned, placer: Placer) -> None:
         """Set the leaders of a topic's partitions: assigned, dedicated or least loaded workers."""

@@ -365,7 +365,7 @@ class GroupCoordinator:
             and (not types or listed["group_type"] in wanted_types)
         ]
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     @property
     def next_due_ms(self) -> int | None:
@@ -435,7 +435,7 @@ class GroupCoordinator:
         elif member is not None and member.sync_token is token:
             member.sync_token = GONE
 
-    # -- the machine -------------------------------------------------------------------------
+    # -- replay ------------------------------------------------------------------------------
 
     def replay(self, record: GroupRecord) -> None:
         """Apply a record."""
@@ -487,7 +487,7 @@ class GroupCoordinator:
         states = {str(state): groups[state] for state in State if state is not State.DEAD}
         return {**states, "groups": sum(states.values()), "offsets": self.offsets.count}
 
-    # -- within ------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------
 
     def _turn(self, now_ms: int, wall_ms: int) -> Turn:
         return Turn(now_ms, wall_ms, self.limits, self._deadlines, self._waiting)

@@ -137,7 +137,7 @@ class Members:
     def __contains__(self, member_id: str) -> bool:
         return member_id in self.by_id
 
-    # -- who is there ------------------------------------------------------------------------
+    # -- membership --------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
         assert member.member_id not in self.by_id
@@ -194,7 +194,7 @@ class Members:
         member.size = member.weighed()
         self.size += member.size
 
-    # -- who waits ---------------------------------------------------------------------------
+    # -- pending requests --------------------------------------------------------------------
 
     def wait_to_join(self, member: Member, token: Any) -> Any:
         """Set the token of the pending JoinGroup and return the previous one."""
@@ -207,7 +207,7 @@ class Members:
         before, member.sync_token = member.sync_token, token
         return before
 
-    # -- what they speak ---------------------------------------------------------------------
+    # -- protocols ---------------------------------------------------------------------------
 
     def speak(self, member: Member, protocols: dict[str, bytes]) -> None:
         """Replace a member's protocols."""

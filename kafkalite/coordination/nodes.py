@@ -86,7 +86,7 @@ class Placer:
         return placed
 
 
-# -- at the start --------------------------------------------------------------------------------
+# -- start ---------------------------------------------------------------------------------------
 
 
 def settle(
@@ -172,7 +172,7 @@ def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
     return node_id in nodes and nodes[node_id].dedicated
 
 
-# -- while it runs -------------------------------------------------------------------------------
+# -- changes while running -----------------------------------------------------------------------
 
 
 def locate(

@@ -1,1 +1,1 @@
-"""The controller, on this node or another, its metadata log, and the workers it knows."""
+"""The controller, local or remote, the metadata log, and the supervisor's view of the workers."""

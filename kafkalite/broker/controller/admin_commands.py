@@ -1,7 +1,7 @@
-"""What an operator orders of the nodes, over the bus: list, add, remove, drain, undrain, rebalance.
+"""Node commands over the bus: list, add, remove, drain, undrain and rebalance.
 
-An order is answered by a report of the cluster as it is, with what was planned and how much of it
-is left; who wants to see the end of it asks again.
+The response to a command is a report of the current cluster, with the moves that were planned and
+the number that is left; a client that waits for completion repeats `list`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("kafkalite.broker")
 
 
 class NodeOrders:
-    """Carries orders out; see the module."""
+    """Executes node commands."""
 
     def __init__(self, node: Node, membership: Membership, mover: Mover, root: Path) -> None:
         self._node = node
@@ -55,7 +55,7 @@ class NodeOrders:
         }
 
     def received(self, order: Record, answer: Callable[[Record], object]) -> None:
-        """Carry an order out, and answer with a report."""
+        """Execute a command and respond with a report."""
         fields = order.fields
         request_id = fields["request_id"]
 
@@ -72,7 +72,7 @@ class NodeOrders:
         except KafkaError as fault:
             report(None, fault)
 
-    # -- the verbs ---------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
     def _nothing(self) -> Later[list[Move]]:
         later: Later[list[Move]] = Later()
@@ -94,7 +94,7 @@ class NodeOrders:
 
         def begin(_: None) -> list[Move]:
             moves: list[Move] = []
-            # The next order may have removed it, before this one was on the disk.
+            # A command executed meanwhile may have removed the node.
             if node_id in image.nodes:
                 moves = drain_moves(image, node_id, sizes, self._limits)
             self._mover.look()
@@ -115,7 +115,7 @@ class NodeOrders:
             self._mover.plan(moves)
         return self._nothing().map(lambda _: moves)
 
-    # -- the report --------------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------------
 
     def _report(self, request_id: int, moves: Sequence[Move], fault: KafkaError | None) -> Record:
         topics = self._node.image.topics_by_id

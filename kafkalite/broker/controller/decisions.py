@@ -1,11 +1,11 @@
-"""Decisions: what a request wants of many topics or configs, decided a few of them at a time.
+"""Decisions: splits a request about many topics or configs into several controller decisions.
 
-    request ─▶ some of its topics ─▶ one decision, one batch ─▶ their answers ─┄ a later tick ┄─▶ …
+    request ─▶ some of its topics ─▶ one decision, one batch ─▶ results ─┄ a later tick ┄─▶ …
 
-Each topic or resource is granted or refused for itself, so a request need not be one decision.  A
-decision costs the controller and every worker some 40 µs a topic: WEIGHT_MAX topics a decision keep
-their ticks short.  What one decision does to one of them is whole everywhere: a topic has all of
-its partitions, or is not there.
+Each topic or resource succeeds or fails on its own, so a request need not be one decision.  A
+decision costs the controller and every worker some 40 µs per topic: WEIGHT_MAX topics per decision
+keep their ticks short.  A decision applies to a topic completely or not at all: a topic has all of
+its partitions, or does not exist.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 WEIGHT_MAX = 250
-"""Maximum number of records that one decision brings, unless it is about one topic."""
+"""Maximum number of records of one decision, unless it is about one topic."""
 
 STEP_PAUSE_MS = 1
-"""Pause between two decisions, in which the loop serves clients."""
+"""Pause between two decisions, in which the event loop serves clients."""
 
 
 class Decisions(Generic[W, K, A]):
-    """The decisions on one request; see the module."""
+    """The decisions for one request."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Decisions(Generic[W, K, A]):
         on_decided: Callable[[Mapping[K, A | KafkaError]], object] = lambda _: None,
     ) -> None:
         self.answers: dict[K, A | KafkaError] = {}
-        """The answers of the decisions so far, by the name of the topic or resource."""
+        """The results of the decisions so far, by the name of the topic or resource."""
         self._node = node
         self._wanted = wanted
         self._decide = decide
@@ -58,7 +58,7 @@ class Decisions(Generic[W, K, A]):
         self._all_decided: Later[dict[K, A | KafkaError]] = Later()
 
     def begin(self) -> Later[dict[K, A | KafkaError]]:
-        """Decide; the answers come when all nodes have made the last decision so."""
+        """Begin; the Later completes when all nodes have applied the last decision."""
         self._decide_next()
         return self._all_decided
 
@@ -68,7 +68,7 @@ class Decisions(Generic[W, K, A]):
 
         def came(decided: dict[K, A | KafkaError] | None, fault: KafkaError | None) -> None:
             if decided is None:
-                # A fault of the whole decision (a full disk) is that of every topic in it.
+                # An error of the whole decision (a full disk) is the error of every topic in it.
                 assert fault is not None
                 decided = dict.fromkeys(map(self._name_of, some), fault)
             self._came(decided)
@@ -76,7 +76,7 @@ class Decisions(Generic[W, K, A]):
         self._node.here.carry_out(lambda controller: self._decide(controller, some)).then(came)
 
     def _some(self) -> Sequence[W]:
-        """The topics of the next decision: at least one, if any is left."""
+        """Return the topics of the next decision: at least one, if any is left."""
         left = self._wanted[self._next : self._next + WEIGHT_MAX]
         sums = accumulate(map(self._weigh, left))
         return left[: max(1, sum(1 for _ in takewhile(lambda weight: weight <= WEIGHT_MAX, sums)))]

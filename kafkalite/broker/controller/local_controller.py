@@ -1,7 +1,7 @@
-"""LocalController: the controller at the node that hosts it.
+"""LocalController: the controller on the node that hosts it.
 
-What it decides is true once it is durable, and useful once the nodes it concerns have made it so:
-`carry_out` answers then.  With one process that is the same moment.
+A decision holds once it is durable, and takes effect once the nodes it concerns have applied it:
+`carry_out` completes then.  With a single process both are the same moment.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class LocalController(MachineHost[Controller]):
-    """The machine of this cluster, hosted here."""
+    """Hosts the controller's state machine and its journal."""
 
     journal: MetadataLog
     applied_everywhere: Callable[[int], Later[None]] | None = None
-    """Given by whoever knows the other nodes: answers when they have made it so up to an offset."""
+    """Set by Membership: completes when all workers have applied the log up to an offset."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class LocalController(MachineHost[Controller]):
 
     @property
     def image(self) -> ClusterImage:
-        """The cluster as decided so far."""
+        """The cluster metadata, with all decisions so far."""
         return self.machine.image
 
     def load(self) -> None:
-        """Make the machine what its log says; Refusal when that cannot be read."""
+        """Restore the machine from its log; raise Refusal if it cannot be read."""
         self.journal.load(self.machine)
 
     def ask_at_start(self, decide: Callable[[Controller], Result[T]]) -> T:
-        """Ask before anything is served: the answer at once, durable; Refusal says why not."""
+        """Make a durable decision before serving; raise Refusal if that fails."""
         try:
             result = decide(self.machine)
             if result.records:
@@ -73,10 +73,10 @@ class LocalController(MachineHost[Controller]):
         return result.response
 
     def carry_out(self, decide: Callable[[Controller], Result[T]]) -> Later[T]:
-        """Let the controller decide; the answer comes when every node that is there has made it so.
+        """Make a decision; complete when every running node has applied it.
 
-        A node that takes long is not waited for without bound (Membership): what was decided
-        stands, and it will come to it.
+        The wait for a slow node is bounded (Membership): the decision holds, and that node applies
+        it later.
         """
         before = self.log.end_offset
         decided = self.ask(decide)
@@ -95,9 +95,9 @@ class LocalController(MachineHost[Controller]):
         return answer
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
-        """Have these partitions get their next leader epochs."""
+        """Decide on the next leader epochs of these partitions."""
         self.ask(lambda controller: controller.renew_epochs(node_id, wanted))
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
-        """The next block of producer ids."""
+        """Return the next block of producer ids."""
         return self.ask(lambda controller: controller.allocate_producer_ids(node_id))

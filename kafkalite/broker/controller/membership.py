@@ -1,19 +1,19 @@
-"""Membership: the workers as the supervisor knows them.
+"""Membership: the supervisor's view of the workers.
 
-    launcher   ─▶ Nodes        which processes there are, each with its incarnation
-    worker     ─▶ Hello        ─▶ Welcome: how far the metadata log goes; deltas follow
-    worker     ─▶ Heartbeat    how far it has made things so; its session goes on
+    launcher   ─▶ Nodes        the running processes, each with its incarnation
+    worker     ─▶ Hello        ─▶ Welcome: the end of the metadata log; deltas follow
+    worker     ─▶ Heartbeat    the metadata offset it has applied; extends its session
     metadata   ─▶ changed      ─▶ Delta to every worker that was welcomed
-    worker     ─▶ Forward      ─▶ Answer, as if the client had come here itself
+    worker     ─▶ Forward      ─▶ Answer, as if the client had connected here
 
-Only the incarnation that the launcher started last is heard; a message of an older one is refused.
-A worker says no more than Hello until it was welcomed, so nothing it asks is lost before that.
-A worker whose session has ended is fenced: the launcher kills and reaps it before it starts
-another on the same files, so there are never two that write.  One whose process runs is busy, and
-its session goes on for longer (coordination/sessions.py).
+Only messages of the incarnation that the launcher started last are accepted; those of an older one
+are refused.  Until it is welcomed a worker sends only Hello, so no request of it is lost before
+that.  A worker whose session has expired is fenced: the launcher kills and reaps it before it
+starts another one on the same files, so two processes never write them.  A worker whose process is
+running is busy, and its session is extended (coordination/sessions.py).
 
-After a restart the supervisor knows nobody.  It greets every process the launcher tells of until
-that one has been heard, so a change of metadata goes out again at once.
+After a restart the supervisor knows no worker.  It sends Welcome to each process that the launcher
+reports, repeatedly until it could be queued, so metadata changes go out again at once.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 MADE_WAIT_MS_MAX = 5_000
-"""How long an answer waits for workers to make a decision so; what was decided stands anyway."""
+"""Maximum wait for workers to apply a decision; the decision holds anyway."""
 LOOK_MS = 50
-"""How often it is looked whether somebody is silent, or was not greeted yet."""
+"""Interval between checks for expired sessions and workers that were not welcomed."""
 AWAY_MS = 500
-"""A look that comes so much too late says that this process itself was away."""
+"""A check that is late by this much means that this process itself did not run."""
 
 STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
 
 
 class Send(Protocol):
-    """What queues a message to a worker (BusServer.send)."""
+    """Queues a message to a worker (BusServer.send)."""
 
     def __call__(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
-        """False when it is not there, or its queue is full."""
+        """Return False if the worker is not connected or its queue is full."""
 
 
 class Process(NamedTuple):
-    """A node's process, as the launcher tells of it."""
+    """A node's process, as reported by the launcher."""
 
     incarnation: int
     pid: int
@@ -71,7 +71,7 @@ class Process(NamedTuple):
 
 @dataclass(slots=True)
 class Member:
-    """A worker of the incarnation that runs now, and what it has told."""
+    """A worker of the current incarnation, with the state from its heartbeats."""
 
     peer: Peer
     welcomed: bool = False
@@ -83,7 +83,7 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """An answer that goes when all members have made it so up to an offset."""
+    """A response that waits until all workers have applied the metadata log up to an offset."""
 
     end_offset: int
     later: Later[None]
@@ -92,7 +92,7 @@ class Waiting:
 
 
 class Membership:
-    """The supervisor's end of the bus; see the module."""
+    """The supervisor's end of the bus."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Membership:
         self.processes: dict[int, Process] = {}
         self.members: dict[int, Member] = {}
         self.heard: list[Callable[[], object]] = []
-        """Called when a member told something new of what it has made."""
+        """Called after each heartbeat."""
         self.refused = 0
-        """How many messages came from an incarnation that is not the one that runs."""
+        """Number of refused messages, such as those of an older incarnation."""
         self._controller = controller
         self._dispatcher = dispatcher
         self._sessions = sessions
@@ -129,15 +129,15 @@ class Membership:
         controller.applied_everywhere = self.applied_everywhere
         reactor.call_later(LOOK_MS, self._look)
 
-    # -- who is there ------------------------------------------------------------------------
+    # -- processes and sessions --------------------------------------------------------------
 
     def processes_are(self, processes: dict[int, Process]) -> None:
-        """The launcher tells of all the workers' processes there are."""
+        """Apply the launcher's list of all worker processes."""
         for node_id, member in list(self.members.items()):
             process = processes.get(node_id)
             if (
                 process is None
-                or process.state == BACKOFF  # it is dead, and its successor not born yet
+                or process.state == BACKOFF  # it is dead, and the next one not started yet
                 or process.incarnation != member.peer.incarnation
             ):
                 self._sessions.ended(*member.peer)
@@ -148,7 +148,7 @@ class Membership:
                 self._sessions.started(*peer)
                 self.members[node_id] = Member(peer)
             if process.state in (READY, ENDING) and not self._had_served(node_id, process):
-                # It serves, or did, so from now on its silence here is one.
+                # Its listener responds, so its session can expire from now on.
                 now_ms = self._reactor.clock.monotonic_ms()
                 self._sessions.heard(node_id, process.incarnation, now_ms)
         self.processes = processes
@@ -161,7 +161,7 @@ class Membership:
         )
 
     def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
-        """Whether a node leads a partition that the metadata log gave it before `end_offset`."""
+        """Return whether a node leads a partition that it was assigned before `end_offset`."""
         member = self.members.get(node_id)
         return (
             member is not None
@@ -173,7 +173,7 @@ class Membership:
         now_ms = self._reactor.clock.monotonic_ms()
         late_ms = now_ms - self._looked_ms - LOOK_MS
         if late_ms >= AWAY_MS:
-            # Whoever was stopped heard nobody; that is no one's silence but its own.
+            # While this process was stopped it received nothing: extend all sessions.
             self._sessions.excuse(late_ms)
         self._looked_ms = now_ms
         for node_id, incarnation in self._sessions.silent(now_ms, self._is_busy):
@@ -187,7 +187,7 @@ class Membership:
         self._reactor.call_later(LOOK_MS, self._look)
 
     def _is_busy(self, node_id: int) -> bool:
-        """Return whether a node that is silent has a process that runs."""
+        """Return whether a node that missed its heartbeats has a running process."""
         process = self.processes.get(node_id)
         if process is None or not self._is_running(process.pid):
             return False
@@ -208,20 +208,20 @@ class Membership:
                 image_offset=self._controller.log.end_offset,
                 heartbeat_ms=self._heartbeat_ms,
             ),
-            quiet=True,  # it may not have come to the bus yet
+            quiet=True,  # it may not be connected to the bus yet
         )
 
-    # -- what they tell ----------------------------------------------------------------------
+    # -- messages from workers ---------------------------------------------------------------
 
     def received(self, identity: bytes, message: Record) -> None:
-        """Take a worker's message in; one of an older incarnation is refused."""
+        """Handle a worker's message; refuse one of an older incarnation."""
         peer = peer_of(identity)
         member = self.members.get(peer.node_id) if peer is not None else None
         if peer is None or (member is not None and member.peer.incarnation > peer.incarnation):
             self._refuse(f"a {message.kind} of {identity!r}, which does not run")
             return
         if member is None or member.peer != peer:
-            return  # it is quicker than the launcher's word of it, after which it is welcomed
+            return  # it is earlier than the launcher's report, after which it is welcomed
         take = self._RECEIVED.get(message.kind.key)
         if take is None:
             self._refuse(f"a {message.kind} of {identity!r}, which is not for the supervisor")
@@ -232,7 +232,7 @@ class Membership:
 
     def _refuse(self, what: str) -> None:
         self.refused += 1
-        if self.refused & (self.refused - 1) == 0:  # the first, the second, the fourth …
+        if self.refused & (self.refused - 1) == 0:  # log the first, second, fourth … only
             log.warning("refused: %s (%d so far)", what, self.refused)
 
     def _hello(self, member: Member, fields: dict[str, Any]) -> None:
@@ -317,7 +317,7 @@ class Membership:
         bus.RENEW_EPOCHS.key: _renew_epochs,
     }
 
-    # -- what they are told ------------------------------------------------------------------
+    # -- messages to workers -----------------------------------------------------------------
 
     def _changed(self, records: Sequence[internal.Record], end_offset: int) -> None:
         delta = bus.DELTA(
@@ -327,13 +327,13 @@ class Membership:
         )
         for member in self.members.values():
             if member.welcomed:
-                # One that could not be sent to is welcomed again, and reads on in the files; one
-                # that was removed is about to end, or has.
+                # A worker that could not be sent to is welcomed again, and reads on in the files;
+                # one that was removed is about to end, or has ended.
                 removed = member.peer.node_id not in self._controller.image.nodes
                 member.welcomed = self._send(identity_of(member.peer), delta, quiet=removed)
 
     def applied_everywhere(self, end_offset: int) -> Later[None]:
-        """Resolves when every worker that runs has made it so up to this offset, or takes long."""
+        """Complete when every running worker has applied this offset, or after the maximum wait."""
         waiting = Waiting(end_offset, Later())
         waiting.timer = self._reactor.call_later(MADE_WAIT_MS_MAX, lambda: self._let_go(waiting))
         self._waiting.append(waiting)
@@ -350,15 +350,17 @@ class Membership:
         made = min((member.made_offset for member in self.members.values()), default=1 << 62)
         for waiting in list(self._waiting):
             if waiting.for_new_nodes:
-                # Where the new nodes are is to be known everywhere, too.
+                # The listeners of the new nodes have to be known everywhere, too.
                 waiting.for_new_nodes = False
                 waiting.end_offset = self._controller.log.end_offset
             if waiting.end_offset <= made:
                 self._let_go(waiting)
 
     def _awaits_nodes(self) -> bool:
-        """Whether a node was decided on, a dedicated topic's for one, that clients cannot find
-        yet; one in back-off may never come."""
+        """Return whether a new node, such as a dedicated one, has no known listener yet.
+
+        A node in back-off does not count: it may never start.
+        """
         return any(
             node_id != SUPERVISOR_ID
             and not node.port
@@ -373,7 +375,7 @@ class Membership:
 
 
 class Requester:
-    """Stands in the dispatcher for a client that asked at another node."""
+    """Represents a client of another node in the dispatcher."""
 
     def __init__(
         self,
@@ -387,17 +389,17 @@ class Requester:
         self._answer = answer
 
     def expect(self) -> Requester:
-        """The answer comes later, by `send`."""
+        """Respond later, by `send`."""
         return self
 
     def send(self, chunks: Sequence[Any]) -> None:
-        """The answer: no records are fetched by way of another node, so it is bytes only."""
+        """Send the response: fetches are not forwarded, so it consists of bytes only."""
         self._answer(b"".join(chunks))
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Nothing of this node lasts as long as a connection at another."""
+        """Refuse: no state of this node depends on a connection at another one."""
         raise AssertionError("requests for leaders are not forwarded")
 
     def close(self) -> None:
-        """There is no answer: the client's connection is to be closed."""
+        """Respond with an error: the client's connection is to be closed."""
         self._answer(None, InvalidRequest("The controller closes the connection."))

@@ -1,14 +1,14 @@
-"""The metadata log: the controller's journal, and its snapshots.
+"""MetadataLog: the controller's journal and its snapshots.
 
-A decision is committed once the flush that covers it has come back, whatever `durability` says.
+A decision is committed once the flush that covers it has completed, whatever `durability` is.
 
-So that the log stays short, a load that had to replay much of it leaves a snapshot: the machine's
-fewest records, in a file of the log's directory named by the offset it stands for,
+To keep the log short, a load that had to replay many records writes a snapshot: the machine's
+fewest records, in a file of the log's directory that is named by its offset,
 
     00000000000000012345.checkpoint = batches of records as in the log, then 8 bytes XXH3-64 of them
 
-and the log then begins at the snapshot before.  Thus there are always two ways to load: the newest
-snapshot, or should it be damaged the one before, each with the log that follows it.
+and the log start moves to the previous snapshot.  So there are always two ways to load: from the
+newest snapshot or, if that is damaged, from the previous one, each with the log after it.
 
 Left out: snapshots while running; a node that never restarts replays a longer log when it does.
 """
@@ -40,10 +40,10 @@ LEADER_EPOCH = 0
 READ_SIZE = 1 << 20
 BATCH_COUNT_MAX = 10_000
 SNAPSHOT_AFTER_COUNT = 10_000
-"""How many records a load replays from the log before it leaves a snapshot."""
+"""Minimum number of records replayed by a load that then writes a snapshot."""
 
 FLUSH_AGAIN_MS = 1_000
-"""Delay before a flush that could not begin, for lack of a descriptor, is tried again."""
+"""Delay before the retry of a flush that could not begin for lack of a descriptor."""
 
 SNAPSHOT = ".checkpoint"
 DIGEST_SIZE = 8
@@ -52,7 +52,7 @@ log = logging.getLogger("kafkalite.broker")
 
 
 class MetadataLog:
-    """The controller's journal; see the module."""
+    """The controller's journal."""
 
     moved: Callable[[], object]
 
@@ -71,21 +71,21 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
+        """The offset after the last record."""
         return self.log.end_offset
 
     @property
     def committed_offset(self) -> int:
-        """Behind the last record that is on the disk itself."""
+        """The offset after the last record that is on the disk."""
         return self.log.durable_offset
 
     def append(self, records: Sequence[internal.Record]) -> None:
-        """Put these at the end as one batch."""
+        """Append these records as one batch."""
         batch = packed(records, self.log.end_offset, self._clock.wall_ms())
         self.log.append(batch, LEADER_EPOCH, from_client=False)
 
     def push(self) -> None:
-        """Have what is there flushed, one flush after the other."""
+        """Flush the log in the background, one flush after the other."""
         if self._flushing or self.log.durable_offset >= self.log.end_offset:
             return
         try:
@@ -124,7 +124,7 @@ class MetadataLog:
         self.moved()
 
     def flush_now(self) -> None:
-        """Flush here and wait for it: before anything is served."""
+        """Flush and wait for it: before anything is served."""
         flush = self.log.flush_begin()
         if flush is not None:
             flush.run(DISK)
@@ -135,7 +135,7 @@ class MetadataLog:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, machine: Machine) -> None:
-        """Make a machine what its snapshot and its log say; Refusal when they cannot be read."""
+        """Restore a machine from snapshot and log; raise Refusal if they cannot be read."""
         if self.log.fault is not None:
             raise self._unreadable(self.log.end_offset, self.log.fault)
         begin = self._load_snapshot(machine)
@@ -172,7 +172,7 @@ class MetadataLog:
         return next_offset
 
     def _load_snapshot(self, machine: Machine) -> int:
-        """Replay the newest snapshot that is whole; the offset from which the log goes on."""
+        """Replay the newest valid snapshot; return the offset at which the log continues."""
         for path in sorted(self._snapshots(), reverse=True):
             try:
                 records = read_snapshot(path)
@@ -188,7 +188,7 @@ class MetadataLog:
         path = self.log.directory / file_name(offset, SNAPSHOT)
         try:
             write_snapshot(path, machine.records(), self._clock.wall_ms())
-            # A segment that ends where a snapshot stands can go with the snapshot before.
+            # A segment that ends at a snapshot can be deleted with the previous snapshot.
             self.log.roll()
             snapshots = sorted(self._snapshots())
             for old in snapshots[:-2]:
@@ -203,7 +203,7 @@ class MetadataLog:
 
 
 def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) -> bytes:
-    """One batch of these records, without keys."""
+    """Return one batch of these records, without keys."""
     return record_batch.build(
         (record_batch.Record(timestamp=now_ms, value=internal.write(record)) for record in records),
         base_offset=base_offset,
@@ -212,7 +212,7 @@ def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) ->
 
 
 def write_snapshot(path: Path, records: Iterable[internal.Record], now_ms: int) -> None:
-    """Write a machine's fewest records, whole or not at all."""
+    """Write a machine's fewest records to a file, completely or not at all."""
     left = iter(records)
     content = bytearray()
     offset = 0
@@ -223,7 +223,7 @@ def write_snapshot(path: Path, records: Iterable[internal.Record], now_ms: int) 
 
 
 def read_snapshot(path: Path) -> list[internal.Record]:
-    """The records of a snapshot; CorruptMessage when it is not what was written."""
+    """Return the records of a snapshot; raise CorruptMessage if its checksum is wrong."""
     content = memoryview(path.read_bytes())
     batches, digest = content[:-DIGEST_SIZE], bytes(content[-DIGEST_SIZE:])
     if xxhash.xxh3_64_digest(batches) != digest:

@@ -1,14 +1,15 @@
-"""MetadataReader: the metadata log, read as its files stand, beside the supervisor that writes it.
+"""MetadataReader: reads the metadata log's files while the supervisor writes them.
 
-A worker starts without asking anybody: it replays the newest snapshot and the log behind it, and
-then follows by the deltas it is sent.  Should it miss one, it reads on here.
+A worker starts without the supervisor: it replays the newest snapshot and the log after it, and
+then follows the deltas that it receives.  If it misses one, it reads on here.
 
-Nothing is changed and nothing is locked.  The supervisor may be in the middle of a write, or have
-died there, so reading ends at the first batch that does not check; what is behind it comes later,
-or never was.  Segments are only removed when two snapshots stand for what was in them.
+Files are not changed or locked.  The supervisor may be in the middle of a write, or have died
+during one, so reading ends at the first batch that fails its check; the rest is read later, or was
+never committed.  Segments are removed only when two snapshots cover them.
 
-No record is replayed before it is durable: what was read is flushed first, whoever wrote it.  Else
-a worker could create a log and acknowledge records to it, and a power cut take the topic away.
+No record is replayed before it is durable: the segment is flushed first, whichever process wrote
+it.  Otherwise a worker could create a log and acknowledge records, and a power cut remove the
+topic.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ Replay = Callable[[internal.Record], None]
 
 OFFSET_MAX = 2**63 - 1
 ROLLED_TIMES_MAX = 10
-"""How often a file may vanish between its being listed and its being opened."""
+"""How often a file may vanish between listing and opening it."""
 
 
 class MetadataReader:
-    """Where in the metadata log a follower is; see the module."""
+    """A reader's position in the metadata log."""
 
     def __init__(self, directory: Path, disk: Disk = DISK) -> None:
         self.directory = directory
         self._disk = disk
         self._named = -1
-        """The newest segment whose name was flushed."""
+        """The newest segment whose directory entry was flushed."""
         self.offset = 0
         """The offset of the next record."""
         self._segment = -1
         self._position = 0
 
     def load(self, replay: Replay) -> None:
-        """Replay all there is; Refusal says why that cannot be."""
+        """Replay snapshot and log; raise Refusal if they cannot be read."""
         for _ in range(ROLLED_TIMES_MAX):
             try:
                 self._load_snapshot(replay)
                 self.read_on(replay)
                 return
             except FileNotFoundError:
-                continue  # the supervisor has just tidied up
+                continue  # the supervisor has just removed old files
             except (OSError, KafkaError) as fault:
                 raise self._unreadable(fault) from None
         raise self._unreadable("its files come and go.")
@@ -69,7 +70,7 @@ class MetadataReader:
 
     def _load_snapshot(self, replay: Replay) -> None:
         if self.offset:
-            return  # replayed already, before a file vanished
+            return  # replayed before a file vanished
         for path in sorted(self.directory.glob("?" * 20 + SNAPSHOT), reverse=True):
             try:
                 records = read_snapshot(path)
@@ -82,13 +83,12 @@ class MetadataReader:
             return
 
     def read_on(self, replay: Replay, end_offset: int = OFFSET_MAX) -> None:
-        """Replay what has been written since, up to an offset; CorruptMessage if it is not there
-        any more."""
+        """Replay what was written since, up to an offset; raise CorruptMessage if it is gone."""
         while self.offset < end_offset and self._read_segment(replay, end_offset):
             pass
 
     def _read_segment(self, replay: Replay, end_offset: int) -> bool:
-        """Read on in the segment that holds the next record; whether another follows it."""
+        """Read on in the segment of the next record; return whether another segment follows."""
         bases = self._bases()
         number = sum(base <= self.offset for base in bases) - 1
         if number < 0:
@@ -115,7 +115,7 @@ class MetadataReader:
         return number + 1 < len(bases) and bases[number + 1] == self.offset
 
     def _make_durable(self, descriptor: int) -> None:
-        """Flush the segment, and its name where it is new here."""
+        """Flush the segment, and its directory entry if it is new here."""
         try:
             self._disk.fdatasync(descriptor)
             if self._segment != self._named:
@@ -123,20 +123,20 @@ class MetadataReader:
                 self._named = self._segment
         except OSError as error:
             if error.errno in SHORTAGES:
-                # Nothing is known to be lost, so this process ends alone and starts again.
+                # No data is known to be lost, so only this process ends and is restarted.
                 reason = f"{self.directory} cannot be flushed now: {error.strerror}"
                 raise Fatal(reason) from error
             raise write_back_failed(self._disk, self.directory, error) from error
 
     def _bases(self) -> list[int]:
         if not self.directory.exists():
-            return []  # the first start of all, and the supervisor is about to make it
+            return []  # first start: the supervisor has not created it yet
         found = (layout.offset_of(path.name, layout.LOG) for path in self.directory.iterdir())
         return sorted(base for base in found if base is not None)
 
 
 def _whole_batches(content: bytes) -> list[RecordBatch]:
-    """The batches up to the first that does not check."""
+    """Return the batches before the first one that fails its check."""
     view = memoryview(content)
     found = []
     position = 0

@@ -1,14 +1,14 @@
-"""Mover: brings partitions to other workers, a few at a time.
+"""Mover: moves partitions to other workers, a few at a time.
 
-    plan ─▶ controller.move (leader, epoch + 1) ─▶ the old leader hands over, the new one takes over
-        ◀─ the new leader's heartbeat no longer lacks it ─ next
+    plan ─▶ controller.move (leader, epoch + 1) ─▶ partition transfer from old to new leader
+        ◀─ the new leader's heartbeat no longer lists it as unmade ─ next
 
-A partition is nobody's for the milliseconds between two leaders, so few are on their way at once.
-One is only moved away from a worker that has made all that was decided, and leads it, to one that
-is there: two moves of a partition never overlap, and none goes before its directory was made.
+A partition has no leader for the milliseconds of its transfer, so few move at once.  A partition is
+moved only away from a worker that has applied all decisions and leads it, to one that is running:
+two moves of a partition never overlap, and none begins before its directory was created.
 
-A draining worker is emptied for as long as it is marked so, also by the next supervisor.  A plan
-of `rebalance` lives as long as this process, and can be asked for again.
+A draining worker is emptied for as long as it is marked so, also after a restart of the supervisor.
+A plan of `rebalance` is lost when this process ends, and can be requested again.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 MOVING_MAX = 8
-"""How many partitions are on their way at once."""
+"""Maximum number of partitions that move at once."""
 MEASURE_AGAIN_MS = 10_000
-"""How long the sizes of partitions that were looked up are good enough."""
+"""How long measured partition sizes are reused."""
 LOOK_AGAIN_MS = 500
-"""After so long it is looked again, although nobody has told anything."""
+"""Interval between checks if no heartbeat arrives."""
 
 
 class OnItsWay(NamedTuple):
-    """A move that was decided, and the end of the metadata log that says so."""
+    """A move that was decided, and the metadata log end offset after the decision."""
 
     move: Move
     end_offset: int
 
 
 class Mover:
-    """What is to move; see the module."""
+    """Plans and tracks partition moves."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Mover:
 
     @property
     def left_count(self) -> int:
-        """How many partitions are still to move, or on their way."""
+        """Number of partitions that are still to move or are moving."""
         image = self._controller.image
         draining = sum(
             image.led_count(node.node_id) for node in image.nodes.values() if node.draining
@@ -81,12 +81,12 @@ class Mover:
         return len(self._moving) + len(self._plan) + draining
 
     def plan(self, moves: Iterable[Move]) -> None:
-        """Have these moves made, instead of those planned before."""
+        """Execute these moves, in place of earlier planned ones."""
         self._plan = deque(moves)
         self.look()
 
     def look(self) -> None:
-        """See which moves are done, and begin the next."""
+        """Drop the moves that are complete and begin the next ones."""
         for place, on_its_way in list(self._moving.items()):
             move, end_offset = on_its_way
             topic = self._controller.image.topics_by_id.get(move.topic_id)
@@ -99,7 +99,7 @@ class Mover:
             self._decide(moves)
 
     def _next(self, count_max: int) -> list[Move]:
-        """The next moves that can be made now; of the plan those that make sense no more go."""
+        """Return the next possible moves; drop planned moves that are no longer valid."""
         image = self._controller.image
         chosen: list[Move] = []
         kept: deque[Move] = deque()
@@ -123,7 +123,7 @@ class Mover:
         return chosen
 
     def _sizes_for(self, node_id: int) -> dict[tuple[bytes, int], int]:
-        # To look at every file takes longer than the handful of moves that is decided with it.
+        # Measuring all files takes longer than the few moves that are decided with the sizes.
         image = self._controller.image
         now_ms = self._reactor.clock.monotonic_ms()
         if image.led_count(node_id) and now_ms >= self._measure_at_ms:
@@ -170,7 +170,7 @@ class Mover:
 
 
 def sizes_on_disk(root: Path, image: ClusterImage) -> dict[tuple[bytes, int], int]:
-    """What each partition's segments measure, in bytes; what is not there measures nothing."""
+    """Return the size of each partition's segments in bytes; missing directories are omitted."""
     sizes = {}
     for topic in image.topics.values():
         for index, partition in topic.partitions.items():
@@ -182,5 +182,5 @@ def sizes_on_disk(root: Path, image: ClusterImage) -> dict[tuple[bytes, int], in
                         entry.stat().st_size for entry in entries if entry.name.endswith(layout.LOG)
                     )
             except OSError:
-                continue  # it is on its way, or was not made yet
+                continue  # it is being transferred, or was not created yet
     return sizes

@@ -1,20 +1,20 @@
-"""RemoteController: the controller, from a node that does not host it.
+"""RemoteController: the controller as seen by a node that does not host it.
 
-    start      the image is read from the metadata log's files; nobody is asked
-    Hello  ─▶  ◀─ Welcome         how far the supervisor's log goes; what is missing is read on
-               ◀─ Delta           records of the metadata log, the moment they are durable
-    Heartbeat ─▶                  how far this node has made it so, what it leads, what it lacks
-    Forward   ─▶  ◀─ Answer       a request that only the controller can answer, header and all
+    start      the image is read from the metadata log's files, without any request
+    Hello  ─▶  ◀─ Welcome         the end of the supervisor's log; missing records are read
+               ◀─ Delta           records of the metadata log, as soon as they are durable
+    Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
+    Forward   ─▶  ◀─ Answer       a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
 
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
-ends is noticed: what is missing is read from the files.
+ends is detected: the missing records are read from the files.
 
-While the supervisor is away everything else goes on, and requests wait for the next one to welcome
-this node.  What was sent to one that died has an unknown outcome, and is answered so: by
-REQUEST_TIMED_OUT, or where a response has no place for it by the end of the connection, as if the
-client had spoken to the controller itself.
+While the supervisor is down the node serves everything else, and requests wait for the next
+supervisor's Welcome.  What was sent to a supervisor that died has an unknown outcome: it fails with
+REQUEST_TIMED_OUT, or if the response has no field for it, by closing the connection, as if the
+client had been connected to the controller itself.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 ANSWER_MS_MAX = 30_000
-"""How long a client's request may stay with the supervisor."""
+"""Maximum time that a client's request may wait for the supervisor."""
 
 FORWARDED_SIZE_MAX = 64 << 20
-"""Bytes of clients' requests that wait for the supervisor, of all connections together."""
+"""Maximum total size of client requests that wait for the supervisor, over all connections."""
 
 Changed = Callable[[Sequence[Record], int], None]
 Send = Callable[[Record], bool]
@@ -62,43 +62,43 @@ Send = Callable[[Record], bool]
 
 @dataclass(slots=True)
 class Asked:
-    """A request to the supervisor that has no answer yet."""
+    """A request to the supervisor without a response yet."""
 
     message: Record
     later: Later[Any]
     timer: Any
     size: int
-    """Of the client's frame."""
+    """Size of the client's frame."""
     sent: bool = False
 
 
 class State(NamedTuple):
-    """What a node tells with its heartbeat."""
+    """The state of a node in its heartbeat."""
 
     made_offset: int
     """Offset of the metadata log that its logs match, except those that are still missing."""
     led_count: int
     size: int
     unmade: Sequence[tuple[bytes, int]]
-    """Partitions, by topic id and number, that it shall lead and cannot yet."""
+    """Partitions, by topic id and index, that it is to lead and cannot lead yet."""
 
 
 class RemoteController:
-    """The controller's image, and the way to it; see the module."""
+    """The cluster image of a worker, and its requests to the controller."""
 
     def __init__(self, reader: MetadataReader, timers: Timers) -> None:
         self.image = ClusterImage()
         self.state: Callable[[], State] | None = None
-        """Given by the node."""
+        """Set by the node."""
         self._reader = reader
         self._timers = timers
         self._send: Send | None = None
         self._changed: list[Changed] = []
         self.welcomed: Callable[[], object] | None = None
-        """Given by the node: called when a supervisor has welcomed it."""
+        """Set by the node: called when a supervisor has welcomed it."""
         self._supervisor = -1
         self._is_welcome = False
-        self._heartbeat_ms = 0  # as the supervisor's welcome will say
+        self._heartbeat_ms = 0  # set by the supervisor's Welcome
         self._next_beat: Timer | None = None
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
@@ -106,31 +106,31 @@ class RemoteController:
 
     @property
     def offset(self) -> int:
-        """The offset of the metadata log that this image stands for."""
+        """The metadata log offset of this image."""
         return self._reader.offset
 
     def load(self) -> None:
-        """Read the image from the files; Refusal says why that cannot be."""
+        """Read the image from the files; raise Refusal if they cannot be read."""
         self._reader.load(self._replay)
 
     def on_change(self, changed: Changed) -> None:
         """Call `changed(records, end_offset)` with the records of each delta."""
         self._changed.append(changed)
 
-    # -- over the bus ------------------------------------------------------------------------
+    # -- messages of the supervisor ----------------------------------------------------------
 
     def connect(self, send: Send) -> None:
-        """Begin to talk to the supervisor, by whatever sends a message to it."""
+        """Set the function that sends a message to the supervisor."""
         self._send = send
 
     def reached(self, connected: bool) -> None:
-        """The supervisor's end of the bus was reached, or lost."""
+        """Handle a new or lost connection to the supervisor."""
         self._is_welcome = False
         if connected and self._send is not None:
             self._send(bus.HELLO(image_offset=self.offset))
 
     def received(self, message: Record) -> None:
-        """Take a message of the supervisor's in."""
+        """Handle a message of the supervisor."""
         take = self._RECEIVED.get(message.kind.key)
         if take is None:
             log.warning("a %s is nothing to a worker: dropped", message.kind)
@@ -139,7 +139,7 @@ class RemoteController:
 
     def _welcome(self, fields: dict[str, Any]) -> None:
         if fields["incarnation"] < self._supervisor:
-            return  # said by one that is dead
+            return  # sent by a supervisor that is dead
         if fields["incarnation"] != self._supervisor:
             if fields["image_offset"] < self.offset:
                 raise Fatal(
@@ -148,7 +148,7 @@ class RemoteController:
                 )
             self._fail_sent()
             self._supervisor = fields["incarnation"]
-        # The same one's log only grows, and may have been read further since this was said.
+        # The log of one supervisor only grows, and may have been read further since this was sent.
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
         if fields["image_offset"] > self.offset:
             self._read_up_to(fields["image_offset"])
@@ -162,7 +162,7 @@ class RemoteController:
 
     def _delta(self, fields: dict[str, Any]) -> None:
         if not self._is_welcome:
-            return  # said before that, perhaps by one that is dead; a welcome tells how far to read
+            return  # sent earlier, perhaps by a dead supervisor; a Welcome says how far to read
         begin, end = fields["begin_offset"], fields["end_offset"]
         if end - begin != len(fields["records"]):
             log.warning("a delta of %d to %d has %d records: dropped", begin, end,
@@ -183,7 +183,7 @@ class RemoteController:
             for record in records:
                 self._replay(record)
         except CorruptMessage as fault:
-            # Half of it may be in the image, which is good for nothing now.
+            # Part of it may be in the image, which cannot be used any more.
             raise Fatal(f"a delta of {begin} to {end} cannot be taken in: {fault}") from fault
         self._reader.offset = end
         self._tell(records)
@@ -191,7 +191,7 @@ class RemoteController:
     def _read_up_to(self, end_offset: int) -> None:
         """Read on in the files, which reach at least there.
 
-        Not further: a supervisor that is new would be found to know less than this image.
+        Not further: a new supervisor would then appear to know less than this image.
         """
         records: list[Record] = []
 
@@ -210,7 +210,7 @@ class RemoteController:
 
     def _replay(self, record: Record) -> None:
         if record.kind is PRODUCER_IDS_BLOCK:
-            return  # whose ids these are is nothing to an image
+            return  # an image has no producer ids
         try:
             self.image.replay(record)
         except (AssertionError, LookupError) as fault:
@@ -223,14 +223,14 @@ class RemoteController:
     # -- heartbeats --------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        # The next one is due by what the last welcome said, and no earlier timer's word counts.
+        # The interval is that of the last Welcome; earlier timers are cancelled.
         if self._next_beat is not None:
             self._next_beat.cancel()
         self.heartbeat()
         self._next_beat = self._timers.call_later(self._heartbeat_ms, self._beat)
 
     def heartbeat(self) -> None:
-        """Tell the supervisor now; it may be waiting to hear that a change was made so."""
+        """Send a heartbeat now: the supervisor may be waiting for a change to be applied."""
         if not self._is_welcome or self._send is None or self.state is None:
             return
         state = self.state()
@@ -254,9 +254,9 @@ class RemoteController:
         local: Address,
         wait_ms: int = ANSWER_MS_MAX,
     ) -> Later[bytes]:
-        """Have the controller answer a client's request: the response, header and all.
+        """Forward a client's request; return the controller's response with its header.
 
-        While others wait for it with FORWARDED_SIZE_MAX bytes, no more are taken.
+        A request is refused while the waiting ones have FORWARDED_SIZE_MAX bytes.
         """
         size = len(frame)
         if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
@@ -279,7 +279,7 @@ class RemoteController:
     def request(
         self, api: Api, request: dict[str, Any], *, client_id: str | None, wait_ms: int
     ) -> Later[Fields]:
-        """Ask the controller something ourselves, in the API's newest version."""
+        """Send a request of this node to the controller, in the API's newest version."""
         version = api.versions[1]
         header = write_header(api.key, version, 0, client_id, api.request_header_flexible(version))
         begin = len(response_header(0, api.response_header_flexible(version)))
@@ -289,12 +289,14 @@ class RemoteController:
         ).map(lambda answer: api.response.read(version, answer, begin))
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
-        """The next block of producer ids for this node."""
+        """Return the next block of producer ids for this node."""
         return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
-        """Have these partitions get their next leader epochs: deltas bring them, and who lacks one
-        asks again."""
+        """Request the next leader epochs of these partitions; deltas bring them.
+
+        The request is repeated for partitions that lack one.
+        """
         if self._is_welcome and self._send is not None:
             self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
@@ -319,7 +321,7 @@ class RemoteController:
             self._fail(request_id)
 
     def _take(self, request_id: int) -> Asked:
-        """Remove a request that has its outcome."""
+        """Remove a request that is complete."""
         asked = self._asked.pop(request_id)
         self._forwarded_size -= asked.size
         asked.timer.cancel()
@@ -339,7 +341,7 @@ class RemoteController:
     ) -> None:
         asked = self._asked.get(fields["request_id"])
         if asked is None or asked.message.kind is not question:
-            return  # it came too late, and somebody was told so
+            return  # it came too late, and the client got a timeout
         self._take(fields["request_id"])
         try:
             raise_for(fields["error_code"], fields["error_message"])

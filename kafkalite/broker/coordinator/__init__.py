@@ -1,1 +1,1 @@
-"""Coordinators hosted by a node: their journals, the groups, and producer ids."""
+"""Coordinators hosted by a node: their journals, the groups and producer ids."""

@@ -1,14 +1,14 @@
-"""Runs a machine over its journal: ask, write, replay, answer.
+"""MachineHost: runs a state machine over its journal.
 
-    ask(decide) ─▶ Result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change ─▶ answer
+    ask(decide) ─▶ Result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change, response
 
-The records of one decision are one batch, so they are all there after a crash or none is.  The
-machine goes on at once, and the next decision builds on this one; but what others see of it, the
-answer and the change of the node, waits until the batch is committed, which means what the journal
-says: on the disk itself for the metadata log (metadata_log.py), what the topic's `durability`
-promises for a coordinator's (partition_journal.py).  An answer without records waits in the same
-queue, because it may rest on records that are not safe yet.  After a failed flush the process ends
-(storage), so nothing that was replayed and not answered is ever taken back.
+The records of one decision are one batch, so after a crash either all exist or none.  The machine
+continues at once, and the next decision builds on this one; its visible effects, the response and
+the changes of the node, wait until the batch is committed.  What that means depends on the journal:
+on the disk for the metadata log (metadata_log.py), as the topic's `durability` says for a
+coordinator's (partition_journal.py).  A response without records waits in the same queue, because
+it may depend on records that are not committed yet.  After a failed flush the process ends
+(storage), so nothing that was replayed is ever taken back.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ Changed = Callable[[Sequence[Any], int], None]
 
 
 class Journal(Protocol):
-    """Where a machine's records are kept."""
+    """Stores a machine's records."""
 
     moved: Callable[[], object]
-    """The host's: called when more is committed."""
+    """Set by the host: called when more is committed."""
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
+        """The offset after the last record."""
 
     @property
     def committed_offset(self) -> int:
-        """Behind the last record that will not be lost."""
+        """The offset after the last committed record."""
 
     def append(self, records: Sequence[Any]) -> None:
-        """Put these at the end as one batch; a KafkaError says that nothing was."""
+        """Append these records as one batch; a KafkaError means that nothing was appended."""
 
     def push(self) -> None:
-        """See to it that what is there becomes committed."""
+        """Begin to commit what was appended."""
 
 
 class Waiting(NamedTuple):
-    """An answer that may go once the journal is committed up to `end_offset`."""
+    """A response that waits until the journal is committed up to `end_offset`."""
 
     end_offset: int
     records: Sequence[Any]
@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
 
 
 class MachineHost(Generic[M]):
-    """One machine and its journal; see the module."""
+    """One machine and its journal."""
 
     def __init__(self, machine: M, journal: Journal) -> None:
         self.machine = machine
@@ -67,12 +67,14 @@ class MachineHost(Generic[M]):
         self._changed: list[Changed] = []
 
     def on_change(self, changed: Changed) -> None:
-        """Call `changed(records, end_offset)` with each decision's records, once they are
-        committed; `end_offset` is that of the journal behind them."""
+        """Call `changed(records, end_offset)` with each decision's records once they are committed.
+
+        `end_offset` is the journal's offset after them.
+        """
         self._changed.append(changed)
 
     def ask(self, decide: Callable[[M], Result[T]]) -> Later[T]:
-        """Let the machine decide; the answer comes when what it rests on is committed."""
+        """Make a decision; return its response once all that it depends on is committed."""
         later: Later[T] = Later()
         records: Sequence[Any] = ()
         try:
@@ -93,7 +95,7 @@ class MachineHost(Generic[M]):
         self._waiting.append(Waiting(self.journal.end_offset, records, settle))
 
     def write(self, records: Sequence[Any]) -> None:
-        """Put records into the journal and into the machine."""
+        """Append records to the journal and replay them."""
         self.journal.append(records)
         for record in records:
             self.machine.replay(record)

@@ -1,18 +1,18 @@
-"""Groups: the group coordinators of this node, and what they need of it.
+"""Groups: the group coordinators of a node.
 
     group id ─ Java's hash ─▶ partition of __consumer_offsets ─ led here? ─▶ GroupHost
     GroupHost = GroupCoordinator (the machine) + the partition as its journal + a timer
 
-A request is a question to the machine with a token; whoever is to wait is answered by its token,
-maybe by a later request's decision.  So a JoinGroup is a Later that another member's JoinGroup, or
-the timer, resolves.
+A request is a decision of the machine with a token; a member that has to wait gets its response by
+the token, maybe from a later request's decision.  So a JoinGroup is a Later that another member's
+JoinGroup, or the timer, resolves.
 
-The topic is made at the first FindCoordinator, as in Kafka, and led by node 0.  When the node
-opens, its coordinators are loaded, a little at a time on the loop: until one is, its groups hear
-COORDINATOR_LOAD_IN_PROGRESS, and members that come back in time find their generation.
+The topic is created by the first FindCoordinator, as in Kafka, and led by node 0.  When the node
+opens, its coordinators are loaded in steps on the event loop: until one is loaded, requests for its
+groups get COORDINATOR_LOAD_IN_PROGRESS, and members that come back in time find their generation.
 
-A process that was stopped for a while has heard nobody, which is no member's silence: a timer that
-comes late lets what waits in the sockets be read first.
+A process that was stopped for a while has received no heartbeats, which must not expire sessions:
+after a late timer, requests waiting in the sockets are read first.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
-"""`decide(coordinator, token, now_ms, wall_ms)`: a question to the machine."""
+"""`decide(coordinator, token, now_ms, wall_ms)`: makes a decision of the machine."""
 
 AWAY_MS = 500
-"""A timer that comes so much too late says that this process itself was away."""
+"""A timer that is late by this much means that this process itself did not run."""
 AGAIN_MS = 1_000
-"""How long what was said meanwhile then has to be heard, before anybody is called silent."""
+"""How long waiting requests are then read before sessions can expire."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 FORGOTTEN_AT_ONCE, FORGET_PAUSE_MS = 500, 2
 """Number of offsets of deleted topics, and of groups without any, in a step: milliseconds."""
 MEMBERS_TOLD_MAX, NAME_TOLD_MAX = 20, 100
-"""How much of a generation the log tells: so many members, and so much of a name."""
+"""Limits of a log line: number of members, and length of a name."""
 
 log = logging.getLogger("kafkalite.broker")
 
 
 def limits_of(settings: Settings) -> GroupLimits:
-    """A coordinator's bounds, from the keys that name them."""
+    """Return a coordinator's limits from the broker's settings."""
     return GroupLimits(
         min_session_ms=settings[GROUP_MIN_SESSION_TIMEOUT_MS],
         max_session_ms=settings[GROUP_MAX_SESSION_TIMEOUT_MS],
@@ -95,7 +95,7 @@ def limits_of(settings: Settings) -> GroupLimits:
 
 
 def new_member_id(beginning: str) -> str:
-    """An id that no member ever had, beginning as Kafka's do: with the client's own words."""
+    """Return a unique member id; like Kafka's it begins with the client's own text."""
     return f"{beginning}-{uuid.uuid4()}"
 
 
@@ -106,24 +106,24 @@ class Groups:
         self._node = node
         self._hosts: dict[int, GroupHost] = {}
         self.unread: dict[int, CoordinatorNotAvailable] = {}
-        """The partitions that could not be read, and why; only another start tries again."""
+        """The partitions that could not be read, with the error; only a restart retries them."""
         self.commit_turns = Turns()
-        """The OffsetCommits of a group that are not decided on yet."""
+        """Keeps the OffsetCommits of a group in order until they are decided."""
 
     def __iter__(self) -> Iterator[GroupHost]:
-        """The coordinators that are loaded."""
+        """Return the coordinators that are loaded."""
         return (host for host in self._hosts.values() if not host.is_loading)
 
     @property
     def lacking(self) -> int:
-        """The error code of a list of all groups: some may not be loaded yet, or not readable."""
+        """The error code for a list of all groups: some may be loading, or be unreadable."""
         if self.unread:
             return CoordinatorNotAvailable.code
         loading = any(host.is_loading for host in self._hosts.values())
         return CoordinatorLoadInProgress.code if loading else 0
 
     def open(self) -> None:
-        """Load the coordinators of the partitions that are led here."""
+        """Load the coordinators of the partitions that this node leads."""
         topic = self._node.image.topics.get(CONSUMER_OFFSETS)
         for index in topic.partitions if topic is not None else ():
             if topic is not None and topic.partitions[index].leader == self._node.node_id:
@@ -131,12 +131,12 @@ class Groups:
                     self._host(index)
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take new bounds."""
+        """Apply new limits."""
         for host in self:
             host.reconfigure(limits_of(settings))
 
     def host_of(self, group_id: str) -> GroupHost:
-        """The coordinator of a group; NotCoordinator when it is not here."""
+        """Return the coordinator of a group; raise NotCoordinator if it is not here."""
         topic = self._node.image.topics.get(CONSUMER_OFFSETS)
         if topic is None:
             raise NotCoordinator()
@@ -174,21 +174,21 @@ class Groups:
         return self.unread[partition.index].again()
 
     def ask(self, group_id: str, decide: Decide) -> Later[Any]:
-        """Let the group's coordinator decide: the response, when it comes."""
+        """Make a decision of the group's coordinator; return the response."""
         return self.host_of(group_id).ask(decide)
 
     def look(self, group_id: str, look: Callable[[GroupCoordinator], T]) -> Later[T]:
-        """What there is to see of a group, once it is committed."""
+        """Return what `look` reads of a group, once that is committed."""
         return self.host_of(group_id).look(look)
 
     def forget_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
-        """Forget what was committed of deleted topics, given by name and ids."""
+        """Delete the committed offsets of deleted topics, given by name and ids."""
         for host in self._hosts.values():
             host.forget_topics(topics)
 
 
 class GroupHost:
-    """One coordinator at work; see the module."""
+    """One coordinator with its journal and timer."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class GroupHost:
 
     def _load_more(self, left: Iterator[int]) -> None:
         if self._partition.fault is not None:
-            return  # it is deleted, or closed
+            return  # it is deleted or closed
         try:
             self._load_some(left)
         except KafkaError as fault:
@@ -248,7 +248,7 @@ class GroupHost:
     # -- deleted topics ----------------------------------------------------------------------
 
     def forget_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
-        """Forget what was committed of deleted topics, in parts: it may be very much."""
+        """Delete the committed offsets of deleted topics, in steps: there may be many."""
         if self.is_loading:
             for name, topic_ids in topics.items():
                 self._deleted.setdefault(name, set()).update(topic_ids)
@@ -257,22 +257,22 @@ class GroupHost:
 
     def _forget_some(self, left: Iterator[group_records.GroupRecord | None]) -> None:
         if self._partition.fault is not None:
-            return  # it is deleted, or closed
+            return  # it is deleted or closed
         some = list(islice(left, FORGOTTEN_AT_ONCE))
         tombstones = [record for record in some if record is not None]
         if tombstones:
             asked = self.ask(lambda groups, _, now, __: groups.forget_offsets(tombstones, now))
-            asked.abandoned = None  # nobody is answered, and it would keep itself
+            asked.abandoned = None  # it gets no response, and would keep a reference to itself
         if len(some) == FORGOTTEN_AT_ONCE:
             self._reactor.call_later(FORGET_PAUSE_MS, lambda: self._forget_some(left))
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
         return self._reactor.clock.monotonic_ms()
 
     def ask(self, decide: Decide) -> Later[Any]:
-        """Let it decide: the response, when it comes."""
+        """Make a decision; return the response."""
         token: Later[Any] = Later()
         token.abandoned = lambda: self.coordinator.forget(token)
         now_ms, wall_ms = self._now_ms(), self._reactor.clock.wall_ms()
@@ -288,22 +288,22 @@ class GroupHost:
         return token
 
     def look(self, look: Callable[[GroupCoordinator], T]) -> Later[T]:
-        """What `look` finds in the machine, once what it rests on is committed."""
+        """Return what `look` reads of the machine, once all that depends on is committed."""
         return self._host.ask(lambda machine: Result(look(machine)))
 
     def reconfigure(self, limits: GroupLimits) -> None:
-        """Take new bounds."""
+        """Apply new limits."""
         self.coordinator.reconfigure(limits, self._now_ms())
         self._tend()
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timer -------------------------------------------------------------------------------
 
     def _tend(self) -> None:
         self._journal.keep_small(self.coordinator)
         next_ms = self.coordinator.next_due_ms
         if next_ms is None:
             return
-        # What is overdue is due now: the timer is late by its own lateness alone.
+        # Clamp to now, so that only the timer's own delay counts as late in `_tick`.
         now_ms = self._now_ms()
         due_ms = max(next_ms, now_ms, self._not_before_ms)
         if self._timer is None or due_ms < self._due_ms:
@@ -332,24 +332,23 @@ class GroupHost:
 
 
 def answer(replies: Iterable[Reply]) -> None:
-    """Give each response to whoever waits for it."""
+    """Complete the pending requests."""
     for token, response in replies:
         if token is not None and not token.settled:
             token.resolve(response)
 
 
 def as_seen(fault: KafkaError) -> KafkaError:
-    """How a client of a coordinator hears that its log cannot be written: it is to look for the
-    coordinator again, and so to retry."""
+    """Return NotCoordinator for a storage error: clients look up the coordinator and retry."""
     return NotCoordinator(str(fault)) if isinstance(fault, KafkaStorageError) else fault
 
 
 def told(records: Sequence[group_records.GroupRecord], _: int) -> None:
-    """Say in the log what became of groups: of offsets there are too many to speak of."""
+    """Log the changes of groups; committed offsets are too many to log."""
     for kind, group_id, value in records:
         if kind is not group_records.GROUP_METADATA:
             continue
-        # A name may hold anything, the end of a line too, and be long.
+        # A name may contain anything, including line ends, and be long.
         name = group_id[:NAME_TOLD_MAX]
         if value is None:
             log.info("group %r is no more", name)

@@ -1,20 +1,20 @@
-"""A coordinator's journal: a partition of an internal topic, which this node leads.
+"""PartitionJournal: a coordinator's journal in a partition of an internal topic.
 
-Anybody may read the partition; its records are Kafka's own, with keys, and the last one of a key
-is what holds.  A decision is committed when the partition's high watermark has passed it, so it is
+This node leads the partition, and clients may read it.  The records are Kafka's own, with keys; the
+last one of a key is valid.  A decision is committed when the high watermark has passed it, so it is
 as safe as the topic's `durability` makes it.
 
-Until there is compaction the journal keeps itself small.  Once more has been written than the last
-time it was short, the machine's live records are written anew at the log's end, some at a time
-between what else is done, and when they are on the disk the log begins with the first of them:
+In place of compaction the journal rewrites itself.  Once enough was written since the last time,
+the machine's live records are appended to the log in steps between other work, and when they are on
+the disk the log start moves to the first of them:
 
-    ░░░░░░░░░░░░░ old ░░░░░░░░░░░░░│ live records, and what is decided meanwhile │ …
-                                   ╰ the log start comes here
+    ░░░░░░░░░░░░░ old ░░░░░░░░░░░░░│ live records, and decisions made meanwhile │ …
+                                   ╰ the new log start
 
-Each record is whole in itself and later ones of its key follow in order, so reading from there
-makes the same state.  A crash on the way leaves the log start where it was.
+Each record is complete in itself and later ones of its key follow in order, so reading from there
+restores the same state.  A crash in between leaves the log start as it was.
 
-A record that cannot be read is passed over, and said to be: it is worth less than all the others.
+A record that cannot be decoded is skipped and logged, so that the others can be loaded.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ READ_SIZE = 1 << 20
 LOAD_COUNT = 100
 """Number of records in a step of loading."""
 REWRITE_AFTER_SIZE = 16 << 20
-"""So much may be written before it is looked for what could go."""
+"""Minimum number of bytes written before live records are rewritten."""
 REWRITE_COUNT = 200
-"""How many records are written anew at once: about a millisecond."""
+"""Number of live records written per step: about a millisecond."""
 REWRITE_PAUSE_MS = 5
 REWRITE_AGAIN_MS = 60_000
 
@@ -51,9 +51,9 @@ Bytes = tuple[bytes, bytes | None]
 
 
 class PartitionJournal:
-    """A journal in a partition; `write` and `read` turn a record into its key and value and back.
+    """A journal in a partition; `write` and `read` convert a record to its key and value and back.
 
-    `read` answers None for a record of a kind that is not the machine's.
+    `read` returns None for a record of a kind that is not the machine's.
     """
 
     moved: Callable[[], object]
@@ -73,7 +73,7 @@ class PartitionJournal:
         self._reactor = reactor
         self._write = write
         self._read = read
-        self._written_size = partition.log.size  # since it was last short
+        self._written_size = partition.log.size  # since the last rewrite
         self._short_size = 0
         self._rewriting = False
         self.moved = lambda: None
@@ -81,16 +81,16 @@ class PartitionJournal:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
+        """The offset after the last record."""
         return self.partition.log.end_offset
 
     @property
     def committed_offset(self) -> int:
-        """Behind the last record that the topic's durability holds for."""
+        """The offset after the last record that the topic's durability holds for."""
         return self.partition.high_watermark
 
     def append(self, records: Sequence[Any]) -> None:
-        """Put these at the end as one batch."""
+        """Append these records as one batch."""
         now_ms = self._reactor.clock.wall_ms()
         batch = record_batch.build(
             record_batch.Record(timestamp=now_ms, key=key, value=value)
@@ -101,15 +101,15 @@ class PartitionJournal:
         self._written_size += len(batch)
 
     def push(self) -> None:
-        """The end of the tick flushes what must be flushed."""
+        """Do nothing: the end of the tick flushes what must be flushed."""
 
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, machine: Machine) -> Iterator[int]:
         """Replay the last record of each key, in steps of about a millisecond; yield how many.
 
-        Nobody appends meanwhile.  A KafkaError says that the log is damaged, and that what it says
-        is not known.
+        Nothing may be appended meanwhile.  A KafkaError means that the log is damaged and its
+        content unknown.
         """
         if self.partition.log.fault is not None:
             raise KafkaStorageError(self.partition.log.fault)
@@ -154,10 +154,10 @@ class PartitionJournal:
                 raise CorruptMessage(f"{stored.directory} cannot be read at offset {offset}.")
             offset = next_offset
 
-    # -- keeping it small --------------------------------------------------------------------
+    # -- rewriting the live records ----------------------------------------------------------
 
     def keep_small(self, machine: Machine) -> None:
-        """Begin to write what is live anew, when enough was written since the last time."""
+        """Begin to rewrite the live records, if enough was written since the last time."""
         if self._rewriting or self._written_size < max(REWRITE_AFTER_SIZE, 2 * self._short_size):
             return
         self._rewriting = True
@@ -171,7 +171,7 @@ class PartitionJournal:
 
     def _rewrite(self, left: Iterator[Any], begin: int) -> None:
         if self.partition.fault is not None:
-            return  # it is deleted, or closed
+            return  # it is deleted or closed
         some = list(islice(left, REWRITE_COUNT))
         try:
             if some:
@@ -217,7 +217,8 @@ class PartitionJournal:
 
 
 class Moved(Delayed):
-    """Waits in the partition's purgatory for as long as there is one, and passes each move on."""
+    """Notifies the journal of each change of the high watermark; it stays in the partition's
+    purgatory."""
 
     urgent = True
 

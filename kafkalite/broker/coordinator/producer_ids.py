@@ -1,8 +1,8 @@
-"""The producer ids of this node: a block at a time from the controller, one at a time to clients.
+"""Producer ids of this node: allocated in blocks by the controller, one by one to clients.
 
-An id goes out only once the record of its block is on the disk, so no crash makes the controller
-give the same block again.  The next block is asked for while there is still half of one, so that a
-node has ids to give while the controller is away.
+An id is returned only once the record of its block is on the disk, so that no crash makes the
+controller allocate the same block again.  The next block is requested while half of one is left, so
+that a node has ids while the controller is down.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kafkalite.errors import KafkaError
 
 LOW_COUNT = BLOCK_COUNT // 2
-"""With so few ids left it is time to ask for more."""
+"""The next block is requested when at most this many ids are left."""
 
 
 class ProducerIdBlocks:
-    """Gives out ids; asks for the next block before one is used up."""
+    """Allocates ids, and requests the next block before one is used up."""
 
     def __init__(self, controller: LocalController | RemoteController, node_id: int) -> None:
         self._controller = controller
@@ -34,14 +34,14 @@ class ProducerIdBlocks:
         self._waiting: deque[Later[int]] = deque()
 
     def take(self) -> Later[int]:
-        """An id that nobody ever had."""
+        """Return an id that no producer has had."""
         later: Later[int] = Later()
         self._waiting.append(later)
         self._serve()
         return later
 
     def refill(self) -> None:
-        """Ask for a block unless there are enough ids, or one has been asked for."""
+        """Request a block, unless enough ids are left or a request is pending."""
         if not self._asking and sum(map(len, self._blocks)) <= LOW_COUNT:
             self._asking = True
             self._controller.allocate_producer_ids(self._node_id).then(self._refilled)

@@ -261,7 +261,7 @@ def _folded(response: Response) -> Response:
     return {"error_code": code}
 
 
-# -- seeing and deleting groups ------------------------------------------------------------------
+# -- describing, listing and deleting groups -----------------------------------------------------
 
 
 @serves(DESCRIBE_GROUPS, versions="0-6", at=At.COORDINATOR)
