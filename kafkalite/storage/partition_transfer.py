@@ -40,7 +40,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Known(NamedTuple):
-    """What is known of a log before it is opened."""
+    """The state of a log that is known before it is opened."""
 
     recovery_point: int = 0
     log_start_offset: int = 0

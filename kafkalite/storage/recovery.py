@@ -1,28 +1,28 @@
-"""Opening a log: after a clean end it is believed, after any other it is read again.
+"""Recovery: opens a log, by its known end after a clean shutdown, else by scanning it.
 
-What was flushed and what was not is told apart by the recovery point, the offset up to which the
-last checkpoint knew the log to be on the disk itself.
+The recovery point, the offset up to which the last checkpoint knew the log to be durable, separates
+flushed records from unflushed ones.
 
-    known end                 the last segment ends where the clean-shutdown file says, or the node
-                              that had the log before; nothing is scanned
-    from the recovery point   every batch is checked; at the first bad one the log is cut, and the
-    on, after a crash         segments behind it are removed as Kafka does (renamed, then deleted)
+    known end                 the last segment ends where the clean-shutdown file, or the handover
+                              file of the node that had the log before, says; nothing is scanned
+    from the recovery point   after a crash every batch is checked; at the first invalid one the log
+                              is truncated, and later segments are removed (renamed, then deleted)
     in the same boot          no page is lost when a process is killed, and only its last write may
-                              be torn: a bad batch that whole ones follow is damage
-    below the recovery point  nothing is ever cut.  Damage there is not a torn write: the log keeps
-                              its files, says what is wrong, and is not served (quarantine)
+                              be torn: an invalid batch that valid ones follow is damage
+    below the recovery point  nothing is ever truncated.  Damage there is not a torn write: the log
+                              keeps its files, reports the error and is not served (quarantine)
 
-Producers come from the newest snapshot that checks and lies below the end, what stands a little
-before it in the log and what follows; leader epochs from their file and the batches scanned.
-Where a snapshot or the epochs' file is lost, the log is read from further back.  Indexes are made
-again for what is scanned, and for any segment whose index is missing.
+Producer state comes from the newest valid snapshot below the end, some batches before it, and the
+batches after it; leader epochs come from their file and the batches scanned.  If a snapshot or the
+epochs file is lost, the scan starts further back.  Indexes are rebuilt for what is scanned, and for
+any segment whose index is missing.
 
-What was read came from the kernel's pages, which need not be on the disk, so what was kept is
-flushed before the first answer: at once where the log was cut; else at once or, with many others,
-together (shared_flush.py).  In the same boot a log that is left to the kernel stays with it.
+A scan reads the page cache, which need not be on the disk, so the records kept are flushed before
+the log is served: at once if the log was truncated; else at once or, with many other logs, together
+(shared_flush.py).  In the same boot a log that is left to the kernel is not flushed.
 
-Nothing is written that is right already: the zeros of space set aside stay for the next writer, and
-notes for the next start are left only where they spare it much reading.
+Nothing that is already correct is written: the zeros of preallocated space stay for the next
+append, and snapshots and indexes are written only if they save the next start much scanning.
 
 Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
 here compacts; a log compacted by Kafka and copied here may be quarantined for that.
@@ -52,37 +52,37 @@ log = logging.getLogger("kafkalite.storage")
 RECALLED_FIRST = 64 << 10
 RECALLED_GROWTH = 8
 RECALLED_SIZE = 8 << 20
-"""How far before a snapshot a log is read for what producers may send again: a little at first, as
-most of them write small batches, then so many times as much, and at most the last."""
+"""Number of bytes before a snapshot that are scanned for batches that producers may send again:
+FIRST at first, as most producers write small batches, then GROWTH times as many, up to SIZE."""
 
 NOTES_FROM = 1 << 20
-"""Number of bytes whose reading is worth a snapshot: a tenth of a millisecond."""
+"""Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
 
 
 class KnownEnd(NamedTuple):
-    """Where a log ended when it was closed, and what went with its process."""
+    """The end of a log when it was closed, and the state its process had in memory."""
 
     end_offset: int
     active_size: int
     durable_offset: int | None = None
-    """How far it was flushed; None: to its end."""
+    """Offset up to which it was flushed; None: to its end."""
     remembered: Handed = []
     joined: bool = False
-    """Whoever closed it had seen that its segments join, and nobody came since."""
+    """True if its segments were known to be contiguous, and no other process has had it since."""
 
 
 class Flushing(enum.Enum):
-    """The time at which the records that a recovery kept are flushed."""
+    """The time at which the records kept by a recovery are flushed."""
 
     NOW = enum.auto()
     SHARED = enum.auto()
-    """By the caller, with other logs, before the log is served."""
+    """By the caller, together with other logs, before the log is served."""
     KERNEL = enum.auto()
-    """As after any append to a log of `durability=os`, where the machine has run on."""
+    """As after any append to a log with `durability=os`, in the same boot."""
 
 
 class Beginning(NamedTuple):
-    """Where reading a log again may begin."""
+    """The place in a log where its scan starts."""
 
     number: int
     position: int
@@ -90,7 +90,7 @@ class Beginning(NamedTuple):
 
 
 class Recovery:
-    """A log's parts, as found in its directory and made whole again."""
+    """The parts of a log, as found in its directory and recovered."""
 
     def __init__(
         self,
@@ -109,18 +109,18 @@ class Recovery:
         self.leader_epochs = LeaderEpochCache()
         self.end_offset = 0
         self.unflushed_from: tuple[int, int] | None = None
-        """(offset, position) of the first record that is not known to be on the disk itself."""
+        """(offset, position) of the first record that is not known to be durable."""
         self.fault: str | None = None
         self.damaged_to = 0
-        """Above the recovery point: an offset behind the damage, below which nothing may be cut."""
+        """Offset after damage above the recovery point; nothing below it may be truncated."""
         self.may_have_lost_tail = False
-        """True if records may be gone that somebody has read: after a power cut, or a failed
+        """True if records that were read by clients may be lost: after a power cut, or a failed
         write-back."""
         self._same_boot = False
         self.removed: list[Path] = []
         self.segments_made = 0
         self.awaits_flush = False
-        """True if the caller is to flush it before it is served."""
+        """True if the caller must flush the log before it is served."""
         self._was_cut = False
         self._scanned_size = 0
         self._names: set[str] = set()
@@ -129,7 +129,7 @@ class Recovery:
     # -- the directory -----------------------------------------------------------------------
 
     def list_segments(self, log_start_offset: int) -> None:
-        """Take up the segments there are, or begin the first."""
+        """List the segments in the directory, or make the first one."""
         names = set(os.listdir(self.directory))
         bases = []
         for name in names:
@@ -137,7 +137,7 @@ class Recovery:
                 if (base := layout.offset_of(name, layout.LOG)) is not None:
                     bases.append(base)
             elif name.endswith(layout.DELETED):
-                # Large: removed beside the loop, like any other.
+                # May be large: deleted off the event loop, like any other.
                 self.removed.append(self.directory / name)
             elif name.endswith(layout.TEMPORARY):
                 self.disk.unlink(self.directory / name)
@@ -162,14 +162,14 @@ class Recovery:
         self.segments_made += 1
 
     def release(self) -> None:
-        """Let go of the files: of many logs few are read or written soon."""
+        """Release the files: at a start few of many logs are read or written soon."""
         for segment in self.segments:
             segment.release()
 
     # -- a known end -------------------------------------------------------------------------
 
     def believe(self, end: KnownEnd) -> bool:
-        """Take an end as it is told, if the files are as it says."""
+        """Open the log by its known end; return False if the files do not agree with it."""
         active = self.segments[-1]
         epochs = self._known_epochs()
         if active.size != end.active_size or epochs is None:
@@ -192,21 +192,23 @@ class Recovery:
         return True
 
     def _believe_durable(self, end: KnownEnd) -> bool:
-        """Know up to where the log need not be flushed any more."""
+        """Note the offset from which the log is unflushed; return False if no batch begins
+        there."""
         active = self.segments[-1]
         offset = end.end_offset if end.durable_offset is None else end.durable_offset
         if offset < end.end_offset:
-            # Before the last segment nobody asks for the position.
+            # The position is needed in the last segment only.
             position = active.boundary(offset) if offset > active.base_offset else 0
             if position is None:
                 return False
             self.unflushed_from = (offset, position)
-            # The names of its files may not be flushed either.
+            # The names of its files may be unflushed as well.
             self.segments_made += 1
         return True
 
     def _check_joined(self, count: int) -> None:
-        """Each of the first `count` segments ends where the next begins."""
+        """Quarantine the log unless each of the first `count` segments ends where the next
+        begins."""
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
             end_offset = segment.end_offset()
             segment.release()
@@ -226,7 +228,7 @@ class Recovery:
         same_boot: bool,
         flushing: Flushing = Flushing.NOW,
     ) -> None:
-        """Read the log again from where it is known to be whole; see the module."""
+        """Scan the log from where its state is known; see the module."""
         self._same_boot = same_boot and not drop_cache
         self.may_have_lost_tail = not self._same_boot
         try:
@@ -264,18 +266,18 @@ class Recovery:
             return
         self.unflushed_from = self._unflushed_from(begin, recovery_point)
         if self.unflushed_from is not None:
-            # The names of its files may not be flushed either.
+            # The names of its files may be unflushed as well.
             self.segments_made += 1
             self.awaits_flush = flushing is Flushing.SHARED
 
     def _unflushed_from(self, begin: Beginning, recovery_point: int) -> tuple[int, int] | None:
-        """The first record that is not known to be on the disk, and where it stands in the last
-        segment."""
+        """Return the offset and position in the last segment of the first record that is not known
+        to be durable, or None."""
         active = self.segments[-1]
         if recovery_point > begin.offset and not self.leader_epochs.unsaved:
             if recovery_point >= self.end_offset:
                 return None
-            # Before the last segment nobody asks for the position.
+            # The position is needed in the last segment only.
             known = active.boundary(recovery_point) if recovery_point > active.base_offset else 0
             if known is not None:
                 return recovery_point, known
@@ -284,7 +286,8 @@ class Recovery:
         return begin.offset, begin.position if self.segments[begin.number] is active else 0
 
     def _leave_notes(self, number: int, *, epochs: bool) -> None:
-        """Write what spares the next start this work; a full disk has room for no more notes."""
+        """Write the snapshot, epochs and indexes that save the next start this scan; a full disk
+        is ignored."""
         much = self._scanned_size >= NOTES_FROM
         try:
             if much:
@@ -300,20 +303,21 @@ class Recovery:
             log.warning("%s is recovered, but the disk is full: %s", self.directory, error)
 
     def _known_epochs(self) -> LeaderEpochCache | None:
-        """The epochs the file tells of; None when they are lost, for every batch bears one."""
+        """Return the epochs in the file; None if they are lost, since every batch has an epoch."""
         epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
         if epochs is not None and not epochs.epochs and self.segments[0].size:
             return None
         return epochs
 
     def _beginning(self, recovery_point: int) -> Beginning:
-        """The latest place where producers and epochs are known, not after the recovery point."""
+        """Return the latest place at or before the recovery point where the producer state and the
+        leader epochs are known, and load both."""
         epochs = self._known_epochs()
         if epochs is not None:
             self.leader_epochs = epochs
             for offset in reversed(self._snapshots()):
                 number = sum(segment.base_offset <= offset for segment in self.segments) - 1
-                # Before the first segment nothing is left to read: its snapshot is all there is.
+                # Nothing before the first segment can be scanned, so its snapshot is always used.
                 if number < 0 or offset > max(recovery_point, self.segments[0].base_offset):
                     continue
                 try:
@@ -333,20 +337,20 @@ class Recovery:
         return Beginning(0, 0, first_offset)
 
     def _are_epochs_known(self, number: int, offset: int) -> bool:
-        """Return whether the epochs' file tells of the record before `offset`, where segment
-        `number` is read from.
+        """Return whether the epochs file has the epoch of the record before `offset`, at which the
+        scan of segment `number` starts.
 
-        Of two flushes under way one takes the file, and the other may come back before it.
+        Of two flushes in flight only one writes the file, and the other may end before it.
         """
         if number > 0 and offset == self.segments[number].base_offset:
             number -= 1
         if offset == self.segments[number].base_offset:
-            return True  # nothing of what was before is left
+            return True  # there are no records before it
         told = self.leader_epochs.epoch_at(offset - 1)
         return told is None or told == self.segments[number].leader_epoch_of(offset - 1)
 
     def _snapshots(self) -> list[int]:
-        """The offsets of the snapshots that were found, growing."""
+        """Return the offsets of the snapshots that were found, ascending."""
         return sorted(
             offset
             for name in self._names
@@ -355,8 +359,8 @@ class Recovery:
         )
 
     def _recall(self, number: int, position: int) -> None:
-        """Know the batches before each producer's last, of which a snapshot tells nothing: whoever
-        saw two crashes, or a move and a crash, sends them all again."""
+        """Load the batches before each producer's last, which a snapshot does not hold: after two
+        crashes, or a transfer and a crash, producers may send all of them again."""
         since_offset = self._offset_before(number, position, RECALLED_SIZE)
         size = min(RECALLED_FIRST, RECALLED_SIZE)
         while self.producers.lacks_batches(since_offset):
@@ -369,7 +373,7 @@ class Recovery:
             size = min(RECALLED_GROWTH * size, RECALLED_SIZE)
 
     def _offset_before(self, number: int, position: int, size: int) -> int:
-        """Return an offset at or before which the `size` bytes before a position begin."""
+        """Return an offset at or before the start of the `size` bytes before a position."""
         while position < size and number > 0:
             size -= position
             number -= 1
@@ -378,7 +382,7 @@ class Recovery:
         return segment.base_offset + max(0, segment.offset_index.last_at(position - size)[0])
 
     def _produced_before(self, number: int, position: int, size: int) -> list[tuple[int, ...]]:
-        """Return what idempotent producers wrote in about so many bytes before a position."""
+        """Return the batches of idempotent producers in about `size` bytes before a position."""
         produced: list[tuple[int, ...]] = []
         while number >= 0 and size > 0:
             produced[:0] = self.segments[number].produced_before(position, size)
@@ -388,7 +392,8 @@ class Recovery:
         return produced
 
     def _flush(self, number: int, drop_cache: bool = False) -> None:
-        """Take these segments to the disk itself; after a failed write-back, read them there."""
+        """Flush these segments; after a failed write-back drop their cached pages, so that they are
+        read from the disk."""
         for segment in self.segments[number:]:
             try:
                 self.disk.fdatasync(segment.descriptor)
@@ -414,7 +419,7 @@ class Recovery:
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
                 segment.cut(ended.position)
             elif ended.code != AT_END:
-                # What was torn off leaves no whole batch of a later offset in its place.
+                # A write that was torn leaves no valid batch of a later offset behind it.
                 if self.end_offset < recovery_point or ended.code in (STORAGE_ERROR, GAP):
                     self._quarantine(segment.fault(ended.code, ended.position))
                 elif self._same_boot and self._is_followed(segment, ended, number + 1):
@@ -427,10 +432,10 @@ class Recovery:
         return nullcontext() if self._opening_lock is None else self._opening_lock.scanning(size)
 
     def _is_followed(self, segment: LogSegment, ended: Scanned, number: int) -> bool:
-        """Return whether whole batches stand behind the place where a scan ended.
+        """Return whether valid batches follow the place where a scan ended.
 
-        Left out: a value that is itself a batch of a later offset, in a batch that a killed process
-        was writing, is taken for one.
+        Left out: a record value that is itself a batch of a later offset, within a batch that a
+        killed process was writing, is taken for one.
         """
         if any(later.size for later in self.segments[number:]):
             return True
@@ -442,7 +447,7 @@ class Recovery:
         return position >= 0
 
     def _quarantine_unflushed(self, reason: str) -> None:
-        """Quarantine for damage above the recovery point; at this start and those to come."""
+        """Quarantine the log for damage above the recovery point, at later starts as well."""
         self.damaged_to = self.end_offset + 1
         self._quarantine(f"{reason}; records follow, and the machine has run on since", "written")
 
@@ -456,7 +461,7 @@ class Recovery:
             self.leader_epochs.assign(epoch, base_offset)
 
     def _lost(self, segment: LogSegment, number: int, recovery_point: int) -> None:
-        """What stood between the last segment and this one is not there."""
+        """Handle a gap before this segment: quarantine the log, or remove what follows it."""
         if self.end_offset < recovery_point:
             self._quarantine(f"offsets {self.end_offset} to {segment.base_offset - 1} are missing")
         elif self._same_boot and segment.size:
@@ -470,7 +475,7 @@ class Recovery:
     def _cut(self, segment: LogSegment, ended: Scanned, number: int) -> None:
         behind = sum(later.size for later in self.segments[number:])
         if ended.code == ZEROS and number == len(self.segments):
-            segment.size = ended.position  # what was set aside stays for the next writer
+            segment.size = ended.position  # preallocated space stays for the next append
             return
         if ended.code != ZEROS or behind:
             log.warning(

@@ -1,25 +1,25 @@
-"""RecoveryPoints: what a node knows of its logs before it opens them.
+"""RecoveryPoints: the state of a node's logs that is known before they are opened.
 
     recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id], and the boot
     clean-shutdown                     log → [end, size of its last segment, …]  (KnownEnd)
-    write-failed                       a flush failed: pages may differ from the disk
-    flights-0/handover                 the same of one log, by the node that had it before
+    write-failed                       a flush failed: the page cache may differ from the disk
+    flights-0/handover                 the same for one log, from the node that had it before
 
-The recovery point is what was durable at the last checkpoint, so a crash costs a scan of what was
-written since.  It speaks of one topic id: of a topic made again under the same name it would
-claim records that never were.
+The recovery point is the durable offset at the last checkpoint, so a crash costs a scan of what was
+written since.  It is valid for one topic id only: for a topic that was created again under the same
+name it would claim records that never existed.
 
-It also says in which boot of the machine it was written, once every log here was opened in that
-boot, and is led in a new epoch if it may have lost its tail: what was written since is there.
-Until then it names no boot, and the next start opens them as after a power cut.
+The checkpoint holds the boot id of the machine in which it was written, once every log here was
+opened in that boot and is led in a new epoch if it may have lost its tail: all writes since are
+present.  Until then it has no boot id, and the next start recovers the logs as after a power cut.
 
-A log that was handed over is judged by what its last owner said, not by what this node remembers
-of an earlier time; but its records never begin earlier than anybody knew.  The owner's word goes
-when the checkpoint has taken it over.  A power cut may take it earlier, or bring back an older
-one: so after an end that was not clean the checkpoints of all the nodes are asked, which keep what
-they knew of logs that left them.  What was once durable, or deleted, is so for good.
+For a log that was transferred, the old owner's handover file counts, not older points of this node;
+but the log start offset is the greatest one known.  The handover file is removed once the
+checkpoint holds its points.  A power cut may remove it earlier, or bring back an older one, so
+after an unclean shutdown the checkpoints of all nodes are read, which keep the points of logs
+transferred away.  A durable offset and a log start offset never decrease, so the greatest is right.
 
-A clean-shutdown file is believed once: it is removed before the first log is opened.
+A clean-shutdown file is used once: it is removed before the first log is opened.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from kafkalite.storage.recovery import KnownEnd
 log = logging.getLogger("kafkalite.storage")
 
 BOOT_ID = "boot_id"
-"""The checkpoint's key for the boot in which it was written; no log has this name."""
+"""The checkpoint's key for the boot id; no log has this name."""
 
 Point = list[Any]
-"""A recovery point, a log start, and the id of the topic they were said of, as letters."""
+"""A recovery point, a log start offset, and the topic id they are valid for, as text."""
 
 
 class RecoveryPoints:
-    """One node's; see the module."""
+    """The recovery points of one node."""
 
     def __init__(self, data: Path, directory: Path, disk: Disk) -> None:
         self.directory = directory
@@ -64,7 +64,7 @@ class RecoveryPoints:
         if self._same_boot and self._path.exists():
             self._written = True, dict(self._points)
         self.found_some = bool(self._points)
-        """Whether there were logs here before."""
+        """True if there were logs here before."""
         self.ended_cleanly = False
         try:
             clean = directory / layout.CLEAN_SHUTDOWN
@@ -76,18 +76,18 @@ class RecoveryPoints:
         self.drop_cache = (directory / FAILURE_MARK).exists()
 
     def is_of(self, name: str, topic_id: bytes) -> bool:
-        """Whether something is known of a log of this name and topic."""
+        """Return whether something is known of a log of this name and topic."""
         return name in self._points and _speaks_of(self._points[name], topic_id)
 
     def believe_once(self) -> None:
-        """From here on the logs change: no start after this one may believe in a clean end."""
+        """Remove the clean-shutdown file: from here on the logs change."""
         clean = self.directory / layout.CLEAN_SHUTDOWN
         if clean.exists():
             self._disk.unlink(clean)
             sync_directory(self._disk, self.directory)
 
     def known(self, directory: Path, topic_id: bytes) -> Known:
-        """What is known of the log in this directory."""
+        """Return what is known of the log in a directory."""
         name = directory.name
         known = Known(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
@@ -103,7 +103,8 @@ class RecoveryPoints:
         return known
 
     def _known_elsewhere(self, known: Known, name: str, topic_id: bytes) -> Known:
-        """The same, should another node have had the log later than this one remembers."""
+        """Return `known` with greater offsets from the checkpoints of other nodes, which may have
+        had the log later."""
         if self._elsewhere is None:
             directories = layout.node_directories(self._data).values()
             self._elsewhere = [
@@ -120,42 +121,42 @@ class RecoveryPoints:
         return known
 
     def keep(self, name: str, topic_id: bytes, known: Known, damaged_to: int = 0) -> None:
-        """This is known of a log that was opened, or left, until a checkpoint says more; where it
-        is damaged, no later start may cut it either."""
+        """Keep what is known of a log that was opened or transferred, until a checkpoint has newer
+        points; a damaged log is not truncated below `damaged_to` by later starts either."""
         recovery_point = max(known.recovery_point, damaged_to)
         self._points[name] = [recovery_point, known.log_start_offset, written_id(topic_id)]
         self._clean.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """The log is no more."""
+        """Forget a log that was removed."""
         self._points.pop(name, None)
         self._clean.pop(name, None)
         self._pending.discard(name)
 
     def set_pending(self, name: str, pending: bool) -> None:
-        """True if a log here was not opened in this boot, or may have lost its tail and leads in no
-        new epoch yet."""
+        """Set whether a log here was not opened in this boot, or may have lost its tail and is not
+        yet led in a new epoch."""
         if pending:
             self._pending.add(name)
         else:
             self._pending.discard(name)
 
     def all_are_known(self) -> None:
-        """Every log here is open, or pending."""
+        """Note that every log here is open or pending."""
         self._all_are_known = True
 
     @property
     def is_of_this_boot(self) -> bool:
-        """True if the next checkpoint may say that the logs are of this boot of the machine."""
+        """True if the next checkpoint may have the boot id of this boot."""
         return self._all_are_known and not self._pending
 
     @property
     def says_this_boot(self) -> bool:
-        """True if the checkpoint on the disk says so."""
+        """True if the checkpoint on the disk has the boot id of this boot."""
         return self._written is not None and self._written[0]
 
     def forget_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
-        """Forget logs that left, and whose topics are deleted."""
+        """Forget logs that were transferred away and whose topics are deleted."""
         for name, (_, _, of) in list(self._points.items()):
             key = layout.partition_of(name)
             if key is not None and not (self.directory / name).exists():
@@ -163,11 +164,11 @@ class RecoveryPoints:
                     del self._points[name]
 
     def left_behind(self, name: str) -> None:
-        """There is word in this log's directory that goes when a checkpoint says as much."""
+        """Note that this log has a handover file, to be removed after the next checkpoint."""
         self._words.add(name)
 
     def all_opened(self) -> None:
-        """Every log was recovered, and flushed with that."""
+        """Note that every log was recovered and flushed."""
         self._clean = {}
         self._elsewhere = None
         self._asks_others = False
@@ -178,11 +179,11 @@ class RecoveryPoints:
     # -- writing -----------------------------------------------------------------------------
 
     def note(self, name: str, point: Point) -> None:
-        """This is known of an open log from the next checkpoint on."""
+        """Set the point that the next checkpoint has for an open log."""
         self._points[name] = point
 
     def begin_write(self) -> CheckpointWrite | None:
-        """What must be written so that the checkpoint says all that is known; None if it does."""
+        """Return the write that brings the checkpoint up to date; None if it is."""
         words, self._words = self._words, set()
         of_this_boot = self.is_of_this_boot
         if self._written == (of_this_boot, self._points):
@@ -191,7 +192,7 @@ class RecoveryPoints:
         return CheckpointWrite(self._path, dict(self._points), words, of_this_boot=of_this_boot)
 
     def written(self, write: CheckpointWrite) -> None:
-        """It was written, or could not be for now."""
+        """Take the result of a write, which may have failed for lack of space."""
         if write.refused is not None:
             log.warning(
                 "%s cannot be written: %s; the one before stays in force",
@@ -203,7 +204,7 @@ class RecoveryPoints:
         self._take_words_away(write.words)
 
     def _take_words_away(self, names: set[str]) -> None:
-        """The checkpoint says what the last owners of these logs said."""
+        """Remove handover files whose points the checkpoint holds."""
         for name in names:
             try:
                 self._disk.unlink(self.directory / name / layout.HANDOVER)
@@ -213,12 +214,12 @@ class RecoveryPoints:
                 log.warning("%s keeps its handover file: %s", name, error)
 
     def write_end(self, ends: dict[str, KnownEnd]) -> None:
-        """Tell the next start that this was a clean end."""
+        """Write the clean-shutdown file."""
         put_file(self._disk, self.directory / layout.CLEAN_SHUTDOWN, checkpoint.sealed(ends))
 
 
 class CheckpointWrite:
-    """A checkpoint to be written, on whatever thread (flusher.Flushable)."""
+    """A write of the checkpoint, on any thread (flusher.Flushable)."""
 
     def __init__(
         self, path: Path, points: dict[str, Point], words: set[str], *, of_this_boot: bool
@@ -227,14 +228,14 @@ class CheckpointWrite:
         self.of_this_boot = of_this_boot
         self.points = points
         self.words = words
-        """The logs whose last owners' word may go then."""
+        """The logs whose handover files can be removed once it is written."""
         self.files: list[OpenFile] = []
         self.error: OSError | None = None
         self.refused: OSError | None = None
         self.done: Callable[[CheckpointWrite], None] | None = None
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Write it; a full disk may have room for the next one."""
+        """Write the checkpoint; on a full disk a later one may succeed."""
         try:
             boot_id = hand_over.boot_id() if self.of_this_boot else ""
             checkpoint.write(disk, self.where, {BOOT_ID: boot_id, **self.points})
@@ -273,15 +274,15 @@ def is_id(text: str) -> bool:
 
 
 def _speaks_of(point: Point, topic_id: bytes) -> bool:
-    # A log whose id was lost, then or now, is more likely the same than another.
+    # A log whose topic id was lost, then or now, is more likely the same log than another.
     return topic_id == NO_ID or point[2] in (written_id(topic_id), written_id(NO_ID))
 
 
 def _handed_over(own: Known, last_owners: Known) -> Known:
-    """What the log's last owner said, with what this node knows to be later."""
+    """Return the points of the log's last owner, with those of this node that are newer."""
     return last_owners._replace(
         log_start_offset=max(own.log_start_offset, last_owners.log_start_offset),
-        # A clean end of this node's came after it took the log up.
+        # A clean shutdown of this node came after it took up the log.
         end=own.end or last_owners.end,
         drop_cache=own.drop_cache or last_owners.drop_cache,
     )

@@ -1,12 +1,12 @@
-"""LogSegment: a file of batches, and two indexes into it.
+"""LogSegment: a file of record batches with an offset index and a time index.
 
-    00000000000000004096.log          batches, one after the other
+    00000000000000004096.log          batches, one after another
     00000000000000004096.index        OffsetIndex
     00000000000000004096.timeindex    TimeIndex
 
-`size` is where the file's batches end.  The file itself may be longer: by space set aside ahead
-of the writer (zeros), or by what is left of a write that failed; neither is ever read, and the
-next write goes over it.  Nothing here is flushed: Log says when, the Flusher does it.
+`size` is the position at which the batches end.  The file may be longer: by preallocated space
+(zeros), or by the rest of a failed write; neither is read, and the next write overwrites it.
+Nothing here is flushed: Log decides when, and the Flusher does it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 AHEAD = 4 << 20
 AHEAD_FIRST = 64 << 10
-"""How far ahead of the writer space is set aside at the most, and in a segment just begun."""
+"""Maximum number of bytes preallocated after the end of a segment, and in a new segment."""
 
 INDEX_PAGE = 4096
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
-"""What an index can say of an offset."""
+"""Maximum relative offset in an index entry."""
 
 LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
-"""An epoch no batch is newer than."""
+"""A leader epoch that is not older than any batch's."""
 
 NOT_READ = -2
-"""No batch bears this timestamp: the first one was not looked at yet."""
+"""Marks that the first batch's timestamp was not read yet; no batch has this timestamp."""
 
 NOT_SET_ASIDE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Setting space aside is a favour: without it the write itself has the last word."""
+"""Errors of preallocation that are ignored: the write itself reports a real one."""
 
 
 class Found(NamedTuple):
-    """A batch, by its header."""
+    """The position of a batch and fields of its header."""
 
     position: int
     size: int
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What a scan came upon and what it carries on with (segment_walk.scan)."""
+    """The result of a scan, and the state from which the next one continues (segment_walk.scan)."""
 
     code: int
     position: int
@@ -78,7 +78,7 @@ class Scanned(NamedTuple):
 
 
 class LogSegment:
-    """One segment; see the module."""
+    """One segment of a log."""
 
     __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_timestamps_known", "allocated",
                  "base_offset", "created_ms", "directory", "first_timestamp", "flushes",
@@ -95,7 +95,7 @@ class LogSegment:
         self._descriptor = -1
         self._timestamps_known = False
         self.open_segments: OpenSegments | None = None
-        """By whom its files may be closed."""
+        """Limits the number of open files, and may release those of this segment."""
         self.flushes: LogFlushes | None = None
         """The flushes of its log while it is the active segment; None once it is closed."""
         self.directory = directory
@@ -120,7 +120,7 @@ class LogSegment:
     def create(
         cls, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
     ) -> LogSegment:
-        """Begin a segment: its three files, empty."""
+        """Make a segment with three empty files."""
         for suffix in (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX):
             path = directory / layout.file_name(base_offset, suffix)
             disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC).close()
@@ -149,9 +149,9 @@ class LogSegment:
         return self._descriptor if self._descriptor >= 0 else self.file.fileno()
 
     def reopened(self, reserved: int) -> OpenFile:
-        """The file of batches once more, for reading only: for somebody else, who keeps it."""
-        # Held meanwhile: room for a descriptor may be made by releasing this very segment, and its
-        # number would then be another file's.
+        """Return the file of batches opened again, read-only, for a caller that keeps it."""
+        # `file` is held until then: this segment may be released to free a descriptor, and its
+        # number could then be another file's.
         file = self.file
         path = f"/proc/self/fd/{file.fileno()}"
         return self._opened(lambda: self._disk.open_to_keep(path, os.O_RDONLY, reserved))
@@ -160,20 +160,20 @@ class LogSegment:
         return open_file() if self.open_segments is None else self.open_segments.open(open_file)
 
     def share(self, open_segments: OpenSegments, flushes: LogFlushes | None = None) -> None:
-        """Have the files closed by `open_segments` when there are too many; with the log's
-        `flushes`, as the active segment."""
+        """Let `open_segments` release the files when there are too many; with the log's `flushes`,
+        as the active segment."""
         self.flushes = flushes
         self.open_segments = open_segments
         self.offset_index.open_segments = self.time_index.open_segments = open_segments
 
     @property
     def is_active(self) -> bool:
-        """True if the segment is appended to."""
+        """True if this is the active segment of its log."""
         return self.flushes is not None
 
     @property
     def is_idle(self) -> bool:
-        """True if all that was written to the active segment is on the disk."""
+        """True if everything written to the active segment is durable."""
         flushes = self.flushes
         return self.size == 0 or (
             flushes is not None
@@ -191,7 +191,7 @@ class LogSegment:
         last_offset: int,
         max_timestamp: int,
     ) -> None:
-        """Write a batch at the end; raises KafkaStorageError or DiskFailed and then wrote none."""
+        """Append a batch; raise KafkaStorageError or DiskFailed, and then nothing was written."""
         position = self.size
         try:
             written = self._pwritev(self.descriptor, (header, body), position)
@@ -219,7 +219,7 @@ class LogSegment:
             self._disk.ftruncate(self.descriptor, self.size)
             self.allocated = self.size
         except OSError:
-            # The bytes are not read, the next write goes over them, recovery would cut them.
+            # These bytes are not read, the next write overwrites them, recovery truncates them.
             pass
 
     def _enter(self, last_offset: int, position: int) -> None:
@@ -237,8 +237,8 @@ class LogSegment:
             self.timestamp_entered = self.max_timestamp
 
     def set_aside(self, size: int, segment_size_max: int) -> None:
-        """Have the file system find room for the next `size` bytes, and some more ahead."""
-        # A small partition does not take the room of a large one.
+        """Preallocate file space for the next `size` bytes, and some more."""
+        # In proportion to the segment, so that small partitions use little space.
         ahead = min(AHEAD, max(AHEAD_FIRST, self.size))
         wanted = max(size, min(ahead, segment_size_max - self.size))
         try:
@@ -249,8 +249,8 @@ class LogSegment:
         self.allocated = self.size + wanted
 
     def settle(self, size_min: int = INDEX_PAGE) -> None:
-        """Write index entries if more than so many bytes have gathered; what cannot be written now
-        waits."""
+        """Write the index entries if more than `size_min` bytes were collected; those that cannot
+        be written now stay in memory."""
         if len(self.offset_index.tail) + len(self.time_index.tail) > size_min:
             try:
                 self.write_indexes()
@@ -265,7 +265,7 @@ class LogSegment:
         self.time_index.write()
 
     def finish(self) -> None:
-        """Nothing more is appended: the indexes are written whole, and what is beyond is cut."""
+        """Close the segment for appends: write the indexes and truncate preallocated space."""
         self.load_timestamps()
         if self.size:
             self._enter_time()
@@ -273,22 +273,22 @@ class LogSegment:
         self.trim()
 
     def indexes_full(self, size_max: int) -> bool:
-        """Return whether an index of at most so many bytes has no place for another entry."""
-        # The time index keeps a place for the entry that closes the segment.
+        """Return whether an index of at most `size_max` bytes has no room for another entry."""
+        # The time index keeps room for the entry that is added when the segment is closed.
         return (
             self.offset_index.count >= size_max // 8
             or self.time_index.count >= size_max // 12 - 1
         )
 
     def trim(self) -> None:
-        """Give back what was set aside."""
+        """Truncate the file to `size`, which frees preallocated space."""
         if self.file_size != self.size:
             self._disk.ftruncate(self.descriptor, self.size)
         self.allocated = self.size
 
     @property
     def file_size(self) -> int:
-        # Most logs are not written to between a start and an end, and are not opened for this.
+        # Most logs are not written to between start and shutdown; they are not opened for this.
         if self._descriptor < 0:
             return self.path.stat().st_size
         return os.fstat(self._descriptor).st_size
@@ -296,7 +296,8 @@ class LogSegment:
     # -- reading -----------------------------------------------------------------------------
 
     def find(self, offset: int) -> Found | None:
-        """The batch that holds this offset, or the next one; None when they all end before."""
+        """Return the batch that holds `offset`, or else the first one after it; None if there is
+        none."""
         if self.open_segments is not None:
             self.open_segments.used(self)
         expected, position = -1, 0
@@ -309,7 +310,7 @@ class LogSegment:
             self.descriptor, position, self.size, offset, expected
         )
         if code != WHOLE and code != AT_END and position:
-            # The index says what the segment does not: walk, then have a true index again.
+            # The index is wrong: search from the beginning, then rebuild it.
             code, *found = segment_walk.find_offset(self.descriptor, 0, self.size, offset)
             if code in (WHOLE, AT_END):
                 self.rebuild()
@@ -320,7 +321,8 @@ class LogSegment:
         raise KafkaStorageError(self.fault(code, found[0]))
 
     def find_timestamp(self, timestamp: int, offset: int) -> Found | None:
-        """The first batch with a record at this time or later, among those at `offset` on."""
+        """Return the first batch, of those that end at `offset` or later, whose maximum timestamp
+        is at least `timestamp`; None if there is none."""
         start = self.find(max(self._time_floor(timestamp), offset))
         if start is None:
             return None
@@ -339,7 +341,7 @@ class LogSegment:
         return self.base_offset + self.time_index.floor(timestamp)[1]
 
     def read(self, found: Found) -> bytes:
-        """A whole batch, for the few times its records are looked at."""
+        """Return the bytes of a whole batch, for the few times its records are needed."""
         try:
             batch = os.pread(self.descriptor, found.size, found.position)
         except OSError as error:
@@ -349,7 +351,7 @@ class LogSegment:
         return batch
 
     def fault(self, code: int, position: int) -> str:
-        """What a walk came upon, as a sentence."""
+        """Return the error message for a result code of a walk."""
         if code == GAP:
             return f"{self.path} lacks offsets before byte {position}"
         if code == STORAGE_ERROR:
@@ -357,7 +359,7 @@ class LogSegment:
         return f"{self.path} is damaged at byte {position}"
 
     def load_timestamps(self) -> None:
-        """Know the greatest timestamp and the first; a closed segment's last entry says it."""
+        """Load the maximum timestamp from the last entry of the time index."""
         if self._timestamps_known:
             return
         self._timestamps_known = True
@@ -367,19 +369,19 @@ class LogSegment:
         else:
             self.max_timestamp, self.offset_of_max = timestamp, self.base_offset + relative
             self.timestamp_entered = timestamp
-        # Retention asks this of some segment of every log, and most are asked nothing else.
+        # Retention needs this of a segment of every log, most of which are not read otherwise.
         self.time_index.release()
 
     @property
     def largest_timestamp(self) -> int:
-        """The greatest timestamp of a record, or when the file last changed if none has one."""
+        """The maximum timestamp of a record, or the file's modification time if none has one."""
         self.load_timestamps()
         if self.max_timestamp >= 0:
             return self.max_timestamp
         return int(self.path.stat().st_mtime * 1000)
 
     def age_ms(self, timestamp: int, now_ms: int) -> int:
-        """How long this segment has been filled: between records' times, else by the clock."""
+        """Return the age of the segment: by the records' timestamps, else by the clock."""
         if self.size == 0:
             return 0
         if self.first_timestamp == NOT_READ:
@@ -389,10 +391,10 @@ class LogSegment:
             return timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
-    # -- taking up what is there -------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------
 
     def resume(self, position: int, next_offset: int) -> None:
-        """Know of the batches before `position` what an appender must know."""
+        """Restore the state that appends need, from the batches before `position`."""
         if not (self.offset_index.sound(self.size) and self.time_index.sound(RELATIVE_OFFSET_MAX)):
             position = 0
         self.offset_index.cut(self.offset_index.count_before(position))
@@ -401,7 +403,7 @@ class LogSegment:
         self.timestamp_entered, relative = self.time_index.last()
         self.max_timestamp, self.offset_of_max = self.timestamp_entered, self.base_offset + relative
         self._timestamps_known = True
-        # Records after the last entry may be newer still.
+        # Records after the last entry may have a greater timestamp.
         start = self.find(self.offset_of_max) if position else None
         if start is not None and start.position < position:
             _, _, _, timestamp, offset = segment_walk.walk_to_end(
@@ -411,8 +413,8 @@ class LogSegment:
                 self.max_timestamp, self.offset_of_max = timestamp, offset
 
     def boundary(self, offset: int) -> int | None:
-        """The position at which the batch that begins with `offset` stands, or would; None when
-        no batch ends just before it."""
+        """Return the position at which the batch with base offset `offset` is or would be; None if
+        no batch ends just before `offset`."""
         if offset == self.base_offset:
             return 0
         before = self.find(offset - 1)
@@ -421,7 +423,7 @@ class LogSegment:
         return before.position + before.size
 
     def leader_epoch_of(self, offset: int) -> int | None:
-        """Return the leader epoch under which a record was appended; None if it is not there."""
+        """Return the leader epoch of the batch that holds `offset`; None if there is none."""
         found = self.find(offset)
         if found is None:
             return None
@@ -429,7 +431,7 @@ class LogSegment:
         return leader_epoch
 
     def end_offset(self) -> int:
-        """The offset after the last batch, of a segment that is closed."""
+        """Return the offset after the last batch of a closed segment."""
         relative, position = self.offset_index.last()
         start = self.find(self.base_offset + max(0, relative))
         code, at, next_offset, _, _ = segment_walk.walk_to_end(
@@ -446,7 +448,7 @@ class LogSegment:
             )  # fmt: skip
             if ended.code != ZEROS:
                 raise KafkaStorageError(self.fault(code, at))
-            # Space set aside and cut off again, which a power cut has undone.
+            # Preallocated space that was truncated, but came back with a power cut.
             self.cut(at)
         return next_offset
 
@@ -459,7 +461,7 @@ class LogSegment:
         *,
         gapless: bool = False,
     ) -> Scanned:
-        """Check every batch from here on and make their index entries again."""
+        """Check every batch from a position on and add their index entries."""
         self.resume(position, next_offset)
         step = Scanned(
             WHOLE, position, next_offset, self.since_entry, self.max_timestamp,
@@ -480,13 +482,13 @@ class LogSegment:
         self.since_entry = step.since_entry
         self.max_timestamp, self.offset_of_max = step.max_timestamp, step.offset_of_max
         self.timestamp_entered = step.timestamp_entered
-        # The last entry is believed to be the segment's greatest, once it is closed.
+        # The last time index entry of a closed segment must be its maximum timestamp.
         self._enter_time()
         return step
 
     def produced_before(self, position: int, size: int) -> list[tuple[int, ...]]:
-        """What idempotent producers wrote in about so many bytes before a position, as far as it
-        can be read."""
+        """Return the batches of idempotent producers in about `size` bytes before a position, as
+        far as they can be read."""
         if not self.offset_index.sound(self.size):
             return []
         begin = self.offset_index.floor_position(max(0, position - size))
@@ -504,7 +506,7 @@ class LogSegment:
         return found
 
     def rebuild(self) -> None:
-        """Make both indexes again from the batches; on a full disk they stay in memory."""
+        """Rebuild both indexes from the batches; on a full disk they stay in memory."""
         self.offset_index.cut(0)
         self.time_index.cut(0)
         self.scan(0, self.base_offset)
@@ -515,14 +517,14 @@ class LogSegment:
                 raise
 
     def cut(self, position: int) -> None:
-        """Drop every byte from here on; the indexes hold nothing of it."""
+        """Truncate the file to `position`; the indexes must have no entry beyond it."""
         self._disk.ftruncate(self.descriptor, position)
         self.size = self.allocated = position
 
-    # -- leaving -----------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files so that no start takes them up; answers what to remove later."""
+        """Rename the files so that no start opens them; return the paths to delete later."""
         self.release()
         marked = []
         for suffix in (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.TXN_INDEX):
@@ -534,7 +536,7 @@ class LogSegment:
         return marked
 
     def release(self) -> None:
-        """Let go of the files; who holds a slice of one keeps it open."""
+        """Release the files; a reader that holds a slice keeps its file open."""
         if self.open_segments is not None:
             self.open_segments.released(self)
         self._file = None
