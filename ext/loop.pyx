@@ -1,21 +1,24 @@
-"""The loop's compiled half: sockets ready, frames cut out, answers given out.
+"""Event loop, compiled part: polls sockets, splits requests into frames, sends responses.
 
-    take_in    epoll_wait, then of every ready connection one read; each whole frame in it is
-               served by one Python call, which answers with chunks, an Answer, or nothing
-    give_out   what was answered in this tick: runs of bytes by sendmsg, file slices by sendfile
+    take_in    epoll_wait, then one read of each ready connection; each complete frame in it is
+               handled by one Python call, which returns chunks, an Answer, or None
+    give_out   send the responses of this tick: bytes by sendmsg, file slices by sendfile
 
-A frame is a four-byte size and that many bytes, both ways.  Answers leave in the order of their
-requests, however late each comes.  Nothing here waits but epoll_wait, and every step has a bound:
-a tick is short, and who has just come goes before who could not be served to the end.
+A frame is a four-byte size and that many bytes, in both directions.  Responses are sent in the
+order of their requests, regardless of the order in which they complete.  Only epoll_wait blocks,
+and every step is bounded, so that a tick is short; connections with new events are served before
+those left over from the last tick.
 
-Readiness is edge-triggered: a descriptor is registered once.  An idle connection owns no buffer:
-bytes arrive in one shared scratch, frames are served from there, and only what is left of a frame
-begun is copied to a buffer of its own, which grows as bytes arrive and goes back when the frame
-was served.  Should a view of a frame outlive the call, the buffer is left to that view and another
-taken, so that a mistake costs memory and never a wrong byte.
+Connections are registered with epoll once, edge-triggered.  An idle connection owns no buffer:
+bytes are received into one shared scratch buffer and frames are handled there.  Only an incomplete
+frame is copied to a buffer of its own, which grows as bytes arrive and is released when the frame
+was handled.  If a memoryview of a frame outlives the call, the buffer is left to that view and
+replaced, so such an error costs memory and never corrupts data.
 
-This module is the exception to the rule that no Python object is kept: it owns descriptors,
-buffers, and the answers queued.  Who may connect, timers and logging are transport/reactor.py's.
+Unlike the other extension modules, this one keeps Python objects: it owns descriptors, buffers and
+queued responses.  Admission of connections, timers and logging are in transport/reactor.py.
+
+Not thread-safe: a loop is used by one thread only.
 """
 
 cimport cython
@@ -35,13 +38,13 @@ include "frame_buffer.pxi"
 
 
 cdef class Source:
-    """What epoll watches: a descriptor and, behind it, a connection or a callback."""
+    """A descriptor registered with epoll, for a connection or a callback."""
     cdef int descriptor             # -1: closed
 
 
 @cython.final
 cdef class Watch(Source):
-    """A descriptor that calls a function while it is readable (level-triggered)."""
+    """A descriptor with a function that is called while it is readable (level-triggered)."""
     cdef object callback
 
 
@@ -49,26 +52,26 @@ include "channel.pxi"
 
 
 cdef class Loop:
-    """The descriptors of one process, and the two compiled steps of its tick."""
+    """The event loop of one process: its descriptors, and the two compiled phases of a tick."""
     cdef int epoll
-    cdef bint soon                  # the last event came soon
-    cdef public bint owed           # somebody waited for an answer of this tick, or waits since
+    cdef bint soon                  # the last event came soon after the poll began
+    cdef public bint owed           # a deferred response was expected or sent since the last poll
     cdef epoll_event events[EVENTS_PER_TICK]
-    cdef dict sources               # descriptor -> Source, which keeps it alive
-    cdef list ready, dirty, closing, spares, waiting    # the last want room for a frame
-    cdef Channel turn               # the one that may pass the bound, so that somebody ends
-    cdef int64_t tick_end, share_ns, share_end  # until when frames are served, and one's share
+    cdef dict sources               # descriptor -> Source; keeps the Source alive
+    cdef list ready, dirty, closing, spares, waiting    # waiting: for room for a frame
+    cdef Channel turn               # may exceed held_size_max, so that some frame completes
+    cdef int64_t tick_end, share_ns, share_end  # deadlines of a tick and of a channel's share
     cdef Buffer scratch
     cdef Py_ssize_t spare_size
-    cdef object fault               # fault(channel, exception): a frame's serving raised
-    cdef object refused             # refused(channel, frame size): no frame has that size
+    cdef object fault               # fault(channel, exception): handling a frame raised
+    cdef object refused             # refused(channel, frame size): the frame size is not valid
     cdef Py_ssize_t frame_size_max, in_flight_max, queued_size_max, held_size_max, queued_sum_max
-    cdef set stopped                # Channels that are read on when queued_size has come down
+    cdef set stopped                # Channels whose reading resumes when queued_size has shrunk
     cdef readonly Py_ssize_t held_size, queued_size
     cdef readonly int64_t ticks, reads, frames, bytes_in, bytes_out, views_kept
     cdef TickTimes times
     cdef object step                # the tick's longest: an API key, a callback, None for sending
-    cdef public object slow         # slow(tick, processor and step time in ns, step), or None
+    cdef public object slow         # slow(tick ns, processor ns, step ns, step), or None
 
     def __cinit__(self, fault, refused, Py_ssize_t frame_size_max, Py_ssize_t in_flight_max,
                   Py_ssize_t queued_size_max, Py_ssize_t held_size_max,
@@ -87,7 +90,7 @@ cdef class Loop:
     def __dealloc__(self):
         self.close()
 
-    # What is watched.
+    # Registration.
 
     def watch(self, int descriptor, callback):
         """Call `callback()` in every tick in which the descriptor is readable."""
@@ -96,29 +99,29 @@ cdef class Loop:
         self.register(descriptor, watch, EPOLLIN)
 
     def unwatch(self, int descriptor):
-        """Forget a watched descriptor; its owner closes it."""
+        """Unregister a watched descriptor; its owner closes it."""
         cdef Source source = self.sources.pop(descriptor)
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, descriptor, NULL)
         source.descriptor = -1
         self.closing.append(source)
 
     def adopt(self, Channel channel not None, int descriptor, serve):
-        """Take over a connected non-blocking socket; from now on the channel closes it."""
+        """Register a connected non-blocking socket, which the channel owns and closes."""
         channel.loop, channel.serve = self, serve
         channel.writable = True
         self.register(descriptor, channel, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)
 
     def channels(self):
-        """The connections open now."""
+        """Return the open connections."""
         return [source for source in self.sources.values() if isinstance(source, Channel)]
 
     @property
     def short_of_room(self) -> bool:
-        """Whether somebody waits for room for a frame."""
+        """True if a connection waits for room for a frame."""
         return bool(self.waiting)
 
     def close(self):
-        """Close the epoll descriptor; nothing may be watched after this."""
+        """Close the epoll descriptor; nothing may be registered afterwards."""
         if self.epoll >= 0:
             close_descriptor(self.epoll)
             self.epoll = -1
@@ -132,7 +135,7 @@ cdef class Loop:
         return 0
 
     def take_in(self, int timeout_ms):
-        """Wait for something to do, at most so long (-1: for ever), and serve what has come."""
+        """Wait for events for at most `timeout_ms` (-1: no limit), then read and handle frames."""
         cdef list ready = self.ready
         cdef int count, at
         cdef Source source
@@ -164,27 +167,27 @@ cdef class Loop:
                     else:
                         self.wake(channel)
         for at, channel in enumerate(ready):
-            if at and now_ns() >= self.tick_end:    # the first is served in any case
+            if at and now_ns() >= self.tick_end:    # the first is always served
                 self.ready[:0] = ready[at:]
                 break
             channel.woken = False
             self.take(channel)
-        self.closing.clear()        # the tick's events point at nothing any more
+        self.closing.clear()        # no event of this tick refers to these Sources any more
 
     def end_step(self, step):
-        """Note that a step of the tick has ended: an API key, or the function that was called."""
+        """Note the end of a step of the tick: an API key, or the function that was called."""
         self.step = step if step_ended(&self.times) else self.step
 
     @property
     def tick_times(self) -> list:
-        """The time of all ticks in ns, and how many there were by time as in a Histogram."""
+        """The total duration of all ticks in ns, then their counts by duration as in Histogram."""
         return times_told(&self.times)
 
     cdef bint noted(self, Channel channel, uint32_t events) except -1:
-        """Remember what an event says; whether the channel may now be read."""
+        """Update the channel from an event; return whether the channel may be read."""
         if events & (EPOLLERR | EPOLLHUP) and (
                 channel.full() or channel.finishing or channel.waiting):
-            self.drop(channel)      # it is not read on, and nobody is left to change that
+            self.drop(channel)      # its reading is stopped, and the peer cannot resume it
             return False
         if events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP):
             channel.ended = True
@@ -197,7 +200,7 @@ cdef class Loop:
         return channel.readable
 
     cdef int take(self, Channel channel) except -1:
-        """Serve the frames that stand in a channel's buffer, then those of one read."""
+        """Handle the frames in a channel's buffer, then those of one read."""
         if channel.descriptor < 0 or channel.finishing or channel.waiting:
             return 0
         channel.halted = False
@@ -212,11 +215,14 @@ cdef class Loop:
         return self.go_on(channel)
 
     cdef inline bint short_of_memory(self):
-        """Return whether answers take so much that who reads its own slowly is not read on."""
+        """Return whether queued responses take at least half of their limit.
+
+        Connections with a full response queue are then not read.
+        """
         return 0 < self.queued_sum_max <= 2 * self.queued_size
 
     cdef int go_on(self, Channel channel) except -1:
-        """Have a channel served in the next tick, if there is more and its peer reads answers."""
+        """Serve a channel in the next tick, if it has more to read and its peer reads responses."""
         if channel.descriptor < 0 or not (channel.halted or channel.readable):
             return 0
         if not channel.full():
@@ -226,11 +232,11 @@ cdef class Loop:
         return 0
 
     cdef int read(self, Channel channel) except -1:
-        """One read: the rest of a frame begun goes behind its beginning, all else to scratch."""
+        """Read once: the rest of an incomplete frame into its buffer, other bytes into scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
         cdef Py_ssize_t asked, came, room, begin = 0, rest = 0
-        if have < PREFIX:           # its size is not known yet: begin again in the scratch
+        if have < PREFIX:           # frame size not known yet: restart in the scratch buffer
             if have:
                 memcpy(scratch.memory, channel.held.memory + channel.begin, have)
             asked = SCRATCH - have
@@ -240,7 +246,7 @@ cdef class Loop:
                 return 0
             rest = PREFIX + load_i32(channel.held.memory + channel.begin) - have
             room = min(rest, channel.held.capacity - channel.end)
-            # bytes past the room would not follow on: the scratch joins when the frame fits
+            # Scratch is used only if the rest of the frame fits, so that the bytes are contiguous.
             asked = room + (SCRATCH if room == rest else 0)
             came = receive_both(channel.descriptor, channel.held.memory + channel.end, room,
                                 scratch.memory, asked - room)
@@ -250,7 +256,7 @@ cdef class Loop:
         self.bytes_in += came
         channel.moved = True
         if came < asked and not channel.ended:
-            channel.readable = False    # drained: the next byte makes a new edge
+            channel.readable = False    # drained: the next byte triggers a new event
         if have < PREFIX:
             channel.begin = channel.end
             self.held_done(channel)
@@ -282,7 +288,7 @@ cdef class Loop:
 
     cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin,
                  Py_ssize_t end) except -1:
-        """Serve the whole frames in buffer[begin:end], and move `begin` past them."""
+        """Handle the complete frames in buffer[begin:end], and move `begin` past them."""
         cdef Py_ssize_t size, api_key
         while (end - begin[0] >= PREFIX and channel.descriptor >= 0
                 and not (channel.halted or channel.finishing)):
@@ -309,10 +315,10 @@ cdef class Loop:
             self.step = api_key if step_ended(&self.times) else self.step
         return 0
 
-    # What is held of frames not yet served.
+    # Buffers of incomplete frames.
 
     cdef int hold(self, Channel channel, const uint8_t* bytes, Py_ssize_t size) except -1:
-        """Keep bytes that were read and could not be served; at most one scratch full a tick."""
+        """Copy bytes that could not be handled yet to the channel's buffer; at most one scratch."""
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
         if channel.held is None or channel.held.capacity - channel.end < size:
             self.held_move(channel, max(have + size, HELD_MIN))
@@ -321,13 +327,13 @@ cdef class Loop:
         return 0
 
     cdef bint held_room(self, Channel channel) except -1:
-        """Make room for more of the frame begun; False when it must wait for others to end."""
+        """Make room for more of an incomplete frame; return False if it must wait for others."""
         cdef Buffer held = channel.held
         cdef Py_ssize_t have = channel.end - channel.begin
         cdef Py_ssize_t whole = PREFIX + load_i32(held.memory + channel.begin)
         cdef Py_ssize_t target = min(whole, max(GROWTH * have, SCRATCH))
         if held.capacity - channel.end >= min(whole - have, have):
-            return True             # room for as much again, or for all the rest
+            return True             # room to double, or for the rest of the frame
         if target > SCRATCH and 0 < self.held_size_max < self.held_size - held.capacity + target:
             if self.turn is None:
                 self.turn = channel
@@ -339,7 +345,7 @@ cdef class Loop:
         return True
 
     cdef int held_move(self, Channel channel, Py_ssize_t capacity) except -1:
-        """Put what a channel holds at the front of a buffer of at least this capacity."""
+        """Move a channel's bytes to the start of a buffer of at least this capacity."""
         cdef Buffer old = channel.held
         cdef Buffer new = None
         cdef Py_ssize_t at, have = channel.end - channel.begin if old is not None else 0
@@ -363,7 +369,7 @@ cdef class Loop:
         return 0
 
     cdef int held_done(self, Channel channel) except -1:
-        """Give the buffer back when nothing in it waits, and let those go on who want room."""
+        """Release the channel's buffer if it is empty; resume the channels that wait for room."""
         cdef list waiting = self.waiting
         if channel.held is None or channel.begin < channel.end:
             return 0
@@ -380,7 +386,7 @@ cdef class Loop:
         return 0
 
     cdef int spare(self, Buffer buffer) except -1:
-        """Keep a large buffer for the next large frame, if that keeps few bytes in all."""
+        """Keep a large buffer for the next large frame, up to SPARES_SIZE_MAX in total."""
         if buffer.views:
             self.views_kept += 1
         elif buffer.capacity > SCRATCH and self.spare_size + buffer.capacity <= SPARES_SIZE_MAX:
@@ -389,14 +395,14 @@ cdef class Loop:
         return 0
 
     def trim(self):
-        """Let the spare buffers go."""
+        """Free the spare buffers."""
         self.spares.clear()
         self.spare_size = 0
 
-    # Giving out.
+    # Sending.
 
     def give_out(self):
-        """Send what was answered; what does not fit waits until the peer has read."""
+        """Send queued responses; the rest waits until the socket is writable."""
         cdef list dirty = self.dirty
         cdef Py_ssize_t budget = SENT_PER_TICK
         cdef Channel channel
@@ -421,7 +427,7 @@ cdef class Loop:
             self.slow(self.times.tick_ns, self.times.tick_cpu_ns, self.times.step_ns, self.step)
 
     cdef Py_ssize_t flush(self, Channel channel) except -1:
-        """Send this tick's share of what a channel has queued; return how much of it was used."""
+        """Send a channel's queued bytes up to its share of a tick; return how much was used."""
         cdef Outcome outcome
         cdef Py_ssize_t sent, share = SENT_PER_CONNECTION
         if not channel.writable:
@@ -435,7 +441,7 @@ cdef class Loop:
         if outcome == SHARE_USED:
             self.mark(channel)
         elif outcome == SOCKET_FULL:
-            channel.writable = False    # the next room makes a new edge
+            channel.writable = False    # free space triggers a new event
         elif outcome == BROKEN:
             self.drop(channel)
         return SENT_PER_CONNECTION - share
@@ -453,9 +459,9 @@ cdef class Loop:
         return 0
 
     cdef int drop(self, Channel channel) except -1:
-        """Close a connection: its descriptor, its bytes, its place in every queue."""
+        """Close a connection: its descriptor, its buffers and its entry in every queue."""
         del self.sources[channel.descriptor]
-        close_descriptor(channel.descriptor)    # nobody shares it, so epoll forgets it as well
+        close_descriptor(channel.descriptor)    # not shared, so epoll unregisters it
         channel.descriptor = -1
         self.closing.append(channel)
         outgoing_clear(&channel.out)
@@ -470,6 +476,6 @@ cdef class Loop:
         for answer in expected or ():
             if (<Answer> answer).chunks is None and (<Answer> answer).abandoned is not None:
                 (<Answer> answer).abandoned()
-                (<Answer> answer).abandoned = None  # or whoever would have sent it is a cycle
+                (<Answer> answer).abandoned = None  # breaks a reference cycle with the sender
         channel.closed()
         return 0

@@ -1,24 +1,25 @@
-"""A ring between one producer and one worker: frames one way, answers the other.
+"""Shared-memory ring between one producer and one worker: frames one way, responses the other.
 
     RingWriter   the producer's end: reserve, write the batch in place, commit; take_acks
     RingReader   the worker's end: take, answer
 
-Neither end believes the other.  The worker reads a frame's size once, into a variable of its own,
-holds it against its own position, copies the frame out, frees the place, and judges the copy
-alone: what the producer writes later changes nothing.  It never reads back what it wrote to
-shared memory.  A frame that breaks the layout (ring_layout.pxd) gets the number of its reason,
-and the ring is good for nothing any more; that is the whole answer to every bad producer.  The
-producer's end computes every address from its own position, so a worker's counters that make no
-sense are a RingFault and never a write outside the ring.
+Neither end trusts the other.  The worker reads a frame's size once into a local variable, checks it
+against its own position, copies the frame out, frees its space and validates only the copy, so
+later writes of the producer have no effect.  It never reads back what it wrote to shared memory.
+A frame that violates the layout (ring_layout.pxd) gives an error number, and the ring cannot be
+used any more; there is no other handling of invalid producers.  The producer computes every address
+from its own position, so invalid counters of the worker raise RingFault and never cause a write
+outside the ring.
 
-A frame is there when its word is, so a producer that dies while it writes has written nothing.
+A frame exists once its first word is published, so a producer that dies while writing has written
+nothing.
 
-No call waits.  `rest` is for whoever is about to sleep on its descriptor: True says that nothing
-came since it began to say so, and from then on the other side's calls answer True when it must be
-woken.  What a side can wait for is something new or, where the other side owes it, room; it is
-woken for the one that it waits for.
+No call blocks, except `RingWriter.spin`.  A side calls `rest` before it sleeps on its descriptor.
+True means that nothing has arrived since the sleep flag was set; from then on, the other side's
+calls return True when they must wake it.  A side waits for new data or, if the ring is full, for
+space, and is woken only for what it waits for.
 
-Neither end is thread-safe.  A producer's end is of no use in a process forked from its owner's.
+Neither end is thread-safe.  A producer's end cannot be used in a forked process.
 """
 
 cimport cython
@@ -58,11 +59,11 @@ cdef extern from "pthread.h" nogil:
 
 
 cdef enum:
-    GIL_SIZE_MIN = 64 * 1024        # below, letting go of it costs more than the copying
-    PAUSES_PER_LOOK = 32            # at the clock, while spinning
+    GIL_SIZE_MIN = 64 * 1024        # for smaller frames, releasing the GIL costs more than the copy
+    PAUSES_PER_LOOK = 32            # between two reads of the clock, while spinning
 
 
-# What the layout says, said again to Python.
+# Constants of the layout, exported to Python.
 globals().update(
     HEADER_SIZE=HEADER_SIZE,
     FRAMES_POSITION=FRAMES_POSITION,
@@ -81,10 +82,10 @@ globals().update(
 
 
 class RingFault(ValueError):
-    """The ring is of no use: the other side's numbers make no sense, it is gone, or we are."""
+    """The ring cannot be used: invalid counters of the other side, closed, or forked."""
 
 
-cdef int forks = 0                  # that lie between this process and the first
+cdef int forks = 0                  # number of forks between the first process and this one
 
 
 cdef void count_fork() noexcept nogil:
@@ -119,7 +120,7 @@ cdef inline int64_t load_i64(const uint8_t* at) noexcept nogil:
 
 @cython.final
 cdef class Memory:
-    """A buffer held, and a window of it shown; who looks through the window holds it as well."""
+    """A held buffer and a window of it that is exported; a view of the window keeps the buffer."""
     cdef Py_buffer held
     cdef uint8_t* shown
     cdef Py_ssize_t shown_size
@@ -150,13 +151,13 @@ cdef Memory hold(buffer, int flags, bint read_only):
 
 
 cdef class End:
-    """What both ends have: the memory of both sides, and numbers nobody else can write."""
+    """Base of both ends: the memory of both sides, and private counters."""
     cdef Memory ring_memory, counters_memory
     cdef uint8_t* ring              # NULL: closed
     cdef uint8_t* frames
     cdef uint8_t* counters
     cdef uint64_t capacity, position, sequence, answers_given, answers_taken
-    cdef readonly Py_ssize_t frame_size_max     # with its header
+    cdef readonly Py_ssize_t frame_size_max     # including the frame header
 
     cdef int open(self, Memory ring, Memory counters) except -1:
         cdef Py_ssize_t capacity = ring.held.len - FRAMES_POSITION
@@ -173,11 +174,11 @@ cdef class End:
         return 0
 
     cdef inline uint64_t place(self) noexcept nogil:
-        """Where in the frames the position is."""
+        """Return the position modulo the capacity."""
         return self.position & (self.capacity - 1)
 
     def close(self):
-        """Let go of the memory; it is unmapped when nothing shows it any more."""
+        """Release the memory; it is unmapped when the last view is gone."""
         self.ring = self.frames = self.counters = NULL
         self.ring_memory = self.counters_memory = None
 
@@ -186,10 +187,10 @@ cdef class End:
 cdef class RingWriter(End):
     """The producer's end; see the module."""
     cdef int born
-    cdef uint64_t consumed          # as far as the worker was seen to be
-    cdef bint wants_room            # the last reserve found none
+    cdef uint64_t consumed          # the worker's position when last read
+    cdef bint wants_room            # the last reserve found no space
     cdef Py_ssize_t reserved        # bytes of a batch; -1: none
-    cdef uint64_t padding           # that goes before the reserved frame
+    cdef uint64_t padding           # bytes before the reserved frame
 
     def __init__(self, ring, counters):
         self.open(hold(ring, PyBUF_WRITABLE, False), hold(counters, PyBUF_SIMPLE, True))
@@ -204,7 +205,7 @@ cdef class RingWriter(End):
         return 0
 
     cdef int look(self) except -1:
-        """See how far the worker is."""
+        """Read the worker's position; raise RingFault if it is invalid."""
         cdef uint64_t consumed = ring_load_u64(self.counters + CONSUMED)
         if consumed < self.consumed or consumed > self.position:
             raise RingFault("the worker says it has consumed what was never written")
@@ -212,7 +213,10 @@ cdef class RingWriter(End):
         return 0
 
     def reserve(self, Py_ssize_t batch_size):
-        """So many bytes of the ring to write a batch in; None: there is no room by now."""
+        """Return a view of `batch_size` bytes to write a batch to, or None if there is no space.
+
+        Raises ValueError if no batch of this size fits, RingFault if the ring cannot be used.
+        """
         cdef uint64_t stride, needed, left
         self.usable()
         if batch_size < 0 or batch_size > self.frame_size_max - HEADER_SIZE:
@@ -220,7 +224,7 @@ cdef class RingWriter(End):
         stride = padded(HEADER_SIZE + batch_size)
         left = self.capacity - self.place()
         self.padding = left if stride > left else 0
-        # And the word that will stand behind it.
+        # Includes the first word of the frame after it.
         needed = self.padding + stride + 8
         if self.capacity - (self.position - self.consumed) < needed:
             self.look()
@@ -238,7 +242,10 @@ cdef class RingWriter(End):
         self, bytes topic_id not None, int32_t partition, uint32_t correlation, int16_t acks,
         int32_t timeout_ms, Py_ssize_t batch_size,
     ):
-        """Hand over what was written where `reserve` said; True: wake the worker."""
+        """Publish the batch written to the reserved bytes; return True if the worker must be woken.
+
+        `batch_size` may be less than what was reserved.
+        """
         cdef uint8_t* frame
         cdef uint8_t* word
         cdef uint32_t crc
@@ -263,13 +270,16 @@ cdef class RingWriter(End):
         self.sequence += 1
         ring_commit(frame, <uint32_t> (HEADER_SIZE + batch_size), self.frames + self.place())
         if self.padding:
-            # Last, since nobody looks behind it before it is there.
+            # Published last: the worker reads the frame only after the padding before it.
             ring_publish_u32(word, PADDING | <uint32_t> self.padding)
         self.reserved = -1
         return ring_sleeper(self.counters + WORKER_SLEEPS) & AWAITS != 0
 
     def take_acks(self):
-        """The answers that came: correlation, error, base offset, append time, log start."""
+        """Return new responses: (correlation id, error code, base offset, append time, log start).
+
+        Raises RingFault if the worker's counter is invalid.
+        """
         cdef uint64_t given
         cdef uint8_t* answer
         cdef list taken = []
@@ -293,15 +303,15 @@ cdef class RingWriter(End):
         return taken
 
     def has_acks(self):
-        """Whether `take_acks` would find any."""
+        """Return whether `take_acks` would return any response."""
         self.usable()
         return ring_load_u64(self.counters + ANSWERS_GIVEN) != self.answers_taken
 
     def spin(self, int64_t limit_ns):
-        """Wait so long at most, awake and without the GIL, for an answer; whether one came."""
+        """Busy-wait without the GIL for a response, at most `limit_ns`; return whether one came."""
         cdef bint came
         self.usable()
-        # Another thread may close this end meanwhile: what is looked at stays mapped.
+        # Another thread may close this end meanwhile: keep the counters mapped.
         _held = self.counters_memory
         cdef uint8_t* given = self.counters + ANSWERS_GIVEN
         cdef uint64_t taken = self.answers_taken
@@ -310,12 +320,15 @@ cdef class RingWriter(End):
         return came
 
     def freed(self):
-        """After `take_acks`: whether the worker sleeps for want of room there; wake it then."""
+        """Return whether the worker sleeps for space for responses and must be woken.
+
+        To be called after `take_acks`.
+        """
         self.usable()
         return ring_sleeper(self.counters + WORKER_SLEEPS) & WANTS_ROOM != 0
 
     def rest(self):
-        """Say that the producer sleeps; False: something came, it should not."""
+        """Set the producer's sleep flag; clear it and return False if data or space arrived."""
         cdef uint64_t consumed
         self.usable()
         ring_rest(self.ring + PRODUCER_SLEEPS, AWAITS | (WANTS_ROOM if self.wants_room else 0))
@@ -328,7 +341,7 @@ cdef class RingWriter(End):
         return True
 
     def woke(self):
-        """Say that it sleeps no more."""
+        """Clear the sleep flag."""
         self.usable()
         ring_woke(self.ring + PRODUCER_SLEEPS)
 
@@ -355,11 +368,11 @@ cdef bint spin(const uint8_t* at, uint64_t seen, int64_t limit_ns) noexcept nogi
 
 @cython.final
 cdef class RingReader(End):
-    """The worker's end; see the module.  Frames are shown in a scratch that rings may share."""
+    """The worker's end; see the module.  Frames are copied to a scratch that rings may share."""
     cdef Memory scratch
     cdef uint8_t* copy
-    cdef readonly int in_flight     # frames taken that will be answered
-    cdef int fault                  # why the ring is good for nothing any more
+    cdef readonly int in_flight     # frames taken whose response is pending
+    cdef int fault                  # error number after a violation of the layout, or 0
 
     def __init__(self, ring, counters, scratch):
         self.open(hold(ring, PyBUF_WRITABLE, False), hold(counters, PyBUF_WRITABLE, False))
@@ -369,10 +382,11 @@ cdef class RingReader(End):
         self.copy = <uint8_t*> self.scratch.held.buf
 
     def take(self):
-        """Topic id, partition, correlation, acks, time-out and batch of the next frame.
+        """Return the next frame: topic id, partition, correlation id, acks, timeout in ms, batch.
 
-        None: there is none, or no room for its answer; a number: why the ring is to be left.
-        The batch is good until the next frame is taken into the same scratch.
+        Returns None if there is no frame or no space for its response, and an error number (one
+        of WRONG_*) if the producer has violated the layout: the ring must then be closed.  The
+        batch is valid until the next frame is copied to the same scratch.
         """
         cdef uint32_t size
         assert self.ring is not NULL
@@ -400,7 +414,7 @@ cdef class RingReader(End):
         )
 
     cdef uint32_t next_size(self) noexcept nogil:
-        """The size of the frame that may be taken now; 0: none, and `fault` may say why."""
+        """Return the size of the next frame; 0 if there is none, or if `fault` is set."""
         cdef uint32_t word
         cdef uint64_t left
         if self.fault:
@@ -410,7 +424,7 @@ cdef class RingReader(End):
             return 0
         while word & PADDING:
             left = self.capacity - self.place()
-            # A frame that does not fit is longer than this, so a whole lap is never padding.
+            # Padding is shorter than the frame that did not fit, so it never fills the whole ring.
             if (word ^ PADDING) != left or left >= <uint64_t> self.frame_size_max:
                 self.fault = WRONG_PADDING
                 return 0
@@ -427,13 +441,13 @@ cdef class RingReader(End):
         return word
 
     cdef void copy_out(self, uint32_t size) noexcept nogil:
-        """Copy the frame, and free its place: nobody looks there again."""
+        """Copy the frame and free its space, which is not read again."""
         cdef const uint8_t* frame = self.frames + self.place()
         self.position += padded(size)
         ring_copy_out(self.copy, frame, size, self.counters + CONSUMED, self.position)
 
     cdef int judge(self) noexcept nogil:
-        """Why the header copied is none of ours; 0: it is."""
+        """Return the error number of the copied header, 0 if it is valid."""
         if load_u32(self.copy + HEADER_CRC) != crc32c(
             self.copy + SEQUENCE, HEADER_SIZE - SEQUENCE
         ):
@@ -445,7 +459,10 @@ cdef class RingReader(End):
         return 0
 
     cdef bint has_lane(self) noexcept nogil:
-        """Whether there is room for one more answer; the producer is asked only if it matters."""
+        """Return whether there is space for one more response.
+
+        The producer's counter is read only if the last known value leaves no space.
+        """
         cdef uint64_t taken
         if self.in_flight + self.answers_given - self.answers_taken < ANSWERS:
             return True
@@ -457,7 +474,7 @@ cdef class RingReader(End):
         return self.in_flight + self.answers_given - taken < ANSWERS
 
     def may_take(self):
-        """Whether there is room for one more answer, or `take` has a fault to tell."""
+        """Return whether there is space for one more response, or `take` has an error to return."""
         assert self.ring is not NULL
         return self.fault != 0 or self.has_lane() or self.fault != 0
 
@@ -465,15 +482,18 @@ cdef class RingReader(End):
         self, uint32_t correlation, int16_t error_code, int64_t base_offset,
         int64_t append_time_ms, int64_t log_start_offset,
     ):
-        """Answer a frame that wants it (acks other than 0), once; True: wake the producer."""
+        """Write the response to a frame with acks other than 0; must be called once per frame.
+
+        Returns True if the producer must be woken.
+        """
         assert self.in_flight > 0, "nobody waits for this answer"
         self.in_flight -= 1
         return self.give(correlation, error_code, base_offset, append_time_ms, log_start_offset)
 
     def refuse(self, uint32_t correlation, int16_t error_code):
-        """Tell that a frame with acks=0 was not taken in; True: wake the producer.
+        """Write the error of a rejected frame with acks=0; return True to wake the producer.
 
-        It kept no room for an answer, so it is told while there is room, and promised nothing.
+        No space is reserved for these responses: without space, the error is dropped.
         """
         assert self.ring is not NULL
         return self.has_lane() and self.give(correlation, error_code, -1, -1, -1)
@@ -495,12 +515,18 @@ cdef class RingReader(End):
         return ring_sleeper(self.ring + PRODUCER_SLEEPS) & AWAITS != 0
 
     def freed(self):
-        """After a drain: whether the producer sleeps for want of room; wake it then."""
+        """Return whether the producer sleeps for space and must be woken.
+
+        To be called after frames were taken.
+        """
         assert self.ring is not NULL
         return ring_sleeper(self.ring + PRODUCER_SLEEPS) & WANTS_ROOM != 0
 
     def rest(self):
-        """Say that the worker sleeps as to this ring; False: there is something to take."""
+        """Set the worker's sleep flag; clear it and return False if `take` can be called again.
+
+        Without space for a response the worker waits for space, else for a frame.
+        """
         cdef bint lane, came
         assert self.ring is not NULL
         lane = self.has_lane()
@@ -515,6 +541,6 @@ cdef class RingReader(End):
         return True
 
     def woke(self):
-        """Say that it sleeps no more."""
+        """Clear the sleep flag."""
         assert self.ring is not NULL
         ring_woke(self.counters + WORKER_SLEEPS)

@@ -1,13 +1,13 @@
-"""Produce and Fetch frames by hand: what the schema codec would do, without what a broker drops.
+"""Hand-written codec of Produce and Fetch: the schema codec without the fields a broker ignores.
 
-Their schemas (protocol/schemas/produce.py, fetch.py) are the twins; every version is held to them.
-The decoders judge untrusted bytes by the same rules as codec.pyx and answer an error code; the
-encoders take tuples of ours and assert.  Encoded answers hold the response header, but not the
-frame's size, which the connection puts before them.
+The schemas (protocol/schemas/produce.py, fetch.py) are the twins; tests compare every version with
+them.  The decoders validate untrusted bytes by the same rules as codec.pyx and return an error code
+for invalid ones; the encoders take tuples from the broker and assert.  Encoded responses include
+the response header but not the frame size, which the connection prepends.
 
-Names come back as one string object each time they are seen, from a table of bounded size that new
-names push old ones out of: a topic's name is then hashed once, not once a request.  This is the
-only object kept here.
+Topic names are interned in a table of bounded size, in which new names replace old ones: a name is
+the same string object in all requests, so Python hashes it once, not once per request.  The table
+is the only state kept here.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -45,12 +45,12 @@ cdef enum:
     FETCH_DIRECTORY_ID = 17
     FETCH_HIGH_WATERMARK = 18
 
-    # The fields of the schema's structs, and STRUCT_UNITS: what codec.pyx counts for them.
+    # Number of fields of the schema's structs plus STRUCT_UNITS, as codec.pyx counts them.
     TOPIC_UNITS = 3 + 3
-    PRODUCE_PARTITION_UNITS = 25  # not 5: all are answered in one tick, 10,485 refused in 40 ms
+    PRODUCE_PARTITION_UNITS = 25  # not 5: all are handled in one tick; 10,485 rejections take 40 ms
 
-    # Topics and partitions that one Fetch may name, those it forgets among them: a tick that
-    # decodes and enters so many takes about 20 ms; all else runs in steps.
+    # Maximum number of topics and partitions in one Fetch, including forgotten ones: a tick that
+    # decodes them and updates the session takes about 20 ms; everything else runs in steps.
     FETCH_NAMED_MAX = 20_000
 
     UUID_SIZE = 16
@@ -67,7 +67,10 @@ cdef list names = [None] * NAME_SLOTS
 
 
 cdef object known_name(Cursor* cursor, Py_ssize_t length):
-    """So many bytes, known to be there, as a string: the one kept, if they are what it says."""
+    """Return the next `length` bytes as a string, interned if possible.
+
+    The cursor must have that many bytes left.
+    """
     cdef const uint8_t* at = cursor.at
     cdef uint32_t digest = 2166136261
     cdef Py_ssize_t index, kept_size
@@ -102,7 +105,7 @@ cdef object take_nullable_name(Cursor* cursor):
 
 
 cdef object take_topic(Cursor* cursor, bint by_id):
-    """A topic's name, or the 16 bytes of its id."""
+    """Return a topic's name, or the 16 bytes of its id."""
     cdef const uint8_t* at
     if not by_id:
         return take_name(cursor)
@@ -130,10 +133,10 @@ cdef inline void open_cursor(
 # ---- the header of a request
 
 def decode_header(frame, bytes flexible_from not None):
-    """`(api_key, version, correlation_id, client_id, body_position)`, or an error code.
+    """Return `(api_key, version, correlation_id, client_id, body_position)`, or an error code.
 
-    `flexible_from` holds, for each API key, the first version whose header carries tags, 255 where
-    none does; a key beyond it has none.
+    `flexible_from` holds, for each API key, the first version whose header has tagged fields, or
+    255 if none has; keys beyond its end have none.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -147,7 +150,7 @@ def decode_header(frame, bytes flexible_from not None):
         api_key = take_i16(&cursor)
         version = take_i16(&cursor)
         correlation_id = take_i32(&cursor)
-        # The client's id keeps the old form in every header.
+        # The client id has the non-flexible encoding in every header version.
         client_id = take_nullable_name(&cursor)
         if 0 <= api_key < len(flexible_from):
             first_flexible = table[api_key]
@@ -166,10 +169,10 @@ def decode_header(frame, bytes flexible_from not None):
 # ---- Produce
 
 def decode_produce(int version, frame, Py_ssize_t position):
-    """`(transactional_id, acks, timeout_ms, topics)`, or an error code.
+    """Return `(transactional_id, acks, timeout_ms, topics)`, or an error code.
 
-    Topics are `(name or id, partitions)`, partitions `(partition_index, records)`: a view of the
-    frame, or None.
+    Topics are `(name or id, partitions)`, partitions `(partition_index, records)`; records are a
+    memoryview of the frame, or None.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -235,10 +238,12 @@ cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start)
 def encode_produce(
     int version, int32_t correlation_id, responses, int32_t throttle_ms, node_endpoints=()
 ):
-    """The response: topics as `(name or id, partitions)`, partitions as `(index, error_code,
-    base_offset, log_append_time_ms, log_start_offset, record_errors, error_message,
-    current_leader)`, a leader `(id, epoch)` or None, a record's error `(its index, message)`; then
-    nodes as `(id, host, port, rack)`.
+    """Return the encoded response.
+
+    Topics are `(name or id, partitions)`, partitions `(index, error_code, base_offset,
+    log_append_time_ms, log_start_offset, record_errors, error_message, current_leader)`, a leader
+    `(id, epoch)` or None, record errors `(batch index, message)`, and node endpoints `(id, host,
+    port, rack)`.
     """
     cdef Sink sink
     assert PRODUCE_LOW <= version <= PRODUCE_HIGH
@@ -292,7 +297,7 @@ cdef int put_nullable_text(Sink* sink, object text) except -1:
 
 
 cdef bint says_more(object pair) except -1:
-    """Whether a tagged pair differs from what its absence says, (-1, -1)."""
+    """Return whether a tagged pair differs from its default, (-1, -1)."""
     return pair is not None and pair != (-1, -1)
 
 
@@ -306,7 +311,7 @@ cdef int put_leader(Sink* sink, uint32_t tag, object current_leader) except -1:
 
 
 cdef int put_nodes(Sink* sink, object nodes, bint told) except -1:
-    """The last tags of an answer: where the leaders it names can be reached."""
+    """Write the last tagged fields of a response: the endpoints of the leaders in it."""
     cdef Py_ssize_t start
     if not told or not nodes:
         return put_no_tags(sink)
@@ -326,13 +331,13 @@ cdef int put_nodes(Sink* sink, object nodes, bint told) except -1:
 # ---- Fetch
 
 def decode_fetch(int version, frame, Py_ssize_t position):
-    """`(replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
-    topics, forgotten, rack_id)`, or an error code.  Topics are None in a request that names more
-    than FETCH_NAMES_MAX topics and partitions: it is not read on from there.
+    """Return `(replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
+    session_epoch, topics, forgotten, rack_id)`, or an error code.
 
     Topics are `(name or id, partitions)`, partitions `(index, current_leader_epoch, fetch_offset,
-    last_fetched_epoch, log_start_offset, partition_max_bytes)`; forgotten topics `(name or id,
-    indexes)`.
+    last_fetched_epoch, log_start_offset, partition_max_bytes)`, forgotten topics `(name or id,
+    indexes)`.  For a request with more than FETCH_NAMES_MAX topics and partitions, topics are None
+    and the rest of the request is not decoded.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -381,8 +386,10 @@ def decode_fetch(int version, frame, Py_ssize_t position):
 cdef Py_ssize_t take_named_count(
     Cursor* cursor, Py_ssize_t element_size_min, int64_t* names_left
 ) noexcept:
-    """Number of topics or partitions that follow; a fault once all of them are too many.  The bound
-    on names is lower than that on units, and what is beyond it gets an answer."""
+    """Return the number of topics or partitions that follow; fail if the total is too large.
+
+    This limit is below the one on units; a request that exceeds it gets a response.
+    """
     cdef Py_ssize_t count = take_count(cursor, element_size_min, 0, False)
     names_left[0] -= count
     if names_left[0] < 0:
@@ -438,7 +445,7 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
 
 
 cdef void pass_partition_tags(Cursor* cursor, int version) noexcept:
-    """Only followers of a quorum's log send these: their sizes are held to their types, no more."""
+    """Skip a partition's tagged fields, which only KRaft followers send; check only their sizes."""
     cdef uint32_t count = take_tag_count(cursor)
     cdef uint32_t tag, size
     while count and not cursor.fault:
@@ -491,7 +498,7 @@ cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) excep
             continue
         end, cursor.end = cursor.end, cursor.at + size
         if tag == 0:
-            # The cluster's id: a broker has no use for it, but it must read.
+            # The cluster id: ignored by a broker, but it must be valid.
             take_nullable_name(cursor)
         else:
             replica_id[0] = take_i32(cursor)
@@ -509,12 +516,13 @@ def encode_fetch(
     int version, int32_t correlation_id, int32_t throttle_ms, int16_t error_code,
     int32_t session_id, topics, node_endpoints=(),
 ):
-    """The response, as a list: runs of bytes, and between them the records, untouched.
+    """Return the response as a list of chunks: encoded bytes, and between them the records objects.
 
     Topics are `(name or id, partitions)`, partitions `(index, error_code, high_watermark,
     last_stable_offset, log_start_offset, aborted, preferred_read_replica, records, current_leader,
-    diverging_epoch)`.  Records are None, bytes, or anything with a `size`; aborted transactions
-    `(producer_id, first_offset)`; leader and divergence pairs, or None.
+    diverging_epoch)`.  Records are None, bytes, a memoryview, or any object with a `size`; aborted
+    transactions are `(producer_id, first_offset)`; the current leader is `(id, epoch)` and the
+    diverging epoch `(epoch, end_offset)`, or None.
     """
     cdef Sink sink
     cdef list chunks = []
@@ -567,9 +575,9 @@ cdef int put_fetched(Sink* sink, int version, tuple partition, list chunks) exce
 
 
 cdef int put_records(Sink* sink, object records, list chunks) except -1:
-    """The size of the records here, the records themselves as a chunk of their own.
+    """Write the size of the records, and append the records as a chunk of their own.
 
-    Nothing to send is a size of zero, never null: librdkafka refuses null.
+    No records are encoded as size zero, never as null: librdkafka rejects null.
     """
     cdef Py_ssize_t size
     if records is None:

@@ -8,7 +8,7 @@ NodeEndpoint: TypeAlias = tuple[int, str, int, str | None]
 Produced: TypeAlias = tuple[
     int, int, int, int, int, Sequence[tuple[int, str | None]], str | None, Pair | None
 ]
-# Records are None, bytes, or anything with a `size`: whoever sends them knows what they are.
+# Records are None, bytes, or any object with a `size`; the connection knows how to send it.
 Fetched: TypeAlias = tuple[
     int, int, int, int, int, Sequence[Pair] | None, int, Any, Pair | None, Pair | None
 ]
