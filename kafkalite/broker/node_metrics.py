@@ -11,8 +11,8 @@ idle time), the names are those of Strimzi's rules; metrics that Kafka does not 
 Requests only increment the counters of `request_metrics.py`; everything else is read here.  If
 writing the page takes long, it is written less often.
 
-Left out: what a partition with one replica cannot have (lag, shrinking, elections); the parts of
-a request's time, since no request waits in a queue here; requests without error among the errors.
+Left out: metrics that need more than one replica (lag, ISR shrinks, elections); the parts of a
+request's time, since requests are not queued here; the error code NONE in the errors metric.
 """
 
 from __future__ import annotations
