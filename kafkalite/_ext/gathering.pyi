@@ -15,6 +15,8 @@ _Serializer = Callable[[Any], _Content]
 _Partitioner = Callable[[str, bytes | None, int], int]
 
 class Delivery:
+    """The outcome of one record: like a future, but it cannot be cancelled."""
+
     @property
     def batch(self) -> Any: ...
     @property
@@ -28,6 +30,8 @@ class Delivery:
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None: ...
 
 class OpenLine:
+    """The open batch of a partition queue, and the function that appends to it."""
+
     @property
     def index(self) -> int: ...
     @property
@@ -37,6 +41,8 @@ class OpenLine:
     def end_batch(self) -> Any: ...
 
 class OpenTopic:
+    """A topic: its partition queues, and the current one for records without a key."""
+
     @property
     def name(self) -> str: ...
     @property
@@ -45,6 +51,8 @@ class OpenTopic:
     def __init__(self, name: str) -> None: ...
 
 class Gatherer:
+    """Appends records to open batches; a subclass defines `_send_slowly` for all other cases."""
+
     @property
     def topics(self) -> dict[str, Any]: ...
     partitioner: _Partitioner | None

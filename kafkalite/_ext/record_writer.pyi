@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 from typing_extensions import Buffer
 
-# validity, offsets, bytes, the array's offset, offsets of 64 bits
+# validity, offsets, bytes, the array's offset, True for 64-bit offsets
 _Column = tuple[Buffer | None, Buffer | None, Buffer | None, int, bool]
 # validity, offsets, the array's offset, names, values
 _Headers = tuple[Buffer | None, Buffer | None, int, _Column | None, _Column | None]
@@ -11,6 +11,8 @@ _Timestamps = tuple[Buffer | None, Buffer | None, int]
 _Field = Buffer | str | None
 
 class BatchBuilder:
+    """The records of one batch, appended row by row; grows as needed, up to a capacity."""
+
     closed: bool
     count: int
     size: int

@@ -207,9 +207,9 @@ class Cluster:
     def described(
         self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
     ) -> dict[str, TopicMeta | KafkaError]:
-        """Request the metadata of topics once: each one's metadata, led or not, or its error.
+        """Request the metadata of topics once; return it, led or not, or the error of each topic.
 
-        Without `create` no topic is created, whatever the settings say.
+        Without `create` no topic is created, whatever the settings are.
         """
         asked = list(dict.fromkeys(names))
         return self._told(self._metadata(asked, create, self.deadline(timeout_s)))

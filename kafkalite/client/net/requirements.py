@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def require_pyarrow(subject: str) -> None:
-    """Raise ModuleNotFoundError with what to install, if pyarrow or numpy is missing."""
+    """Raise ModuleNotFoundError with the install command if pyarrow or numpy is missing."""
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401

@@ -268,7 +268,7 @@ class AsyncProducer:
         return delivery
 
     async def _when_there_is_room(self, attempt: Callable[[], Delivery | None]) -> Delivery:
-        """Repeat the attempt after each completed batch until there is room; return its result."""
+        """Repeat the attempt after each completed batch, until there is memory."""
         try:
             async with asyncio.timeout(self._producer.block_s), self._turns:
                 while True:

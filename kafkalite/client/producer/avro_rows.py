@@ -116,9 +116,9 @@ def _as_moments(table: pa.Table) -> pa.Table:
 
 
 def _moment_type(kind: Any) -> Any:
-    """Return a type with the timestamps in it in UTC, as milli- or microseconds.
+    """Return a type with its timestamps in UTC, in milli- or microseconds.
 
-    A dictionary that holds timestamps is replaced by what it holds.
+    A dictionary of timestamps is replaced by its value type.
     """
     import pyarrow as pa
 

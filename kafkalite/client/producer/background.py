@@ -81,7 +81,7 @@ class Background:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread.  Call in a locked section: in another the thread closes its event."""
+        """Stop the thread.  Call in a locked section, as the thread closes its event in one."""
         self._stopped = True
         self._sender.kick()
 
@@ -118,7 +118,7 @@ class Background:
                     " producer's background thread; the thread goes on."
                 )
             except BaseException:
-                # Without this thread nothing is sent by TCP.
+                # Continue: without this thread nothing is sent over TCP.
                 if not self._stopped:
                     log.exception("The producer's background thread failed; it goes on.")
                     time.sleep(TICK_S)

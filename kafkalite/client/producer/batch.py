@@ -47,7 +47,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """The producer id and epoch that sequence numbers belong to."""
+    """The producer id and epoch that sequences belong to."""
 
     producer_id: int
     epoch: int

@@ -154,7 +154,7 @@ def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> 
 def spread(topic: Topic, count: int) -> list[Line]:
     """Return the partition queues for `count` rows without a key.
 
-    A few rows go to the one whose open batch takes records without a key now.
+    A few rows are added to the queue whose open batch holds records without a key.
     """
     wanted = max(1, min(count // PART_ROWS_MIN, len(topic.lines)))
     if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:

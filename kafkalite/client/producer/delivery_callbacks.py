@@ -142,7 +142,7 @@ class Outcomes:
         return not batch.has_hearers and batch not in self._telling.copy().values()
 
     def owe(self, batch: Batch) -> None:
-        """Have the background thread run a callback that came after its batch was decided."""
+        """Have the background thread run a callback that was added after its batch was decided."""
         self._finished.append(batch)
         self._kick()
 

@@ -7,12 +7,12 @@
         producer.send_table("flights", frame, key="carrier")        # one JSON value per row
 
 Transports: a shared memory ring to a broker on the same host, TCP otherwise.  The producer changes
-between them without an effect on the API.  With enable.idempotence, batches carry sequence numbers,
-so that a batch that is retried after an error is written once.
+between them without an effect on the API.  With enable.idempotence, batches carry a sequence, so
+that a batch that is retried after an error is written once (KIP-98).
 
 Thread-safe.  Not usable in a forked child, where its methods raise RuntimeError.  A producer that
 is garbage collected without close() is flushed and closed in the background, with a
-ResourceWarning; at interpreter exit, unsent records have EXIT_TIMEOUT_S (lifetime.py).
+ResourceWarning; at interpreter exit, unsent records are sent within EXIT_TIMEOUT_S (lifetime.py).
 
 on_delivery and done callbacks run in the background thread, or in a thread that is inside
 result(), exception(), flush() or close() without a timeout; never inside send().  They must not

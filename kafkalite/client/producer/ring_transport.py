@@ -63,7 +63,7 @@ def open_ring(
 
 
 class RingLane:
-    """A ring, and the batches that are under way in it."""
+    """A ring, and the batches in flight in it."""
 
     def __init__(
         self, node_id: int, local: LocalSocket, ring: ProducerRing, timeout_ms: int
@@ -75,16 +75,16 @@ class RingLane:
         self.batch_size_max = ring.writer.frame_size_max - HEADER_SIZE
         self.under_way: dict[int, Batch] = {}
         self.full = False
-        """Whether a batch found no room since somebody looked."""
+        """True if a batch found no space since the last responses were handled."""
         self.watched_until_s = 0.0
         self.listened = False
-        """Whether somebody wants to hear of a batch who does not wait for it."""
+        """True if the background thread must read responses, because a batch has callbacks."""
         self.answered = False
-        """Whether it has ever answered."""
+        """True if the node has responded since this was last cleared."""
         self.astray = False
-        """Whether it has refused batches that nobody waits for (acks=0)."""
+        """True if the node has refused batches that have no response (acks=0)."""
         self.unwoken_size = 0
-        """How much lies there that a sleeping node has not been woken for."""
+        """Bytes of batches that a sleeping node has not been woken for."""
         self._correlation = 0
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ def _checked(table: pa.Table, names: Sequence[str]) -> list[str]:
 
 
 def _check_bytes(table: pa.Table) -> None:
-    """Raise ValueError if a column's buffers are not what its type says, as text in UTF-8."""
+    """Raise ValueError if a column's buffers do not match its type (text must be UTF-8)."""
     import pyarrow as pa
 
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -218,7 +218,7 @@ def _quoted(texts: Any) -> Any:
 
 
 def csv_values(batch: pa.RecordBatch) -> Any:
-    """Return the rows of a batch as lines of CSV without their ends, a large_string array."""
+    """Return the rows of a batch as CSV lines without line ends, a large_string array."""
     parts: list[Any] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if parts:
@@ -278,7 +278,7 @@ def _plain(name: str, array: Any) -> tuple[Any, bool]:
 
 
 def _dated(name: str, texts: Any) -> Any:
-    """Return dates as they are; ValueError where a year does not have four digits."""
+    """Return the dates unchanged; ValueError unless all years have four digits."""
     import pyarrow.compute as pc
 
     if pc.any(pc.invert(pc.match_substring_regex(texts, _YEAR))).as_py():

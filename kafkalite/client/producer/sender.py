@@ -228,7 +228,7 @@ class Sender:
         return batch
 
     def enter(self, line: Line, content: Content, size: int, now_s: float) -> Batch:
-        """Append a batch to the partition queue."""
+        """Append a batch with this content to the partition queue, and return it."""
         batch = Batch(line, content, now_s, now_s, size)
         batch.count = content.count
         line.batches.append(batch)
