@@ -1,18 +1,18 @@
-"""Topics in PySpark: the data source `kafkalite`, and a faster way for who can use it.
+"""Kafka topics in PySpark: the data source `kafkalite`, and a faster read path.
 
-    spark.read.format("kafkalite")…            as Spark's own Kafka source, without a jar
-    pyspark_kafkalite.read(spark, "flights")   offsets planned here, all else in one mapInArrow
-    pyspark_kafkalite.session()                a session in our configuration
-    appending(**options)                       a topic to write to, for foreachBatch
-    LagListener()                              how far streams are behind and how many rows were
-                                               bad, after every micro-batch
+    spark.read.format("kafkalite")…            like Spark's own Kafka source, without a jar
+    pyspark_kafkalite.read(spark, "flights")   plans offsets on the driver, reads in one mapInArrow
+    pyspark_kafkalite.session()                a Spark session with suitable configuration
+    appending(**options)                       writes to a topic from foreachBatch
+    LagListener()                              lag and number of bad rows of streams, after every
+                                               micro-batch
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# At once, so that the name stays the function's: a module of this name is imported by others.
+# Imported eagerly, so that the name is the function; others import the module of this name.
 from pyspark_kafkalite.session import session
 from pyspark_kafkalite.versions import check
 
@@ -20,8 +20,8 @@ __all__ = ["DefaultSource", "LagListener", "appending", "read", "read_stream", "
 
 
 def __getattr__(name: str) -> Any:
-    # Spark imports this module in each of its workers, and looks for its source here; the commands
-    # import it to say what is missing.
+    # Lazy: Spark imports this module in each of its workers to find the data source, and the
+    # commands import it to report missing packages.
     if name in __all__:
         check()
     if name == "DefaultSource":

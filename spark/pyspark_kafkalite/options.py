@@ -1,16 +1,18 @@
-"""What a user asked of the source, checked: the options of Spark's Kafka source and a few more.
+"""Source options, validated: those of Spark's Kafka source and some more.
 
     kafka.bootstrap.servers      required; every other kafka.X is the client's setting X
     assign | subscribe | subscribePattern
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets     (ending… in a batch)
 
-Names do not mind case.  What cannot be is a ValueError that names the option and says what to do.
+Names are case-insensitive.  An invalid value is a ValueError that names the option and the
+correction.
 
-Not Kafka's: `columns`, `maxBytesPerTrigger`, `commitGroup`, startingOffsets=group, `rangesOnly`.
+Not in Spark's source: `columns`, `maxBytesPerTrigger`, `commitGroup`, startingOffsets=group,
+`rangesOnly`.
 
 Left out: `interceptor.classes` and deserializers, as in Spark; delegation tokens
-(`spark.kafka.clusters.*`) and the pools of consumers (`spark.kafka.consumer.cache.*`), which are
-of the JVM.
+(`spark.kafka.clusters.*`) and consumer pools (`spark.kafka.consumer.cache.*`), which belong to the
+JVM.
 """
 
 from __future__ import annotations
@@ -61,33 +63,33 @@ KNOWN = (
     "rangesOnly", "topic", "path", *DECODING,
 )  # fmt: skip
 TRIGGER_BYTES = 1 << 30
-"""How much a micro-batch takes if nobody says: a first one from the earliest offset fits."""
+"""Default size of a micro-batch in bytes; limits the first one from the earliest offset."""
 
 DELAYS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class Where(NamedTuple):
-    """Where a reading begins or ends."""
+    """Starting or ending bound of a read."""
 
     option: str
-    """What said so."""
+    """Name of the option that gave it."""
     everywhere: int | None = None
-    """EARLIEST, LATEST, or with `timed` the milliseconds since 1970, of all partitions."""
+    """EARLIEST, LATEST, or with `timed` milliseconds since 1970, for all partitions."""
     offsets: Offsets | None = None
-    """The same of each partition: EARLIEST, LATEST, or an offset."""
+    """By partition: EARLIEST, LATEST, or an offset; with `timed` milliseconds since 1970."""
     topics: dict[str, int] | None = None
     """EARLIEST or LATEST for all partitions of a topic."""
     timed: bool = False
     group: bool = False
-    """Where `kafka.group.id` or `commitGroup` has committed, else the earliest."""
+    """The offsets committed by `kafka.group.id` or `commitGroup`, else the earliest."""
 
 
 class SourceOptions(NamedTuple):
-    """Everything the source goes by; picklable, and the same in driver and executors."""
+    """All options of the source; picklable, and the same on driver and executors."""
 
     settings: dict[str, str]
-    """The client's, by Kafka's names."""
+    """The client's settings, by Kafka's names."""
     assign: tuple[TopicPartition, ...]
     subscribe: tuple[str, ...]
     pattern: str
@@ -97,9 +99,9 @@ class SourceOptions(NamedTuple):
     fail_on_data_loss: bool
     partitions_min: int | None
     records_max: int | None
-    """In one Spark partition."""
+    """Maximum per Spark partition."""
     offsets_max: int | None
-    """In one micro-batch, as the other two."""
+    """Maximum per micro-batch; `offsets_min` and `bytes_max` are per micro-batch as well."""
     offsets_min: int | None
     delay_s: float
     bytes_max: int
@@ -110,9 +112,9 @@ class SourceOptions(NamedTuple):
 
 
 def source_options(options: Mapping[str, str], *, stream: bool | None) -> SourceOptions:
-    """The options of a reader; ValueError when they are not what they should be.
+    """Return the options of a reader; raise ValueError if one is invalid.
 
-    Nobody knows whether it is of a stream (None) when Spark asks for the columns.
+    `stream` is None when Spark requests the schema, before it is known.
     """
     said = {name.lower(): value for name, value in options.items()}
     tell_unknown(said)
@@ -165,7 +167,9 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
 
 
 def tell_unknown(said: Mapping[str, str]) -> None:
-    """A word in the log about options nobody knows, which Spark passes over in silence."""
+    """Log a warning for unknown options that resemble a known one; Spark ignores unknown
+    options.
+    """
     known = {name.lower(): name for name in KNOWN}
     for name in said:
         if name in known or name.startswith(KAFKA):
@@ -176,7 +180,7 @@ def tell_unknown(said: Mapping[str, str]) -> None:
 
 
 def strategy(said: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str]:
-    """What is read: partitions, topics, or a pattern of topics' names."""
+    """Return the partitions, topics or topic name pattern to read."""
     given = [name for name in STRATEGIES if name.lower() in said]
     if not given:
         raise ValueError("One of the options assign, subscribe and subscribePattern must be"
@@ -202,7 +206,7 @@ def strategy(said: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple
 
 
 def assigned(text: str) -> tuple[TopicPartition, ...]:
-    """The partitions of {"topic": [0, 1]}."""
+    """Return the partitions of {"topic": [0, 1]}."""
     example = '{"flights": [0, 1]}'
     found = []
     for topic, partitions in parsed(text, "assign", example).items():
@@ -217,7 +221,7 @@ def assigned(text: str) -> tuple[TopicPartition, ...]:
 
 
 def where(said: Mapping[str, str], names: tuple[str, str, str], default: int) -> Where:
-    """Where to begin, or to end: the first of the three options that is there says so."""
+    """Return a bound from the first of the three options that is set."""
     for name in names:
         text = said.get(name.lower())
         if text is None:
@@ -234,7 +238,7 @@ def where(said: Mapping[str, str], names: tuple[str, str, str], default: int) ->
 
 
 def offsets_where(name: str, text: str) -> Where:
-    """earliest, latest, group, or JSON of offsets, of topics or of partitions."""
+    """Return a bound from earliest, latest, group, or JSON by topic or partition."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in named:
         return Where(name, everywhere=named[text.lower()])
@@ -253,7 +257,7 @@ def offsets_where(name: str, text: str) -> Where:
 
 
 def check_batch(starting: Where, ending: Where) -> None:
-    """A batch neither begins at the end nor ends at the beginning."""
+    """Raise ValueError for a batch that starts at the latest or ends at the earliest offsets."""
     for place, refused, name in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
         stands = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
         if not place.timed and refused in stands:
@@ -262,7 +266,9 @@ def check_batch(starting: Where, ending: Where) -> None:
 
 
 def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]:
-    """Every kafka.X as the client's X; ValueError for what cannot be asked of it."""
+    """Return every kafka.X as the client's X; raise ValueError for an unsupported or invalid
+    one.
+    """
     refused = REFUSED_OF_SINK if sink else REFUSED
     settings = {}
     for name, value in options.items():
@@ -283,7 +289,7 @@ def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]
 
 
 def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false."""
+    """Return an option that is true or false."""
     text = str(options.get(name, options.get(name.lower(), default))).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"{name} is true or false, not {text!r}.")
@@ -291,14 +297,14 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def positive(options: Mapping[str, str], name: str, default: int | None) -> int | None:
-    """An option that is a whole number above 0."""
+    """Return an option that is an integer above 0."""
     if name not in options and name.lower() not in options:
         return default
     return whole(options, name, 0, 1)
 
 
 def whole(options: Mapping[str, str], name: str, default: int, least: int) -> int:
-    """An option that is a whole number, at least this one."""
+    """Return an option that is an integer of at least `least`."""
     text = str(options.get(name, options.get(name.lower(), default))).strip()
     if not is_number(text) or int(text) < least:
         raise ValueError(f"{name} is a whole number of at least {least}, not {text!r}.")
@@ -306,13 +312,13 @@ def whole(options: Mapping[str, str], name: str, default: int, least: int) -> in
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a whole number that 63 bits hold, however long it is."""
+    """Return whether the text is a non-negative integer of at most 63 bits; safe for any length."""
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
     return digits and int(text) <= INT64_MAX
 
 
 def delay_s(text: str) -> float:
-    """A time like 15m, 30s or 500ms, in seconds; a bare number is milliseconds."""
+    """Return the seconds of a duration like 15m, 30s or 500ms; a bare number is milliseconds."""
     found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
     if not found or found[2] not in DELAYS_S:
         raise ValueError(f"maxTriggerDelay is a time like 15m, 30s or 500ms, not {text!r}.")
@@ -320,7 +326,7 @@ def delay_s(text: str) -> float:
 
 
 def size(text: str, name: str) -> int:
-    """Bytes like 512m or 1g."""
+    """Return the bytes of a size like 512m or 1g."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", text.strip().lower())
     if not found or not int(found[1]):
         raise ValueError(f"{name} is a size like 512m or 1g, not {text!r}.")

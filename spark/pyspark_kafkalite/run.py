@@ -1,19 +1,19 @@
-"""Starts a job: a Python file, with Spark configured for it.
+"""Job launcher: runs a Python file with Spark configured for it.
 
     kafkalite spark run --master 'local[4]' job.py --topic flights
 
-The file is run as `python job.py --topic flights` would run it, in an environment in which a
-session that it starts, ours or Spark's own SparkSession.builder, has our configuration (session.py)
-and finds Java and the connector.  What is on the command line wins over our configuration, and
-what the file sets itself wins over both: Spark's order.
+The file runs as with `python job.py --topic flights`, in an environment in which a session, ours or
+from Spark's own SparkSession.builder, has our configuration (session.py) and finds Java and the
+connector.  The command line overrides our configuration, and the file's own settings override
+both, as usual in Spark.
 
-The job's exit code is the command's.  Where Spark raises, the last line is the sentence alone that
-stands somewhere in its trace.  Ctrl-C ends the job with 130 and without a traceback; its
-streams go on from their checkpoints next time.
+The command exits with the job's exit code.  After an error from Spark, the last line is its
+original message without the traces around it.  Ctrl-C ends the job with 130 and without a
+traceback; its streams continue from their checkpoints at the next start.
 
-Left out: cluster mode, in which the driver itself runs in the cluster; spark-submit does it for
-Java and Scala alone, but for YARN and Kubernetes.  And to silence PySpark's own worker processes,
-one of which may tell of a broken pipe when the driver ends amid its work.
+Left out: cluster mode, in which the driver runs in the cluster; except on YARN and Kubernetes
+spark-submit supports it for Java and Scala only.  Also messages of PySpark's own worker processes,
+one of which may report a broken pipe when the driver ends while it works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyspark_kafkalite.versions import check
 
 SUBMITTED = "PYSPARK_SUBMIT_ARGS"
 SHELL = "pyspark-shell"
-"""What pyspark gives spark-submit in a program's place: this process is the program."""
+"""Application name that pyspark passes to spark-submit: this process is the program."""
 INTERRUPTED = 130
 NOT_STARTED = "JAVA_GATEWAY_EXITED"
 
@@ -45,7 +45,7 @@ NOT_STARTED = "JAVA_GATEWAY_EXITED"
 def start(
     file: Path, arguments: Sequence[str], master: str | None, conf: Mapping[str, str]
 ) -> NoReturn:
-    """Become the job; raises Refusal, in one sentence, when it cannot be started."""
+    """Replace this process by the job; raise Refusal if it cannot be started."""
     check()
     if not file.is_file():
         raise Refusal(f"{file} is no file: name the Python file of a job")
@@ -57,7 +57,7 @@ def start(
 
 
 def job_environment(name: str, master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, completed for a job; NoJava when there is none."""
+    """Return this process's environment, completed for a job; raise NoJava if no Java is found."""
     given = submitted()
     where = master or conf.get("spark.master") or given.get("spark.master", LOCAL)
     ours = {"spark.app.name": name, **defaults(where)}
@@ -73,10 +73,10 @@ def job_environment(name: str, master: str | None, conf: Mapping[str, str]) -> d
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a job's file in this process and answer its exit code."""
+    """Run a job's file in this process and return its exit code."""
     file = arguments[0]
     logging.getLogger().addFilter(not_of_interrupt)
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # doctor tells
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # see doctor
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(file).resolve().parent))
     try:
@@ -102,10 +102,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def not_of_interrupt(record: logging.LogRecord) -> bool:
-    """Whether to log this; Py4J logs a traceback for each call that a Ctrl-C breaks off."""
+    """Return whether to log a record; drops the traceback Py4J logs for calls ended by Ctrl-C."""
     fault = record.exc_info[1] if record.exc_info else None
     while fault is not None:
-        # PySpark answers the signal amid a call of Py4J's with another such call, which fails.
+        # PySpark handles the signal during a Py4J call with another such call, which fails.
         if isinstance(fault, KeyboardInterrupt) or "reentrant call" in str(fault):
             return False
         fault = fault.__cause__ or fault.__context__
@@ -113,7 +113,7 @@ def not_of_interrupt(record: logging.LogRecord) -> bool:
 
 
 def of_job(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """A traceback from the job's first line on, without what called it."""
+    """Return a traceback from the job's first frame on."""
     place = trace
     while place is not None and place.tb_frame.f_code.co_filename != file:
         place = place.tb_next

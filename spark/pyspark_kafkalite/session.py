@@ -1,16 +1,15 @@
-"""A Spark session in the configuration that suits topics.
+"""Spark session with configuration suitable for Kafka topics.
 
     spark = pyspark_kafkalite.session("report")
     spark = pyspark_kafkalite.session("report", "local[4]", driver_memory="4g")
     spark = pyspark_kafkalite.session("report", **{"spark.sql.shuffle.partitions": 8})
 
-What is set here are defaults, and whoever says something else is right: spark-defaults.conf, the
-arguments of spark-submit (and so of `kafkalite spark run`), and above these what session() is
-given.  The session's time zone is left as Spark has it.
+The settings here are defaults.  spark-defaults.conf, the arguments of spark-submit (and so of
+`kafkalite spark run`), and above these the arguments of session() take precedence.  The session's
+time zone is not changed.
 
-Before Spark's JVM starts, the process's environment is completed: JAVA_HOME (java.py),
-PYSPARK_PYTHON, PYTHONPATH, and on this machine alone SPARK_LOCAL_IP, so that nobody else can
-connect to it.
+Before Spark's JVM starts, environment variables are set: JAVA_HOME (java.py), PYSPARK_PYTHON,
+PYTHONPATH, and with a local master SPARK_LOCAL_IP, so that Spark does not listen on the network.
 
 Left out: Spark Connect, whose server is configured where it runs.
 """
@@ -35,33 +34,41 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 HERE = ("127.0.0.1", "localhost", "[::1]")
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Without it Spark refuses a source in Python that could prune partitions and offsets."""
+"""Required: without it Spark rejects a Python data source that supports filter pushdown."""
 STATE = "spark.sql.streaming.stateStore"
 DEFAULTS = {
     PUSHDOWN: "true",
-    # between the JVM and Python: a third less latency a micro-batch than over TCP
+    # between the JVM and Python: a third less latency per micro-batch than over TCP
     "spark.python.unix.domain.socket.enabled": "true",
-    # state on disk, of which each micro-batch writes only what changed
+    # state on disk; a micro-batch writes only the changes
     f"{STATE}.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
 }
 PARTITIONS = "spark.sql.shuffle.partitions"
-"""On one machine as many as it has cores; Spark's 200 are of clusters."""
+"""Set to the number of cores with a local master; Spark's default of 200 is for clusters."""
 
 
 def session(
     name: str = "kafkalite", master: str | None = None, **conf: str | int | bool | Path
 ) -> SparkSession:
-    """The session of this process, started if there is none.
+    """Return the Spark session of this process; start one if there is none.
 
-    `master` is Spark's: "local[2]", "spark://host:7077"; by default all cores of this machine, or
-    what the process was submitted to.  Names in `conf` are Spark's; `driver_memory` is short for
-    spark.driver.memory.  A session that runs already is given `conf` as far as Spark lets it, and
-    its own AnalysisException says what can no longer be changed.
+    Args:
+        name: Application name.
+        master: Spark master, such as "local[2]" or "spark://host:7077".  None: the master the
+            process was submitted to, or all cores of this machine.
+        conf: Spark settings: full names, or short ones with underscores (`driver_memory` is
+            spark.driver.memory).
 
-    Raises Refusal, in one sentence, for a pyspark too old and when there is no Java.
+    Returns:
+        The SparkSession.  On a session that already runs, `conf` is set as far as Spark allows.
+
+    Raises:
+        Refusal: pyspark or pyarrow is missing or too old, or no Java is found.
+        ValueError: A session with another master runs.
+        AnalysisException: A setting cannot be changed in a running session.
     """
     check()
     from pyspark.sql import SparkSession
@@ -82,7 +89,7 @@ def session(
 
 
 def changed(running: SparkSession, master: str | None, asked: dict[str, str]) -> SparkSession:
-    """A session that was there before, with what was asked for."""
+    """Return the running session with the requested settings."""
     if master is not None and master != running.sparkContext.master:
         raise ValueError(
             f"this process has a session on {running.sparkContext.master}: stop() it before"
@@ -95,19 +102,19 @@ def changed(running: SparkSession, master: str | None, asked: dict[str, str]) ->
 
 
 def key_of(name: str) -> str:
-    """Spark's name of a setting: `driver_memory` is spark.driver.memory."""
+    """Return Spark's name of a setting: `driver_memory` is spark.driver.memory."""
     if "." in name:
         return name
     return "spark." + name.removeprefix("spark_").replace("_", ".")
 
 
 def text_of(value: str | int | bool | Path) -> str:
-    """A setting's value as Spark writes it."""
+    """Return a setting's value as Spark writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def defaults(master: str) -> dict[str, str]:
-    """Our configuration for a master."""
+    """Return the default configuration for a master."""
     chosen = dict(DEFAULTS)
     if cores := cores_of(master):
         chosen[PARTITIONS] = str(cores)
@@ -118,7 +125,7 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def cores_of(master: str) -> int | None:
-    """How many cores a local master takes; None of a cluster."""
+    """Return the number of cores of a local master; None for a cluster."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if not found:
         return None
@@ -126,10 +133,10 @@ def cores_of(master: str) -> int | None:
 
 
 def search_path(environment: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Where Spark's Python workers look for modules beside their own installation.
+    """Return PYTHONPATH entries for Spark's Python workers.
 
-    A package that was installed they find by themselves, and another Python's installation they
-    must not be shown; one that is used from its sources is put before PYTHONPATH.
+    Workers find installed packages by themselves, and must not see another Python's installation.
+    Packages used from a source directory are put before the existing PYTHONPATH.
     """
     installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     paths = [str(place) for place in roots() if place not in installed]
@@ -138,7 +145,7 @@ def search_path(environment: MutableMapping[str, str] = os.environ) -> list[str]
 
 
 def roots() -> Iterator[Path]:
-    """The directories that hold our two packages."""
+    """Yield the directories that contain kafkalite and pyspark_kafkalite."""
     import kafkalite
 
     yield Path(__file__).resolve().parents[1]
@@ -146,33 +153,33 @@ def roots() -> Iterator[Path]:
 
 
 def complete(environment: MutableMapping[str, str], master: str) -> None:
-    """Set what Spark's launcher and its Python workers go by, in an environment to start it in."""
+    """Set the environment variables that Spark's launcher and its Python workers need."""
     java.prepare(environment)
     if paths := search_path(environment):
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     here = cores_of(master) is not None
     if here or master.startswith(tuple(f"spark://{host}:" for host in HERE)):
-        # Spark takes whatever `python3` is; on this machine the job's own Python is there.
+        # Spark's default is `python3`; on this machine the job's own Python is available.
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
     if here:
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-# What somebody else has set.
+# Existing configuration.
 
 
 def submitted() -> dict[str, str]:
-    """The settings of spark-defaults.conf and of spark-submit's arguments, under Spark's names."""
+    """Return the settings of spark-defaults.conf and of spark-submit's arguments."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pyspark import SparkConf, SparkContext
 
-        SparkContext._ensure_initialized()  # so that SparkConf asks the JVM that submitted us
+        SparkContext._ensure_initialized()  # SparkConf then reads the JVM's settings
         return dict(SparkConf().getAll())
     return {**from_file(defaults_file()), **from_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS"))}
 
 
 def defaults_file() -> Path:
-    """Where spark-submit looks for spark-defaults.conf."""
+    """Return the path at which spark-submit looks for spark-defaults.conf."""
     from pyspark.find_spark_home import _find_spark_home
 
     directory = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
@@ -180,7 +187,7 @@ def defaults_file() -> Path:
 
 
 def from_file(path: Path) -> dict[str, str]:
-    """The settings in a file of Java properties: `key value`, `key=value` or `key: value`."""
+    """Return the settings in a Java properties file: `key value`, `key=value` or `key: value`."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -190,7 +197,7 @@ def from_file(path: Path) -> dict[str, str]:
 
 
 def from_arguments(arguments: str | None) -> dict[str, str]:
-    """The settings among spark-submit's arguments, as PYSPARK_SUBMIT_ARGS holds them."""
+    """Return the settings among spark-submit's arguments, as in PYSPARK_SUBMIT_ARGS."""
     found: dict[str, str] = {}
     words = iter(shlex.split(arguments or ""))
     for word in words:

@@ -1,31 +1,31 @@
-"""The sink: what `df.write.format("kafkalite")` and `df.writeStream` write to topics.
+"""Sink: writes `df.write.format("kafkalite")` and `df.writeStream` to topics.
 
     value       string or binary, required; null: a tombstone
     key         string or binary; null: no key
     headers     array<struct<key: string, value: binary>>
-    partition   int; null: the partitioner's choice (`kafka.partitioner`: by the key)
+    partition   int; null: chosen by the partitioner (`kafka.partitioner`: by the key)
     timestamp   timestamp; null: now
-    topic       string; the option `topic` stands above it
+    topic       string; the option `topic` takes precedence
 
-Columns of other names are passed over, as Spark's own sink does: what was read from a topic can be
-written as it is.  `kafka.X` is the producer's setting X.  What cannot be written is refused here,
-on the driver and before a row is read, with a ValueError that names the column or the option.
+Columns of other names are ignored, as in Spark's own sink, so rows read from a topic can be written
+unchanged.  `kafka.X` is the producer's setting X.  Invalid options and columns are a ValueError on
+the driver, before a row is read.
 
-A row is written at least once.  Batches are numbered, so what is sent again after a fault is
-written once; the rows of a task that failed may be there already when it runs again.  A task has
-succeeded when all its rows are acknowledged (rows.py).
+Delivery is at least once.  Batches have sequence numbers, so retries within a task write no
+duplicates; the rows of a failed task may have been written when the task runs again.  A task
+succeeds when all its rows are acknowledged (rows.py).
 
-Rows are appended, whatever the mode.  Three modes Spark itself refuses of every source in Python:
-`ignore` and `errorIfExists` (its default), so a batch says `.mode("append")`; and a stream's output
-mode `update`, which is written by `foreachBatch(appending(…))`.  SQL inserts, where the options
-stand in the statement, for Spark does not hand on a table's own:
+Rows are appended, whatever the mode.  Spark itself rejects three modes for every Python data
+source: `ignore` and `errorIfExists` (its default), so a batch needs `.mode("append")`; and a
+stream's output mode `update`, which is written with `foreachBatch(appending(…))`.  SQL inserts need
+the options in the statement, since Spark does not pass on a table's own:
 
     CREATE TABLE flights USING kafkalite;
     INSERT INTO flights WITH ('kafka.bootstrap.servers' '127.0.0.1:9092', 'topic' 'flights')
         (value) SELECT ...
 
-Left out: exactlyOnce=true, which comes with transactions; `includeHeaders`, which only a source
-needs: headers are written where there is such a column.
+Left out: exactlyOnce=true, planned with transactions; `includeHeaders`, which only the source
+needs: headers are written if there is such a column.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ TYPES = {
     "partition": ("int",),
     "topic": ("string",),
 }
-"""The columns that are written, and what each may be."""
+"""The columns that are written, and their allowed types."""
 
 COLLATED = " collate "
-"""What follows the type of text that is compared in a way of its own; its bytes are the same."""
+"""Follows the type of a string with a collation, which does not change its bytes."""
 
 
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of a batch; ValueError when the rows or the options are not what they must be."""
+    """Return the writer of a batch; raise ValueError for invalid columns or options."""
     if overwrite:
         raise ValueError(
             "Save mode Overwrite is not allowed for topics, whose records stay: use"
@@ -79,17 +79,27 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of a stream, in any output mode: each micro-batch's rows are appended.
+    """Return the writer of a stream, for any output mode: each micro-batch's rows are appended.
 
-    `overwrite` is how Spark says `complete`.  ValueError as for a batch.
+    Spark sets `overwrite` for the output mode `complete`.  Raises ValueError as for a batch.
     """
     return StreamWriter(destination(options, schema))
 
 
 def appending(**options: str) -> Callable[[DataFrame, int], None]:
-    """What foreachBatch takes to append each micro-batch, in the output mode `update` too.
+    """Return a function for foreachBatch that appends each micro-batch to a topic.
 
-    counts.writeStream.outputMode("update").foreachBatch(appending(topic="counts", **kafka))
+    It also works in the output mode `update`, which Spark rejects for the sink itself:
+
+        counts.writeStream.outputMode("update").foreachBatch(appending(topic="counts", **kafka))
+
+    Args:
+        options: Options of the sink, such as `topic` and **{"kafka.bootstrap.servers":
+            "host:9092"}.
+
+    Returns:
+        A function of a DataFrame and a micro-batch id.  It raises ValueError for invalid options or
+        columns.
     """
 
     def append(frame: DataFrame, number: int) -> None:
@@ -99,7 +109,7 @@ def appending(**options: str) -> Callable[[DataFrame, int], None]:
 
 
 def destination(options: Mapping[str, str], schema: StructType) -> Destination:
-    """Where rows of this schema go by these options, both checked."""
+    """Return the destination of rows with this schema, after validation of schema and options."""
     said = {name.lower(): value for name, value in options.items()}
     if boolean(said, "exactlyOnce", False):
         raise ValueError(
@@ -116,7 +126,7 @@ def destination(options: Mapping[str, str], schema: StructType) -> Destination:
 
 
 def checked(schema: StructType, topic_is_said: bool) -> tuple[str, ...]:
-    """The columns that a record is made of; ValueError for what is missing or of another type."""
+    """Return the columns of a record; raise ValueError if one is missing or has a wrong type."""
     kinds: dict[str, str] = {}
     for field in schema.fields:
         if field.name not in TYPES or (field.name == "topic" and topic_is_said):
@@ -145,13 +155,13 @@ def checked(schema: StructType, topic_is_said: bool) -> tuple[str, ...]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a batch; every task writes its own."""
+    """Writes the rows of a batch; each task writes its own."""
 
     def __init__(self, to: Destination) -> None:
         self._to = to
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write a task's rows; back when all of them are acknowledged, else it raises."""
+        """Write a task's rows; return when all of them are acknowledged, else raise."""
         return write(iterator, self._to)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -162,13 +172,13 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of each micro-batch; one that runs again writes its rows again."""
+    """Writes the rows of each micro-batch; a repeated micro-batch writes its rows again."""
 
     def __init__(self, to: Destination) -> None:
         self._to = to
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write a task's rows; back when all of them are acknowledged, else it raises."""
+        """Write a task's rows; return when all of them are acknowledged, else raise."""
         return write(iterator, self._to)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -179,7 +189,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def summed(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """What the tasks that succeeded have written, in words; None stands for one that did not."""
+    """Return a summary of what the successful tasks have written; a failed task's message is
+    None.
+    """
     written = [message for message in messages if isinstance(message, Written)]
     return (
         f"{sum(message.records for message in written)} records of {len(written)} tasks in"

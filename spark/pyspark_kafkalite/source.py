@@ -1,17 +1,17 @@
-"""The data source `kafkalite`: what Spark is given to read and write topics with.
+"""Data source `kafkalite`: Spark's entry point to read and write topics.
 
     spark.read.format("kafkalite").option("kafka.bootstrap.servers", "127.0.0.1:9092")
          .option("subscribe", "flights").load()
 
-Spark finds it by the module's name; nothing is registered.  It plans in a process of Python beside
-the driver (a DataSource is made there anew for each query), and reads in the executors'.
+Spark finds it by the name of the module; no registration is needed.  Planning runs in a Python
+process beside the driver (with a new DataSource for each query), reading in the executors.
 
-Offsets of a batch are bound by the first action on what load() gave, not by load() itself; filters
-that are pushed down bind them anew.  A stream's are where its checkpoint says; only a new query
-asks the options.
+The offsets of a batch are fixed by the first action on the result of load(), not by load() itself;
+filters that are pushed down fix them again.  A stream's offsets come from its checkpoint; only a
+new query uses the options.
 
-Left out: to bind them for every action.  Spark keeps what a source in Python has planned for as
-long as the frame lives, and asks it no more; load() again to see what came meanwhile.
+Left out: fixing offsets for every action.  Spark keeps the plan of a Python data source as long as
+the DataFrame exists; call load() again to read newer records.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SCHEMA = StructType([
     StructField("timestamp", TimestampType()),
     StructField("timestampType", IntegerType()),
 ])  # fmt: skip
-"""What a record is, as Spark's Kafka source has it."""
+"""Columns of a record, as in Spark's Kafka source."""
 
 HEADERS = StructField("headers", ArrayType(StructType([
     StructField("key", StringType()),
@@ -82,16 +82,19 @@ RANGES = StructType([
     StructField("end", LongType()),
     StructField("topicId", BinaryType()),
 ])  # fmt: skip
-"""A row a range of offsets, of `rangesOnly`: who takes it fetches the records itself."""
+"""Columns of `rangesOnly`: one row per offset range, whose records the user fetches."""
 
 PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The worker in which Spark plans when its flag spark.sql.python.filterPushdown.enabled is on and
-there are filters.  Anywhere else a reader must not even know how to take them."""
+"""Module of the worker in which Spark plans when spark.sql.python.filterPushdown.enabled is set and
+there are filters.  In other workers a reader must not have pushFilters.
+"""
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns that these options ask for, in their order; with value_format, the value's own
-    in the value's place."""
+    """Return the columns for these options, in order.
+
+    With value_format the decoded columns replace `value`.
+    """
     if boolean(options, "rangesOnly", False):
         return RANGES
     said = {name.lower(): value for name, value in options.items()}
@@ -111,7 +114,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def columns_of(said: Mapping[str, str]) -> list[str] | None:
-    """The names in the option columns."""
+    """Return the names in the option columns."""
     asked = said.get("columns")
     if asked is None:
         return None
@@ -122,7 +125,7 @@ def columns_of(said: Mapping[str, str]) -> list[str] | None:
 
 
 def work_of(options: Mapping[str, str]) -> Work:
-    """What is to be done with each range, of a batch or of a stream."""
+    """Return the per-range work for these options, for a batch or a stream."""
     read = source_options(options, stream=None)
     said = {name.lower(): value for name, value in options.items()}
     decode = decoded(None, {name: said[name] for name in DECODING if name in said}, read)
@@ -136,7 +139,7 @@ def work_of(options: Mapping[str, str]) -> Work:
 
 
 class DefaultSource(DataSource):
-    """Topics, read and written; options.py and sink.py say how."""
+    """Spark data source for topics; options.py and sink.py document the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -176,7 +179,7 @@ class DefaultSource(DataSource):
 
 
 class RangePartition(InputPartition):
-    """A Spark partition: one range of offsets."""
+    """A Spark partition: one offset range."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         super().__init__(tuple(wanted))
@@ -187,9 +190,10 @@ class RangePartition(InputPartition):
 
 
 def read_range(partition: InputPartition, work: Work | None) -> Iterator[pa.RecordBatch]:
-    """The records of a Spark partition, in an executor; none of the one Spark makes of nothing.
+    """Return the records of a Spark partition, in an executor.
 
-    Without work it is the range itself.
+    Without work it returns the range itself.  Spark creates a partition of its own for an empty
+    plan, which has no records.
     """
     if not isinstance(partition, RangePartition):
         return iter(())
@@ -199,7 +203,7 @@ def read_range(partition: InputPartition, work: Work | None) -> Iterator[pa.Reco
 
 
 def ranges_batch(ranges: Iterable[OffsetRange]) -> pa.RecordBatch:
-    """Ranges as rows of RANGES."""
+    """Return offset ranges as rows of RANGES."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -210,7 +214,7 @@ def ranges_batch(ranges: Iterable[OffsetRange]) -> pa.RecordBatch:
 
 
 class Reader(DataSourceReader):
-    """Reads a batch."""
+    """Reader of a batch."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = source_options(options, stream=False)
@@ -231,7 +235,7 @@ class Reader(DataSourceReader):
         return read_range(partition, self._work)
 
 
-# Filters that say which offsets need not be read.
+# Filters that exclude offsets.
 
 Bound = Callable[[list[OffsetRange], Topics], list[OffsetRange]]
 
@@ -247,20 +251,21 @@ COMPARED: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 class PushingReader(Reader):
-    """A Reader that leaves out what filters on partition, topic, offset or timestamp exclude."""
+    """A Reader that excludes offsets by filters on partition, topic, offset or timestamp."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
             bound = bound_of(each, self._work.decoded_names)
             if bound is not None:
                 self._bounds.append(bound)
-            yield each  # Spark looks at each record once more: what is left out is only a saving
+            yield each  # Spark still applies it to each record; pushdown only saves reads
 
 
 def bound_of(each: Any, decoded_names: Collection[str]) -> Bound | None:
-    """What a Filter lets be left out, if that can be said of a range of offsets.
+    """Return a function that excludes offset ranges by a Filter, or None if the filter excludes
+    none.
 
-    A column out of the value may bear the name of one of the record's that is not read.
+    A decoded column may have the name of a record's column that is not read.
     """
     compared = COMPARED.get(type(each))
     if compared is None or len(each.attribute) != 1 or each.attribute[0] in decoded_names:
@@ -279,13 +284,13 @@ def bound_of(each: Any, decoded_names: Collection[str]) -> Bound | None:
 
 
 KINDS = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
-"""The columns by which ranges can be told apart, and what they are compared with."""
+"""Columns by which ranges can be excluded, and the types they are compared with."""
 
 SINCE = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual)
 
 
 def offsets_within(kind: type[Filter], value: Any) -> tuple[int, int]:
-    """The offsets first ≤ offset < end that a comparison leaves."""
+    """Return the offsets first ≤ offset < end that satisfy a comparison."""
     end = 1 << 63
     if kind is In:
         return min(value), max(value) + 1
@@ -300,7 +305,7 @@ def offsets_within(kind: type[Filter], value: Any) -> tuple[int, int]:
 
 
 def within(ranges: Iterable[OffsetRange], first: int, end: int) -> list[OffsetRange]:
-    """The ranges, cut to these offsets."""
+    """Return the ranges, cut to these offsets."""
     cut = [
         each._replace(start=max(each.start, first), end=min(each.end, end)) for each in ranges
     ]
@@ -308,11 +313,11 @@ def within(ranges: Iterable[OffsetRange], first: int, end: int) -> list[OffsetRa
 
 
 def since(ranges: list[OffsetRange], topics: Topics, when: datetime) -> list[OffsetRange]:
-    """The ranges without what comes before the first record that is as young."""
+    """Return the ranges without the offsets before the first record at or after a time."""
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     at_ms = (when - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
     if at_ms <= 0:
-        return ranges  # records without a timestamp stand before 1970
+        return ranges  # records without a timestamp count as before 1970
     places = {TopicPartition(each.topic, each.partition) for each in ranges}
     found = topics.at(dict.fromkeys(places, at_ms))
     cut = []

@@ -1,17 +1,17 @@
-"""Reading a stream: how far each micro-batch goes, and what has become of the partitions.
+"""Stream reader: ends of micro-batches, and detection of lost or changed partitions.
 
-Spark keeps one reader a query, in a process beside the driver, and calls
+Spark keeps one reader per query, in a process beside the driver, and calls
 
-    initialOffset                 of a new query; a checkpoint knows better
-    latestOffset(start, limit)    every 10 ms while there is nothing: an empty answer waits a moment
-    partitions(start, end)        again after a crash, with what the checkpoint says
-    commit(end)                   of a micro-batch that is over, after the next one was asked for
+    initialOffset                 for a new query; otherwise the checkpoint has the offsets
+    latestOffset(start, limit)    every 10 ms while idle; without new records it waits LOOK_S
+    partitions(start, end)        again after a crash, with the offsets of the checkpoint
+    commit(end)                   after a micro-batch, once the next one has been planned
 
-A new query that begins at the latest offsets runs an empty micro-batch first: its checkpoint then
-holds them, and a crash does not make it begin at later ones.
+A new query that starts at the latest offsets runs an empty micro-batch first, so that its
+checkpoint has these offsets and a crash does not make it start at later ones.
 
-Left out: to see in a query that is started again that a topic was made anew meanwhile.  The offsets
-in a checkpoint are those of Spark's Kafka source, and have no room for its id.
+Left out: detection by a restarted query that a topic was recreated while it did not run.  A
+checkpoint has the offset format of Spark's Kafka source, which has no topic id.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from kafkalite.client.net.topology import TopicPartition
 
 LOOK_S = 0.1
-"""How long an answer waits for something new before it says that there is nothing."""
+"""Seconds that latestOffset waits for new records before it reports none."""
 
 LOOK_EVERY_S = 0.01
 SIZES_S = 60.0
-"""How long what a record takes is believed, while micro-batches are small."""
+"""Seconds for which the measured record sizes are used while micro-batches are small."""
 
 LAG_S = 2.0
-"""How long a partition must be missing before it is gone."""
+"""Seconds a partition must be missing before it counts as deleted."""
 
 PARTITIONS_S = 0.5
-"""How often the partitions themselves are asked for: new ones and lost ones show so late."""
+"""Interval in seconds at which partitions are listed, and so new and lost ones detected."""
 
 ADVICE = "To go on with what there is, set the option failOnDataLoss to false."
 ANEW = (
@@ -64,7 +64,7 @@ log = logging.getLogger("pyspark_kafkalite")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream; in executors only `read` is used."""
+    """Reader of a stream; executors use only `read`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = source_options(options, stream=True)
@@ -72,23 +72,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._work = None if ranges_only else work_of(options)
         self._open: Topics | None = None
         self._initial: dict[str, Any] | None = None
-        """What a new query was told to begin with."""
+        """First offsets of a new query."""
         self._frozen: Offsets | None = None
-        """Where Trigger.AvailableNow ends."""
+        """Ends of a query with Trigger.AvailableNow."""
         self._ends: Offsets = {}
-        """The ends as they were last seen, without limits."""
+        """Last known ends of the partitions, without limits."""
         self._sizes: dict[TopicPartition, float] = {}
         self._sized_s = float("-inf")
-        """When it was last asked how large records are."""
+        """Time of the last measurement of record sizes."""
         self._ids: dict[str, bytes] = {}
-        """The topics' ids as this query knows them."""
+        """Topic ids known to this query."""
         self._anew: set[str] = set()
-        """Topics that were made anew since the last micro-batch."""
+        """Topics that were recreated since the last micro-batch."""
         self._partitions: set[TopicPartition] = set()
         self._asked_s = float("-inf")
-        """When the partitions were asked for."""
+        """Time when partitions were last listed."""
         self._batch_s = float("-inf")
-        """When a micro-batch was last begun."""
+        """Time when the last micro-batch was started."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}
@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(LOOK_EVERY_S)
 
     def _seen(self, begin: Offsets) -> Offsets:
-        """The ends of all partitions there are now; DataLoss for what is gone."""
+        """Return the current ends of all partitions; raise DataLoss for what is gone."""
         self._ends = ends = self._latest(begin)
         missing = sorted(begin.keys() - ends.keys())
         if missing:
@@ -139,19 +139,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._frozen is None:
             return ends
         self._check_frozen(ends)
-        # A micro-batch that a checkpoint made us do again may lie behind what was there then.
+        # A micro-batch repeated from a checkpoint may end after these.
         frozen = {place: max(end, begin.get(place, end)) for place, end in self._frozen.items()}
         return {**{place: begin[place] for place in begin.keys() & ends.keys()}, **frozen}
 
     def _latest(self, begin: Offsets) -> Offsets:
-        """The ends of all partitions; the partitions themselves are asked for now and then, and
-        when one is not among them that should be."""
+        """Return the ends of all partitions.
+
+        The partitions are listed at intervals, and when an expected one is missing.
+        """
         topics, now_s = self._topics, time.monotonic()
         if now_s - self._asked_s > PARTITIONS_S or begin.keys() - self._partitions:
             until_s = now_s + LAG_S
             while True:
                 self._partitions = set(topics.partitions(missing_ok=True))
-                # A node that lags behind the others may not know them all yet.
+                # A node with old metadata may not know all of them yet.
                 if not begin.keys() - self._partitions or time.monotonic() > until_s:
                     break
                 time.sleep(LOOK_S)
@@ -165,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _check_frozen(self, ends: Offsets) -> None:
-        """AvailableNow reads what was there when it began, or says that it is gone."""
+        """Raise DataLoss if records of an AvailableNow query that existed at its start are gone."""
         assert self._frozen is not None
         gone = sorted(self._frozen.keys() - ends.keys())
         short = sorted(
@@ -177,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                                " began; start it again to read what is there.")  # fmt: skip
 
     def _notice_anew(self, ids: Mapping[str, bytes]) -> None:
-        """See which topics were deleted and made again under their names."""
+        """Detect topics that were deleted and recreated."""
         for topic, topic_id in ids.items():
             if self._ids.setdefault(topic, topic_id) != topic_id:
                 self._lost(f"topic {topic!r} was deleted and made again", ANEW)
@@ -185,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._ids[topic] = topic_id
 
     def _bounded(self, begin: Offsets, ends: Offsets, *, unlimited: bool) -> Offsets:
-        """The ends within the limits; where it begins, while too little has come."""
+        """Return the ends within the limits; `begin` while there are fewer than the minimum."""
         new = set(ends) - set(begin) | {place for place in ends if place.topic in self._anew}
         starts = {place: begin[place] for place in ends.keys() - new} | self._firsts(new)
         ends = {place: end for place, end in ends.items() if place in starts}
@@ -207,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _record_sizes(
         self, ends: Offsets, count: int
     ) -> dict[TopicPartition, float] | None:
-        """What a record takes, when there are so many that maxBytesPerTrigger may be met."""
+        """Return record sizes if maxBytesPerTrigger may apply to this many records, else None."""
         if not count:
             return None
         most = max(self._sizes.values(), default=0.0)
@@ -236,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, ends = heard(start), heard(end)
         if not self._topics.ids:
-            self._topics.partitions(missing_ok=True)  # a crash left a micro-batch to be done again
+            self._topics.partitions(missing_ok=True)  # a micro-batch is repeated after a crash
             self._ids = dict(self._topics.ids)
         new = [place for place in ends if place not in begin or place.topic in self._anew]
         first = self._firsts(new)
@@ -261,7 +263,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _firsts(self, new: Collection[TopicPartition]) -> Offsets:
-        """Where partitions begin that were not read before, without those that are gone."""
+        """Return the first offsets of new partitions, without those that were deleted."""
         if not new:
             return {}
         found = self._topics.at_once(dict.fromkeys(new, EARLIEST), LAG_S)
@@ -285,19 +287,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open = None
 
     def _lost(self, what: str, advice: str = ADVICE) -> None:
-        """Records may be gone: fail, or go on, as failOnDataLoss says."""
+        """Raise DataLoss or log a warning, as failOnDataLoss says."""
         if self._options.fail_on_data_loss:
             raise DataLoss(f"Some records may have been missed: {what}.  {advice}")
         log.warning("Some records may have been missed: %s.", what)
 
 
 def begins_late(place: Where) -> bool:
-    """Whether it would be another place if it were asked for again."""
+    """Return whether a bound may resolve to other offsets later."""
     stands = (place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values())
     return place.timed or place.group or LATEST in stands
 
 
 def named(places: list[TopicPartition]) -> str:
-    """Partitions, the first of them by name."""
+    """Return partitions for a message, the first five by name."""
     words = ", ".join(f"{topic} {partition}" for topic, partition in places[:5])
     return f"partitions {words}{', …' if len(places) > 5 else ''}"
