@@ -135,7 +135,7 @@ cdef class Loop:
         return 0
 
     def take_in(self, int timeout_ms):
-        """Wait for events for at most `timeout_ms` (-1: no limit), then read and handle frames."""
+        """Wait for events, at most `timeout_ms` (-1: no limit), then read and handle frames."""
         cdef list ready = self.ready
         cdef int count, at
         cdef Source source

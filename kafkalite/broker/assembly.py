@@ -77,7 +77,7 @@ def settle(
 
 
 def make_missing(controller: LocalController, data: Path) -> None:
-    """Create the logs that were reassigned before their first node had created them.
+    """Create empty logs for partitions reassigned before their first leader had created them.
 
     Must be called before any node runs.
     """

@@ -160,7 +160,10 @@ class ClientTelemetry:
             self._software.popitem(last=False)
 
     def configure(self, configs: Mapping[tuple[int, str], Mapping[str, str]]) -> None:
-        """Apply the subscriptions of the image; if any changed, forget all client instances."""
+        """Apply the subscriptions of the image; if any changed, remove all client instances.
+
+        A client whose subscription is unaffected gets an instance with the same id again.
+        """
         wanted = {
             name: dict(config)
             for (kind, name), config in configs.items()

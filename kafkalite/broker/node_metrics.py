@@ -193,7 +193,7 @@ class NodeMetrics:
             self._idle = min(1.0, max(0.0, 1 - (runs - ran) / (now - then)))
 
     def families(self) -> Iterator[Family]:
-        """Yield all metric families, the most important first."""
+        """Yield all metric families, the most important first: a full page omits the last ones."""
         yield from self._requests()
         yield from self._traffic()
         yield from self._replicas()

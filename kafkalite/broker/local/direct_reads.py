@@ -46,7 +46,7 @@ FILES_MAX = 256
 """Maximum number of files granted to one connection at a time."""
 
 DESCRIPTORS_RESERVED = 128
-"""Number of descriptors reserved for the node's connections and files, not used for grants."""
+"""Number of descriptors reserved for the node's connections and files, not for grants or rings."""
 
 WAITING_MAX = 10_000
 """Maximum number of waiting reads of all connections together."""

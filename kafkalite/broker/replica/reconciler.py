@@ -259,8 +259,8 @@ class Reconciler:
             if found is not None and found.topic_id == topic.topic_id:
                 self._lead(topic, index, found, settings)
                 continue
-            # A log without a topic id belongs to this topic, one with another id does not;
-            # _make tells them apart.
+            # A loaded log without a topic id belongs to this topic, one with another id does not:
+            # LogManager.find and create distinguish them.
             self._make(topic, index, settings)
 
     def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:

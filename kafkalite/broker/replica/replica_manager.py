@@ -58,10 +58,10 @@ class FlushRule(NamedTuple):
 
 
 def flush_rule(settings: Settings) -> FlushRule | None:
-    """Return the flush rule of a topic, or None if flushing is left to the kernel.
+    """Return the flush rule of a topic, or None if it has none.
 
-    None as well with durability `fsync`, which flushes after each append.  With `os`, Kafka's two
-    flush keys apply if they are set explicitly, as in Kafka.
+    With durability `fsync` every append is flushed; with `os` flushing is left to the kernel,
+    unless one of Kafka's two flush keys is set explicitly, which then applies as in Kafka.
     """
     durability = settings[DURABILITY]
     if durability == "interval":
