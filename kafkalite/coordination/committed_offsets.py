@@ -1,9 +1,9 @@
 """CommittedOffsets: the committed offsets of all groups of one coordinator.
 
 They change in `replay` only.  An offset is kept until it or its topic is deleted, or until it
-expires (KIP-211): offsets.retention.minutes after the group became empty; after the commit for a
-group without members that only commits; and for an active group only if the topic is no longer
-subscribed.
+expires (KIP-211): offsets.retention.minutes after the group became empty; after each
+commit if the group is known by its commits only; and in an active group only if the topic is no
+longer subscribed.
 """
 
 from __future__ import annotations

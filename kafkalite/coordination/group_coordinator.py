@@ -11,8 +11,8 @@ Two kinds of state are separate.  Recorded state (a group's last assignment, an 
 and is reset by a load: `loaded` gives every recorded member a full session timeout to come back.
 
 The host replays a decision's records before the next decision, or has failed to write them.  After
-a failed write, the next decision refuses the requests that the failed one would have completed with
-NOT_COORDINATOR; the group continues as if its members had been slow.
+a failed write, the next `tick` responds with NOT_COORDINATOR to the other requests that the failed
+decision would have completed; the group continues as if its members had been slow.
 
 Memory is bounded for all groups together: SIZE_MAX for metadata and assignments of members,
 OFFSETS_SIZE_MAX for committed offsets.

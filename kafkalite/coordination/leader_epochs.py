@@ -2,7 +2,7 @@
 
     power cut at log end offset 100, of which 60 are on the disk
         same epoch   a consumer at 100 waits there, and never reads the new records 60 to 99
-        next epoch   it requests the end offset of its epoch, gets 60, and resets to its policy
+        next epoch   it requests the end offset of its epoch, gets 60, and resets by its policy
 
 A node that opens a log after an unclean shutdown in a previous boot of the machine requests the
 next leader epoch before it leads the partition, so every record appended since has the new epoch.

@@ -8,7 +8,7 @@
 Each function reads the image and returns a response and its records.  A partition that gets another
 leader gets the next leader epoch.
 
-Left out: the ids of the nodes registered at start are chosen by the launcher, so the id of a
+Left out: the ids of the nodes registered at start come from outside the controller, so the id of a
 removed worker may be used again at a later start; only ids that the controller chose are not.
 """
 

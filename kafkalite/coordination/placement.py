@@ -33,8 +33,7 @@ Sizes = Mapping[Place, int]
 UNMEASURED: Sizes = {}
 
 WORTH_IT = 0.9
-"""Two partitions are swapped if the fuller of their nodes then has at most this share of its size.
-"""
+"""Two partitions are swapped if the fuller of their nodes then has at most this share."""
 
 
 class Move(NamedTuple):

@@ -7,7 +7,7 @@ BROKER_TICK_TIMEOUT_MS; its process is then ended before the next one is started
 or only cannot send.
 
 Before its first message a node is starting and its session cannot expire: it may recover logs for
-minutes.  If the launcher sees its listener respond first, that counts by `heard`.
+minutes.  If its listener responds earlier, as checked by the launcher, `heard` is called for it.
 
 Time is monotonic and passed in as an argument.
 """

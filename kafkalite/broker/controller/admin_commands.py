@@ -1,7 +1,7 @@
 """Node commands over the bus: list, add, remove, drain, undrain and rebalance.
 
 The response to a command is a report of the current cluster, with the moves that were planned and
-the number that is left; a client that waits for completion repeats `list`.
+the number that is left; a client that waits for completion requests further reports.
 """
 
 from __future__ import annotations

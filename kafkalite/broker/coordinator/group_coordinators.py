@@ -288,7 +288,7 @@ class GroupHost:
         return token
 
     def look(self, look: Callable[[GroupCoordinator], T]) -> Later[T]:
-        """Return what `look` reads of the machine, once all that depends on is committed."""
+        """Return what `look` reads of the machine, once all it depends on is committed."""
         return self._host.ask(lambda machine: Result(look(machine)))
 
     def reconfigure(self, limits: GroupLimits) -> None:

@@ -217,8 +217,7 @@ class PartitionJournal:
 
 
 class Moved(Delayed):
-    """Notifies the journal of each change of the high watermark; it stays in the partition's
-    purgatory."""
+    """Notifies the journal of each change of its partition; stays registered with it."""
 
     urgent = True
 

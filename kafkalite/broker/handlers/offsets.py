@@ -206,7 +206,7 @@ def _first_epoch(log: Log) -> int:
 
 @serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
 def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Return the end offset of a leader epoch; a consumer beyond it has to truncate (KIP-320)."""
+    """Return the end offset of a leader epoch; a consumer beyond it has to go back (KIP-320)."""
 
     def answer(name: str, entry: Any) -> Response:
         caller.must(DESCRIBE, TOPIC, name)
@@ -223,7 +223,7 @@ def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Re
 
 @serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
 def delete_records(node: Node, request: Any, caller: Caller) -> Work[Response]:
-    """Advance the log start offset; readers no longer see earlier records at once."""
+    """Advance log start offsets; earlier records become invisible to readers at once."""
 
     def answer(name: str, entry: Any) -> Response:
         caller.must(DELETE, TOPIC, name)
