@@ -72,7 +72,7 @@ class Later(Generic[T]):
         other.then(pass_on)
 
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
-        """Call `callback(value, error)`, one of them None, once this is settled, or now if it is."""
+        """Call `callback(value, error)`, one of them None, once this is settled."""
         if self.settled:
             callback(None if self._fault else self._value, self._fault)
         else:
