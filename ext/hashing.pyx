@@ -1,13 +1,13 @@
-"""Where keys go: Kafka's hash of a key, or of a whole Arrow column of them, and its partition.
+"""Partitioning by key: Kafka's hash of a key, or of an Arrow column of keys, and its partition.
 
     murmur2(b"21")              -973932308, a signed 32-bit number as in Java
     partition_of(b"21", 12)     0
 
-A column's partitions go into a buffer of an int32 a row.  A row that has one keeps it; of those
-below 0 each gets its key's, and stays as it is when its key is null: that is for somebody else to
-choose.  `group_rows` then tells which rows each partition has, in their order.
+The partitions of a column are written to a buffer with an int32 per row.  A row that has a
+partition keeps it; a row below 0 gets that of its key, or is left unchanged if its key is null: the
+caller then chooses one.  `group_rows` then groups the rows by partition, keeping their order.
 
-A column comes in the form of arrow_columns.pxd and is believed no further than said there.
+A column has the form described in arrow_columns.pxd, and is checked as described there.
 """
 
 from cpython.buffer cimport (
@@ -33,7 +33,7 @@ cdef int check_count(int64_t count) except -1:
 
 
 def murmur2(key) -> int:
-    """Kafka's hash of the key."""
+    """Return Kafka's hash of a key."""
     cdef Py_buffer view
     cdef int32_t hashed
     PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
@@ -43,7 +43,7 @@ def murmur2(key) -> int:
 
 
 def partition_of(key, int64_t count) -> int:
-    """The key's partition among so many."""
+    """Return the partition of a key, for a topic with `count` partitions."""
     cdef Py_buffer view
     cdef int32_t partition
     check_count(count)
@@ -56,7 +56,7 @@ def partition_of(key, int64_t count) -> int:
 cdef int64_t place(
     const Column* keys, int64_t rows, int32_t count, int32_t* partitions
 ) noexcept nogil:
-    """The row whose offsets lie, or `rows`."""
+    """Set the partitions of rows below 0; return the first row with invalid offsets, or `rows`."""
     cdef int64_t row
     cdef Field key
     for row in range(rows):
@@ -70,7 +70,7 @@ cdef int64_t place(
 
 
 def partitions_of(tuple keys not None, int64_t count, partitions):
-    """Give the rows without a partition that of their key; `partitions` is written to."""
+    """Write to `partitions` the partition of each row that has none but has a key."""
     cdef Columns columns
     cdef Column column
     cdef Py_buffer out
@@ -96,7 +96,10 @@ cdef int64_t group(
     const int32_t* partitions, int64_t row_count, int32_t count, int64_t* nexts, int64_t* ends,
     int32_t* rows
 ) noexcept nogil:
-    """The row whose partition is none, or `row_count`; `ends` has a zero for each partition."""
+    """Group the rows; return the first row without a valid partition, or `row_count`.
+
+    `ends` has a zero for each partition.
+    """
     cdef int64_t row, end = 0
     cdef int32_t index
     for row in range(row_count):
@@ -110,7 +113,7 @@ cdef int64_t group(
         ends[index] = end
     for row in range(row_count):
         index = partitions[row]
-        # Whoever writes to the partitions meanwhile is found out, and nothing else happens.
+        # Detects another thread that writes to the partitions meanwhile, and stays in bounds.
         if not 0 <= index < count or nexts[index] == ends[index]:
             return row
         rows[nexts[index]] = <int32_t> row
@@ -119,9 +122,9 @@ cdef int64_t group(
 
 
 def group_rows(partitions, int64_t count, rows) -> list:
-    """Write the numbers of the rows into `rows`, an int32 each, one partition after the other.
+    """Write the row numbers into `rows`, an int32 each, grouped by partition.
 
-    The answer says for each partition where its rows end, and so where those of the next begin.
+    Returns for each partition the index at which its rows end and those of the next one begin.
     """
     cdef Py_buffer given, out
     cdef int64_t* counters

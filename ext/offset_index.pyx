@@ -1,15 +1,15 @@
-"""Search in a segment's indexes: the last entry at or before what is sought.
+"""Searches in a segment's indexes for the last entry at or before a key.
 
     offset entry    i32 relative offset, i32 position          8 bytes
     time entry      i64 timestamp, i32 relative offset        12 bytes
 
-An index is entries in a file, then a tail of entries not written yet.  The file is read by pread,
-an entry a step and at last a block, and never mapped: a map over a file that somebody cuts ends
-the process with SIGBUS, and each map counts against vm.max_map_count.  A search of 2^18 entries is
-ten reads of cached pages, two when it ends in the last block.
+An index is entries in a file, then a tail of entries in memory.  The file is read by pread, one
+entry a step and finally a block, and never mapped: a mapping of a file that another program
+truncates ends the process with SIGBUS, and each mapping counts against vm.max_map_count.  A search
+of 2^18 entries takes ten reads of cached pages, or two if it ends in the last block.
 
-A read that fails answers as if there were no entry: the caller then walks from the segment's
-beginning, which is slow and right.
+After a failed read the result is that of an empty index: the caller then walks from the segment's
+beginning, which is slow but correct.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -30,14 +30,14 @@ TIME_ENTRY_SIZE = TIME_ENTRY_SIZE_
 
 
 cdef inline int64_t key_of(const uint8_t* entry, int entry_size) noexcept nogil:
-    # The key of an offset entry is its offset, of a time entry its timestamp.
+    # The key of an offset entry is its offset, that of a time entry its timestamp.
     return load_i32(entry) if entry_size == OFFSET_ENTRY_SIZE_ else load_i64(entry)
 
 
 cdef Py_ssize_t floor_in_memory(
     const uint8_t* entries, Py_ssize_t count, int entry_size, int64_t key
 ) noexcept nogil:
-    """The slot of the last entry whose key is at most `key`; -1 when all are greater."""
+    """Return the slot of the last entry whose key is at most `key`; -1 if there is none."""
     cdef Py_ssize_t low = 0, high = count, middle
     while low < high:
         middle = (low + high) >> 1
@@ -51,16 +51,16 @@ cdef Py_ssize_t floor_in_memory(
 cdef bint floor_in_file(
     int fd, Py_ssize_t count, int entry_size, int64_t key, uint8_t* found
 ) noexcept nogil:
-    """Whether the file holds such an entry; if so it is in `found`."""
+    """Copy the last entry whose key is at most `key` to `found`; return False if there is none."""
     cdef Py_ssize_t room = BLOCK_SIZE // entry_size, low = 0, high = count, middle, slot
     cdef uint8_t block[BLOCK_SIZE]
-    # Most readers are near the end, so the last block is tried first.
+    # Most readers are near the end, so the last block is searched first.
     middle = count - room
     while high - low > room:
         if pread(fd, block, entry_size, middle * entry_size) != entry_size:
             return False
         if key_of(block, entry_size) <= key:
-            low = middle            # a floor, but maybe not the last
+            low = middle            # at or before the key, but maybe not the last such entry
         else:
             high = middle
         middle = (low + high) >> 1
@@ -94,7 +94,8 @@ cdef bint floor_entry(
 
 
 def floor_offset(int fd, Py_ssize_t count, tail, int64_t relative_offset) -> tuple:
-    """(relative offset, position) of the last entry at or before; (-1, 0) when there is none."""
+    """Return (relative offset, position) of the last entry at or before an offset; (-1, 0) if there
+    is none."""
     cdef uint8_t found[TIME_ENTRY_SIZE_]
     if floor_entry(fd, count, tail, OFFSET_ENTRY_SIZE_, relative_offset, found):
         return load_i32(found), load_i32(found + 4)
@@ -102,7 +103,8 @@ def floor_offset(int fd, Py_ssize_t count, tail, int64_t relative_offset) -> tup
 
 
 def floor_time(int fd, Py_ssize_t count, tail, int64_t timestamp) -> tuple:
-    """(timestamp, relative offset) of the last entry at or before; (-1, 0) when none is."""
+    """Return (timestamp, relative offset) of the last entry at or before a timestamp; (-1, 0) if
+    there is none."""
     cdef uint8_t found[TIME_ENTRY_SIZE_]
     if floor_entry(fd, count, tail, TIME_ENTRY_SIZE_, timestamp, found):
         return load_i64(found), load_i32(found + 8)
@@ -110,7 +112,8 @@ def floor_time(int fd, Py_ssize_t count, tail, int64_t timestamp) -> tuple:
 
 
 def sound_offsets(entries, int64_t end_position) -> int:
-    """How many leading entries could be true: offsets and positions grow, none beyond the end."""
+    """Return the number of leading entries that can be valid: offsets and positions increase, and
+    no position is at or beyond `end_position`."""
     cdef Py_buffer view
     cdef const uint8_t* at
     cdef Py_ssize_t slot = 0, count
@@ -131,7 +134,8 @@ def sound_offsets(entries, int64_t end_position) -> int:
 
 
 def sound_times(entries, int64_t last_relative_offset) -> int:
-    """How many leading entries could be true: timestamps grow, offsets do not fall back."""
+    """Return the number of leading entries that can be valid: timestamps increase, offsets do not
+    decrease, and none is beyond `last_relative_offset`."""
     cdef Py_buffer view
     cdef const uint8_t* at
     cdef Py_ssize_t slot = 0, count

@@ -1,8 +1,8 @@
-"""Judge a batch, and write into it what a leader writes.
+"""Validation of record batches, and the header fields that a leader writes.
 
-A function here is given bytes that nobody has looked at yet.  It answers 0 or the Kafka error
-code they earn, never an exception.  A buffer of GIL_SIZE_MIN bytes or more is read without the
-GIL: below that, letting go of it costs more than the reading.
+The functions take untrusted bytes.  They return 0 or a Kafka error code, never an exception.  A
+buffer of GIL_SIZE_MIN bytes or more is read without the GIL: for a smaller one, releasing the GIL
+costs more than the read.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -19,7 +19,7 @@ cdef enum:
     GIL_SIZE_MIN = 32 * 1024
 
 
-# What the layout says, said again to Python.
+# The layout's constants, for Python.
 globals().update(
     HEADER_SIZE=HEADER_SIZE,
     PREFIX_SIZE=PREFIX_SIZE,
@@ -33,10 +33,10 @@ globals().update(
 
 
 cdef int judge_whole(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
-    """The code a client's record set earns before its fields are believed.
+    """Return the error code of a client's record set before its fields are used.
 
-    Kafka takes batches from a record set until the bytes run out, and refuses the set when it
-    did not find exactly one of the current magic; only a batch it did find can be corrupt.
+    Kafka takes batches from a record set until the bytes run out, and refuses the set unless it
+    found exactly one of the current magic; only a batch that it found can be corrupt.
     """
     cdef int64_t claimed
     if size < PREFIX_SIZE:
@@ -54,7 +54,7 @@ cdef int judge_whole(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
 
 
 cdef int judge_fields(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
-    """The code a whole batch's header earns, coming from a client."""
+    """Return the error code of the header of a whole batch that came from a client."""
     cdef int16_t attributes = load_i16(batch + ATTRIBUTES)
     cdef int16_t codec = attributes & CODEC_MASK
     cdef int32_t count = load_i32(batch + RECORD_COUNT)
@@ -87,7 +87,7 @@ ctypedef int (*Rule)(const uint8_t* batch, Py_ssize_t size) noexcept nogil
 
 
 cdef int code_of(object batch, Rule rule) except -1:
-    """The code a rule finds for these bytes."""
+    """Return the error code that a rule finds for these bytes."""
     cdef Py_buffer view
     cdef int code
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
@@ -101,21 +101,21 @@ cdef int code_of(object batch, Rule rule) except -1:
 
 
 def check(batch) -> int:
-    """The code these bytes earn as exactly one batch, compacted or not; 0 when whole."""
+    """Return the error code of these bytes as exactly one batch, compacted or not; 0 if valid."""
     return code_of(batch, check_batch)
 
 
 def judge(batch) -> int:
-    """The code these bytes earn as what a client sent for one partition; 0 when acceptable.
+    """Return the error code of these bytes as a client's data for one partition; 0 if valid.
 
-    That is one whole batch of the current magic with dense offsets, a codec we know, the
-    client's own timestamps, no control records, and a producer's three fields together or none.
+    Valid is one whole batch of the current magic with dense offsets, a known codec, the client's
+    own timestamps, no control records, and either all three producer fields or none.
     """
     return code_of(batch, judge_batch)
 
 
 def header(batch) -> tuple:
-    """The fields in the order they stand; records.batch.BatchHeader names them."""
+    """Return the header's fields in their order; records.batch.BatchHeader names them."""
     cdef Py_buffer view
     cdef const uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
@@ -142,7 +142,7 @@ def header(batch) -> tuple:
 
 
 def place(header, int64_t base_offset, int32_t leader_epoch):
-    """Write the offset and the epoch the leader gives; both stand before the CRC's reach."""
+    """Write the base offset and the leader epoch; the CRC does not cover either."""
     cdef Py_buffer view
     PyObject_GetBuffer(header, &view, PyBUF_WRITABLE)
     try:
@@ -155,7 +155,7 @@ def place(header, int64_t base_offset, int32_t leader_epoch):
 
 
 def stamp_append_time(batch, int64_t timestamp_ms):
-    """Make a whole batch's records bear the time it was appended, and renew its CRC."""
+    """Set LogAppendTime and the append time in a whole batch, and update its CRC."""
     cdef Py_buffer view
     cdef uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
@@ -170,7 +170,7 @@ def stamp_append_time(batch, int64_t timestamp_ms):
 
 
 def correct_max_timestamp(batch, int64_t timestamp_ms):
-    """Write the greatest timestamp of a whole batch's records, and renew its CRC."""
+    """Write the maximum timestamp of a whole batch, and update its CRC."""
     cdef Py_buffer view
     cdef uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
@@ -184,7 +184,7 @@ def correct_max_timestamp(batch, int64_t timestamp_ms):
 
 
 def crc32c(buffer) -> int:
-    """The CRC-32C (Castagnoli) of these bytes."""
+    """Return the CRC-32C (Castagnoli) of these bytes."""
     cdef Py_buffer view
     cdef uint32_t crc
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -198,8 +198,8 @@ def crc32c(buffer) -> int:
 
 
 def crc32c_by(int way, buffer) -> int:
-    """The same by one of the CRC32C_WAYS ways that this processor has, of which 0 is the table;
-    here so that all of them are tested."""
+    """Return the CRC-32C by one of the CRC32C_WAYS implementations that this processor supports, 0
+    being the table; exported so that all of them are tested."""
     cdef Py_buffer view
     cdef uint32_t crc
     if not 0 <= way < batch_check.crc32c_way_count:

@@ -1,14 +1,14 @@
-"""Walk the records of one batch whose payload comes in pieces, and keep none of them.
+"""RecordScan: validates the records of one batch whose payload comes in pieces.
 
-A compressed batch is opened a step at a time.  `feed` takes what one step made, in any division;
-a record that a piece ends inside is kept until the rest of it has come, so a scan holds one record
-at most.  One that is longer than all that may still come is not kept: either the payload ends
-before it, which is invalid, or whoever makes the payload finds that it is too large.  The rules
-are those of `records.pyx`: `code` is 0 as long as they hold, and `end` says whether the payload
-was whole.
+A compressed batch is decompressed a step at a time.  `feed` takes the output of one step, of any
+size; a record that is incomplete at the end of a piece is kept until the rest of it has come, so a
+scan holds one record at most.  A record longer than all that may still come is not kept: either the
+payload ends before it, which is invalid, or the decompressor finds that the payload is too large.
+The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end` returns the result
+for the whole payload.
 
-On its way a scan collects the first `hits_max` records whose timestamp is in, or out of, a range,
-as (offset delta, timestamp), and the greatest timestamp of all.
+A scan also collects the first `hits_max` records whose timestamp is inside, or outside, a range, as
+(offset delta, timestamp), and the maximum timestamp of all records.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -36,13 +36,13 @@ cdef class RecordScan:
     cdef readonly int code
     cdef readonly int64_t max_timestamp
     cdef int64_t left, last_offset_delta, previous, base_timestamp
-    cdef Py_ssize_t size_left           # how much more the payload may hold
-    cdef bint endless                   # whether a record began that is longer than that
+    cdef Py_ssize_t size_left           # maximum size of the rest of the payload
+    cdef bint endless                   # a record began that is longer than size_left
     cdef int64_t low, high, offset_delta_min
     cdef bint inside
     cdef Hit hits_[HITS_MAX]
     cdef int hit_count, hits_max
-    # The record that the last piece ended inside; its length itself may be in parts, too.
+    # The record that was incomplete at the end of the last piece; its length may be, too.
     cdef uint8_t* kept
     cdef Py_ssize_t kept_size, kept_room
     cdef uint8_t head[VARINT32_SIZE_MAX]
@@ -66,8 +66,8 @@ cdef class RecordScan:
         self, int64_t low, int64_t high, *, bint inside, int64_t offset_delta_min=0,
         int hits_max=HITS_MAX,
     ):
-        """Collect the first records from `offset_delta_min` on with a timestamp from `low` to
-        `high`, or, without `inside`, those with a timestamp that is not."""
+        """Collect the first records from `offset_delta_min` on with a timestamp in `low` to `high`,
+        or, without `inside`, outside of it."""
         assert 0 <= hits_max <= HITS_MAX
         self.low, self.high, self.inside = low, high, inside
         self.offset_delta_min = offset_delta_min
@@ -75,17 +75,17 @@ cdef class RecordScan:
 
     @property
     def hits(self) -> list:
-        """The offset deltas and timestamps that were collected."""
+        """Offset deltas and timestamps of the collected records."""
         return [(self.hits_[i].offset_delta, self.hits_[i].timestamp)
                 for i in range(self.hit_count)]
 
     @property
     def hit_all(self) -> bool:
-        """True if no more will be collected."""
+        """True if no more records will be collected."""
         return self.hit_count == self.hits_max
 
     def feed(self, piece) -> int:
-        """Walk through the payload's next bytes; `code` afterwards."""
+        """Process the payload's next bytes; return `code`."""
         cdef Py_buffer view
         PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
         if view.len < GIL_SIZE_MIN:
@@ -99,7 +99,7 @@ cdef class RecordScan:
         return self.code
 
     def end(self) -> int:
-        """The code of the whole payload, of which nothing more comes."""
+        """Return the error code of the whole payload, which has ended."""
         if self.code == NONE and (self.left or self.kept_size or self.endless):
             self.code = INVALID_RECORD
         return self.code
@@ -133,7 +133,7 @@ cdef class RecordScan:
             return False
         self.previous = record.offset_delta
         self.left -= 1
-        # Hostile numbers wrap here as they do in Java, whose consumers will add them as well.
+        # Overflow wraps as in Java, whose consumers compute the same timestamp.
         timestamp = <int64_t> (<uint64_t> self.base_timestamp + <uint64_t> record.timestamp_delta)
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -148,14 +148,14 @@ cdef class RecordScan:
         return True
 
     cdef void keep(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """Keep the beginning of a record that is not whole yet, unless it is invalid."""
+        """Keep the beginning of an incomplete record, unless it is invalid."""
         cdef int32_t length
         cdef Py_ssize_t taken = load_varint32(at, end, &length)
         self.code = INVALID_RECORD
         if self.left == 0:
             return
         if taken == 0:
-            # Not even the length is whole.
+            # Even its length is incomplete.
             if end - at >= VARINT32_SIZE_MAX:
                 return
             memcpy(self.head, at, end - at)
@@ -174,7 +174,7 @@ cdef class RecordScan:
             self.code = NONE
 
     cdef bint make_room(self, Py_ssize_t size) noexcept nogil:
-        """Have room for just this record."""
+        """Allocate memory for this record only."""
         free(self.kept)
         self.kept = <uint8_t*> malloc(size)
         self.kept_room = size
@@ -183,7 +183,7 @@ cdef class RecordScan:
         return self.kept != NULL
 
     cdef const uint8_t* go_on(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """Complete the record that was begun: what follows it, or NULL if it is not whole yet."""
+        """Complete the kept record; return what follows it, or NULL if it is still incomplete."""
         cdef int32_t length
         cdef Py_ssize_t taken, size
         cdef Record record

@@ -1,4 +1,4 @@
-"""Records in and out of a batch's uncompressed payload.
+"""Encoding and decoding of the records in a batch's uncompressed payload.
 
     length            varint   of what follows it
     attributes        i8       unused
@@ -8,13 +8,13 @@
     value             bytes    the same
     header count      varint   then for each: a name (never null) and a value, both as bytes
 
-A payload is believed only when every length stays inside its record, every record inside the
-payload, the count is exact, nothing is left over, and offset deltas ascend from 0 or later to at
-most `last_offset_delta`.  Without that argument it is `count - 1`, which leaves no gap: what a
-client sends.  With a compacted batch's own it admits the gaps compaction left.
+A payload is valid only if every length stays inside its record, every record inside the payload,
+the count is exact, nothing is left over, and offset deltas increase from 0 or later to at most
+`last_offset_delta`.  The default of that is `count - 1`, which allows no gaps: the rule for
+clients.  With a compacted batch's own value, the gaps left by compaction are allowed.
 
-Anything else is answered with a Kafka error code.  Names of headers that are not UTF-8 are given
-and taken with `surrogateescape`, so that no byte of them is lost.
+For any other payload the result is a Kafka error code.  Header names that are not UTF-8 are decoded
+and encoded with `surrogateescape`, so that no byte of them is lost.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -52,7 +52,7 @@ cdef int validate_payload(
 
 
 def validate(payload, int64_t count, last_offset_delta=None) -> int:
-    """0 when the payload holds exactly `count` records as they should be, or the code it earns."""
+    """Return 0 if the payload holds exactly `count` valid records, or else an error code."""
     cdef Py_buffer view
     cdef int code
     cdef int64_t last = count - 1 if last_offset_delta is None else last_offset_delta
@@ -73,7 +73,7 @@ cdef inline object bytes_of(Field field):
 
 
 cdef tuple headers_of(Record* record, const uint8_t* end):
-    """The headers of a record that `take_record` found whole."""
+    """Return the headers of a record that `take_record` found valid."""
     cdef const uint8_t* at = record.headers
     cdef Field name, value
     cdef list headers = []
@@ -115,7 +115,8 @@ cdef object decode_payload(
 
 
 def decode(payload, int64_t count, last_offset_delta=None):
-    """The records as (offset delta, timestamp delta, key, value, headers), or an error code."""
+    """Return the records as (offset delta, timestamp delta, key, value, headers), or an error
+    code."""
     cdef Py_buffer view
     cdef int64_t last = count - 1 if last_offset_delta is None else last_offset_delta
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
@@ -144,7 +145,7 @@ cdef inline uint8_t* store_field(uint8_t* at, bytes field):
 
 
 cdef tuple headers_encoded(headers):
-    """The headers as pairs of bytes, flat."""
+    """Return the headers' names and values as one flat tuple of bytes."""
     cdef list fields = []
     cdef bytes value
     for name, value in headers:
@@ -156,7 +157,7 @@ cdef tuple headers_encoded(headers):
 cdef int64_t body_size(
     int64_t offset_delta, int64_t timestamp_delta, bytes key, bytes value, tuple fields
 ):
-    """What a record's length says: all that stands behind the length itself."""
+    """Return a record's length field: the size of everything after the length itself."""
     cdef int64_t size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     size += field_size(key) + field_size(value) + varint_size(len(fields) // 2)
     for field in fields:
@@ -165,7 +166,7 @@ cdef int64_t body_size(
 
 
 def encode(records) -> bytes:
-    """The payload of these records, given as `decode` gives them."""
+    """Return the payload of these records, given in the form that `decode` returns."""
     cdef list bodies = []
     cdef int64_t size, total = 0
     cdef int64_t offset_delta, timestamp_delta

@@ -1,12 +1,12 @@
-"""Walk through a segment file: from batch to batch by headers, or over every byte by CRC.
+"""Walks over a segment file: batch by batch from header to header, or over every byte with CRCs.
 
-Files are read by pread and without the GIL, so walks of several logs run side by side.  What is
-read is not believed: a length is bounded by the file's end before anything is done with it, and
-memory is taken for bytes that are there.
+Files are read by pread and without the GIL, so walks of several logs run in parallel.  The content
+is not trusted: a length is checked against the file's end before it is used, and memory is
+allocated only for bytes that exist.
 
-`find_offset`, `find_timestamp` and `walk_to_end` read headers only.  `scan` checks each batch
-whole and answers what a log must know again after a crash: index entries, the greatest timestamp,
-where leader epochs begin, and the batches of producers, of which only the last five of each matter.
+`find_offset`, `find_timestamp` and `walk_to_end` read headers only.  `scan` validates each batch
+and returns the state that recovery restores: index entries, the maximum timestamp, the start
+offsets of leader epochs, and the batches of producers, of which only the last five each are needed.
 """
 
 from libc.errno cimport errno
@@ -29,22 +29,22 @@ cdef extern from "<sys/vfs.h>" nogil:
 
 
 cdef enum:
-    # One read holds a walk from an index entry to the next when batches are small.
+    # Holds the walk from one index entry to the next if batches are small.
     WINDOW_SIZE = 8 * 1024
     CHUNK_SIZE = 1 << 20
-    # How much is looked at of space that was set aside.
+    # Bytes read at a time of preallocated space.
     PAGE_SIZE = 4096
-    # A scan answers after this many bytes, so that its lists stay small.
+    # A scan returns after this many bytes, which bounds the size of its lists.
     SCAN_SIZE = 32 << 20
-    # What a search for a whole batch checks in vain, a tenth of a second of CRC.
+    # Bytes of invalid batches checked in a search for a valid one: a tenth of a second of CRC.
     CHECKED_MAX = 1 << 30
     BATCHES_REMEMBERED = 5
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
     RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
-# What a walk came upon.  NONE and CORRUPT_MESSAGE are Kafka's; a read that failed is its storage
-# error; the others only a file has: three ends, and a whole batch that does not follow on.
+# Result codes of a walk.  NONE and CORRUPT_MESSAGE are Kafka's, and so is the storage error for a
+# failed read.  The others apply to files only: three kinds of end, and a valid batch after a gap.
 cdef enum:
     STORAGE_ERROR_ = 56
     AT_END_ = -1
@@ -62,7 +62,7 @@ GAP = GAP_
 
 
 # ---------------------------------------------------------------------------------------------
-# By headers
+# Walks over headers
 
 
 cdef struct Window:
@@ -82,7 +82,7 @@ cdef struct Header:
 
 
 cdef int read_header(Window* window, int64_t position, Header* header) noexcept nogil:
-    """Look at the header at this position: WHOLE, AT_END, TORN, DAMAGED or STORAGE_ERROR."""
+    """Read the header at a position; return WHOLE, AT_END, TORN, DAMAGED or STORAGE_ERROR."""
     cdef const uint8_t* at
     cdef int32_t length, delta
     cdef Py_ssize_t wanted
@@ -109,7 +109,7 @@ cdef int read_header(Window* window, int64_t position, Header* header) noexcept 
     if header.size < HEADER_SIZE or at[MAGIC] != CURRENT_MAGIC or delta < 0:
         return CORRUPT_MESSAGE
     if header.base_offset < 0 or header.base_offset >= INT64_MAX - delta:
-        return CORRUPT_MESSAGE          # there would be no offset after its last one
+        return CORRUPT_MESSAGE          # no offset would be left after its last one
     header.last_offset = header.base_offset + delta
     if position + header.size > window.end:
         return TORN_
@@ -130,11 +130,11 @@ cdef Window* new_window(int fd, int64_t end) except NULL:
 def find_offset(
     int fd, int64_t position, int64_t end, int64_t offset, int64_t expected=-1
 ) -> tuple:
-    """(code, position, size, base offset, last offset, max timestamp) of the batch that holds
-    `offset`, or else of the first one after it.
+    """Return (code, position, size, base offset, last offset, max timestamp) of the batch that
+    holds `offset`, or else of the first one after it.
 
-    The first batch seen must end with the offset `expected`, unless that is -1: an index that
-    says otherwise is damaged.
+    The last offset of the first batch read must be `expected`, unless that is -1: otherwise the
+    index entry that led to it is wrong.
     """
     cdef Window* window = new_window(fd, end)
     cdef Header header = Header(position, 0, -1, -1, -1)
@@ -155,7 +155,8 @@ def find_offset(
 def find_timestamp(
     int fd, int64_t position, int64_t end, int64_t timestamp, int64_t offset
 ) -> tuple:
-    """(code, position, size) of the first batch that reaches `timestamp`, at `offset` or later."""
+    """Return (code, position, size) of the first batch that ends at `offset` or later and whose
+    maximum timestamp is at least `timestamp`."""
     cdef Window* window = new_window(fd, end)
     cdef Header header = Header(position, 0, -1, -1, -1)
     cdef int code
@@ -168,9 +169,10 @@ def find_timestamp(
 
 
 def walk_to_end(int fd, int64_t position, int64_t end) -> tuple:
-    """(code, position, next offset, max timestamp, its batch's last offset) where the walk ends.
+    """Return (code, position, next offset, max timestamp, last offset of its batch) at the end of
+    the walk.
 
-    AT_END says that the last batch ends where the file does.
+    The code is AT_END if the last batch ends where the file does.
     """
     cdef Window* window = new_window(fd, end)
     cdef Header header = Header(position, 0, -1, -1, -1)
@@ -191,7 +193,7 @@ def walk_to_end(int fd, int64_t position, int64_t end) -> tuple:
 
 
 # ---------------------------------------------------------------------------------------------
-# By every byte
+# Scans of whole batches
 
 
 cdef struct Produced:
@@ -210,7 +212,7 @@ cdef struct Began:
     int64_t base_offset
 
 
-# Growing arrays: bytes and the room they have.
+# A growing array: `size` bytes used of `room`.
 cdef struct Bytes:
     uint8_t* at
     Py_ssize_t size
@@ -218,7 +220,7 @@ cdef struct Bytes:
 
 
 cdef uint8_t* extended(Bytes* bytes, Py_ssize_t size) noexcept nogil:
-    """Where to write `size` more bytes; NULL when there is no memory."""
+    """Return where to write `size` more bytes; NULL if memory ran out."""
     cdef Py_ssize_t room = bytes.room
     cdef uint8_t* at
     if bytes.size + size > room:
@@ -257,7 +259,7 @@ cdef struct Scan:
 
 
 cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
-    """Note what a whole batch tells; False when memory ran out."""
+    """Add a valid batch to the scan's state; return False if memory ran out."""
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int64_t last_offset = base_offset + load_i32(batch + LAST_OFFSET_DELTA)
     cdef int64_t timestamp = load_i64(batch + MAX_TIMESTAMP)
@@ -309,7 +311,7 @@ cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
 
 
 cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
-    """The code a batch earns in its place: whole, and after the one before it."""
+    """Return the code of a batch at its place: valid, and after the previous one."""
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int32_t delta = load_i32(batch + LAST_OFFSET_DELTA)
     cdef int code
@@ -324,7 +326,7 @@ cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
 
 
 cdef Py_ssize_t pread_data(Scan* scan, Py_ssize_t size) noexcept nogil:
-    """Read at the scan's position as pread_whole does, without reading a hole at the end."""
+    """Read at the scan's position like pread_whole, but without reading a hole at the end."""
     cdef int64_t data = max(<int64_t> 0, scan.data_end - scan.position)
     cdef Py_ssize_t got
     if data >= size:
@@ -337,7 +339,7 @@ cdef Py_ssize_t pread_data(Scan* scan, Py_ssize_t size) noexcept nogil:
 
 
 cdef int scan_rest_is_zeros(Scan* scan) noexcept nogil:
-    """ZEROS when nothing but zeros stands from here to the end, else TORN."""
+    """Return ZEROS if there are only zeros from the position to the end, else TORN."""
     cdef int64_t position = scan.position
     cdef Py_ssize_t got
     while position < scan.data_end:
@@ -354,7 +356,7 @@ cdef int scan_rest_is_zeros(Scan* scan) noexcept nogil:
 
 
 cdef int scan_chunk(Scan* scan) noexcept nogil:
-    """Check the batches of one read; NONE, or why it ended before the file."""
+    """Check the batches of one read; return NONE, or the reason it ended before the file."""
     cdef Py_ssize_t filled, used = 0
     cdef int64_t size
     cdef const uint8_t* batch
@@ -378,14 +380,14 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
             return TORN_
         if size > filled - used:
             if used:
-                return NONE             # the next read begins with this batch
+                return NONE             # the next read starts with this batch
             if filled < asked:
-                return TORN_            # the file is shorter than it was
+                return TORN_            # the file became shorter
             scan.wanted = size
             scan.chunk.size = 0
             if extended(&scan.chunk, size) == NULL:
                 scan.no_memory = True
-            return NONE                 # the next read has room for all of it
+            return NONE                 # the next read has room for this batch
         code = scan_judge(scan, batch, size)
         if code:
             return code
@@ -397,7 +399,7 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
 
 
 cdef void drop_forgotten(Scan* scan) noexcept nogil:
-    """Drop what a producer's five later batches make forgotten; transactions keep all."""
+    """Drop a producer's batches before its last five; those of transactions are all kept."""
     cdef Produced* produced = <Produced*> scan.produced.at
     cdef Py_ssize_t count = scan.produced.size // <Py_ssize_t> sizeof(Produced)
     cdef Py_ssize_t slots = 16, slot, distinct = 0, i
@@ -455,10 +457,11 @@ def scan(
     int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
     int64_t timestamp_entered, int32_t leader_epoch, bint gapless=False,
 ) -> tuple:
-    """Check batches from `position` on; storage.segment.Scanned names what comes back.
+    """Check batches from `position` on; storage.segment.Scanned names the results.
 
-    With `gapless` each must begin with the offset after the one before; a compacted log's do not.
-    The code is WHOLE when more may follow, AT_END at the end, or else why it stopped there.
+    With `gapless` each batch must begin with the offset after the previous one; those of a
+    compacted log do not.  The code is WHOLE if more batches may follow, AT_END at the end, or else
+    the reason the scan stopped.
     """
     cdef Scan scan
     cdef int code = NONE
@@ -476,7 +479,7 @@ def scan(
         if extended(&scan.chunk, CHUNK_SIZE) == NULL:
             raise MemoryError
         for bytes_ in (0, 1, 2, 3):
-            # Never NULL, so that an answer without entries is simply empty.
+            # Never NULL, so that a result without entries is empty.
             if extended(array_of(&scan, bytes_), 64) == NULL:
                 raise MemoryError
             array_of(&scan, bytes_).size = 0
@@ -509,13 +512,14 @@ cdef Bytes* array_of(Scan* scan, int which) noexcept nogil:
 
 
 def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int:
-    """Where the next batch begins that checks and starts at `offset_min` or later; -1: nowhere.
+    """Return the position of the next valid batch with a base offset of `offset_min` or later; -1
+    if there is none.
 
-    Tells damage in a segment's middle from a torn end: only the former has batches behind it.
+    Distinguishes damage inside a segment from a torn end: only the former is followed by batches.
 
-    After CHECKED_MAX bytes of batches that do not check, the next is taken for whole unchecked:
-    only values made for it look like so many batches, one in the other, and to check each of them
-    would take the square of their size.
+    After CHECKED_MAX bytes of invalid batches, the next candidate is taken as valid unchecked: only
+    crafted values look like so many nested batches, and checking each of them would take time
+    quadratic in their size.
     """
     cdef Bytes chunk = Bytes(NULL, 0, 0)
     cdef int64_t found = -1, checked = 0, data_end
@@ -540,7 +544,7 @@ def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int
                 ):
                     if size > filled - i:
                         if i:
-                            break           # read again from here on, then with more room
+                            break           # read again from here, then with more room
                         chunk.size = 0
                         if size > chunk.room and extended(&chunk, size) != NULL:
                             break
@@ -556,7 +560,7 @@ def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int
 
 
 def syncfs(int fd) -> int:
-    """Flush the whole file system that holds `fd`; 0 or the errno."""
+    """Flush the file system that holds `fd` (syncfs(2)); return 0 or the errno."""
     cdef int failed
     with nogil:
         failed = c_syncfs(fd)
@@ -564,6 +568,6 @@ def syncfs(int fd) -> int:
 
 
 def file_system_type(int fd) -> int:
-    """The number of the type of the file system that holds `fd` (f_type); -1 when it is unknown."""
+    """Return the type of the file system that holds `fd` (statfs(2), f_type); -1 if unknown."""
     cdef statfs_t found
     return <long> found.f_type & 0xFFFFFFFF if fstatfs(fd, &found) == 0 else -1
