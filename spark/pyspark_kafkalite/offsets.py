@@ -1,6 +1,6 @@
-"""Offsets as Spark's Kafka source writes them: {"flights": {"0": 23, "1": 345}}.
+"""Offsets in the JSON format of Spark's Kafka source: {"flights": {"0": 23, "1": 345}}.
 
-The text is the same, in a checkpoint and in `startingOffsets`, so that either moves over.
+Checkpoints and `startingOffsets` use the same text, so that either can be taken over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafkalite.client.net.topology import TopicPartition
 Offsets: TypeAlias = dict[TopicPartition, int]
 
 EARLIEST, LATEST = -2, -1
-"""What stands for the first offset there is, and for the end, where offsets are given."""
+"""Stand for the log start offset and the end where offsets are given."""
 
 INT64_MAX = (1 << 63) - 1
 
@@ -30,12 +30,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def span(self) -> int:
-        """How many offsets; records are fewer where there are gaps."""
+        """Number of offsets; there are fewer records if there are gaps."""
         return self.end - self.start
 
 
 def told(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as JSON has them, in the order of topics and partitions."""
+    """Return offsets as a JSON object, sorted by topic and partition."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -43,7 +43,7 @@ def told(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def heard(said: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Offsets from what a checkpoint holds."""
+    """Return the offsets of a checkpoint's JSON object."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in said.items()
@@ -52,7 +52,7 @@ def heard(said: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def parsed(text: str, option: str, example: str) -> dict[str, Any]:
-    """A JSON object out of an option; ValueError says which option, and what it looks like."""
+    """Return an option's JSON object; raise ValueError with the option and an example."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def parsed(text: str, option: str, example: str) -> dict[str, Any]:
 
 
 def by_partition(text: str, option: str, least: int) -> Offsets:
-    """{"topic": {"0": 23}} out of an option, every number at least `least`."""
+    """Return the offsets of {"topic": {"0": 23}}, each at least `least`."""
     example = '{"flights": {"0": 23, "1": 345}}'
     found: Offsets = {}
     for topic, partitions in parsed(text, option, example).items():

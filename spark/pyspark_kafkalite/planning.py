@@ -1,9 +1,9 @@
-"""From options to ranges of offsets: where to begin and end, how much at once, in what parts.
+"""Planning: from options to offset ranges, their size and number.
 
-    batch_ranges(options)      of a batch: bound now, whoever reads them later
-    resolved(…)                what a bound stands for, of each partition
-    limited(…)                 how far a micro-batch goes
-    divided(…)                 ranges cut so that there are as many tasks as asked for
+    batch_ranges(options)      of a batch: fixed now, read at any time
+    resolved(…)                the offset of a bound, by partition
+    limited(…)                 end of a micro-batch
+    divided(…)                 ranges split into the requested number of tasks
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark_kafkalite.options import SourceOptions, Where, source_options
 from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
 
 Sizes = Mapping[TopicPartition, float]
-"""About how many bytes a record takes."""
+"""Approximate bytes per record."""
 
 
 def batch_ranges(options: Mapping[str, str]) -> list[OffsetRange]:
-    """The ranges that a batch with these options reads now; one or more for a Spark partition."""
+    """Return the ranges a batch with these options reads now, one or more per partition."""
     read = source_options(options, stream=False)
     topics = Topics(read)
     try:
@@ -31,7 +31,7 @@ def batch_ranges(options: Mapping[str, str]) -> list[OffsetRange]:
 
 
 def bounded(topics: Topics, options: SourceOptions) -> list[OffsetRange]:
-    """Between what the options say, divided."""
+    """Return the ranges between the bounds of the options, divided into tasks."""
     partitions = topics.partitions()
     starts = resolved(topics, options.starting, partitions, options)
     ends = resolved(topics, options.ending, partitions, options)
@@ -49,7 +49,7 @@ def bounded(topics: Topics, options: SourceOptions) -> list[OffsetRange]:
 
 
 def ranged(place: TopicPartition, start: int, end: int, topics: Topics) -> OffsetRange:
-    """A range, with the topic's id beside it."""
+    """Return a range with its topic id."""
     return OffsetRange(*place, start, end, topics.ids.get(place.topic))
 
 
@@ -59,7 +59,7 @@ def ranged(place: TopicPartition, start: int, end: int, topics: Topics) -> Offse
 def resolved(
     topics: Topics, place: Where, partitions: Collection[TopicPartition], options: SourceOptions
 ) -> Offsets:
-    """The offset a bound stands for, of each partition."""
+    """Return the offset of a bound, by partition."""
     if place.group:
         group = options.commit_group or options.settings["group.id"]
         found = topics.committed(group, partitions)
@@ -73,7 +73,7 @@ def resolved(
 
 
 def spread(place: Where, partitions: Collection[TopicPartition]) -> Offsets:
-    """What was said, of each partition; ValueError unless exactly these were spoken of."""
+    """Return a bound's values by partition; raise ValueError unless it names exactly these."""
     if place.everywhere is not None:
         return dict.fromkeys(partitions, place.everywhere)
     topics = place.topics or {}
@@ -94,7 +94,7 @@ def spread(place: Where, partitions: Collection[TopicPartition]) -> Offsets:
 
 
 def timed(topics: Topics, place: Where, times: Offsets, options: SourceOptions) -> Offsets:
-    """The first offsets at or after these times."""
+    """Return the first offsets at or after these times."""
     found = topics.at(times)
     late = [each for each, offset in found.items() if offset < 0]
     if late and place is options.starting and options.timestamp_strategy == "error":
@@ -107,15 +107,15 @@ def timed(topics: Topics, place: Where, times: Offsets, options: SourceOptions) 
     return {**found, **topics.latest(late)}
 
 
-# How far a micro-batch goes.
+# Size of a micro-batch.
 
 
 def limited(
     starts: Offsets, ends: Offsets, options: SourceOptions, sizes: Sizes | None
 ) -> Offsets:
-    """The ends, moved back so that no more offsets or bytes lie before them than may.
+    """Return the ends, reduced to the limits on offsets and bytes.
 
-    Each partition gets its share by what it has, and at least one offset.
+    Each partition gets a share in proportion to its backlog, and at least one offset.
     """
     counts = {place: max(0, end - starts[place]) for place, end in ends.items()}
     shares = dict(counts)
@@ -134,19 +134,19 @@ def limited(
 
 
 def part(count: int, limit: int, total: int) -> int:
-    """The share of `count` among a total that is cut to a limit."""
+    """Return the share of `count` when `total` is reduced to `limit`."""
     return min(count, max(1, count * limit // total)) if count else 0
 
 
-# How many tasks.
+# Number of tasks.
 
 
 def divided(
     ranges: Sequence[OffsetRange], options: SourceOptions, topics: Topics
 ) -> list[OffsetRange]:
-    """The ranges that hold something, cut by maxRecordsPerPartition and minPartitions.
+    """Return the non-empty ranges, split by maxRecordsPerPartition and minPartitions.
 
-    Large partitions are cut first, and large is what has many bytes.
+    Ranges with the most bytes are split first.
     """
     cut = [each for each in ranges if each.span > 0]
     if options.records_max is not None:
@@ -158,7 +158,7 @@ def divided(
     sizes = topics.record_sizes(places) or dict.fromkeys(places, RECORD_SIZE_ASSUMED)
     weights = [each.span * sizes[TopicPartition(each.topic, each.partition)] for each in cut]
     share = sum(weights) / wanted
-    # What is small stays whole, and the others share the tasks that are left.
+    # Small ranges are not split; the large ones share the remaining tasks.
     small = [weight for weight in weights if weight < share]
     large = sum(weights) - sum(small)
     left = max(1, wanted - len(small))
@@ -169,7 +169,7 @@ def divided(
 
 
 def parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    """A range in so many parts of one size, or of as many as it has offsets."""
+    """Return a range in `count` parts of about equal size, at most one per offset."""
     count = min(count, whole.span)
     bounds = [whole.start + whole.span * part // count for part in range(count + 1)]
     return [

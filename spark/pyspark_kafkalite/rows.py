@@ -1,16 +1,16 @@
-"""A task's rows on their way to topics: what the sink does in an executor's Python worker.
+"""Row writer: sends a task's rows to topics, in an executor's Python worker.
 
     rows from Spark  →  by topic, in Arrow  →  Producer.send_arrow  →  acknowledged: Written
 
-Record batches come as Spark cuts them (spark.sql.execution.arrow.maxRecordsPerBatch, 10,000 rows);
-no row becomes a Python object.  Rows of one topic, key and partition keep their order.
+Record batches arrive as Spark divides them (spark.sql.execution.arrow.maxRecordsPerBatch, 10,000
+rows); no row becomes a Python object.  Rows of one topic, key and partition keep their order.
 
-A worker serves one task after the other, and its producers stay open between them, one for each
-set of settings.  A task that fails closes its own: what it has not sent yet is not sent beside its
-next attempt.  A worker that Spark forks from another makes its own producers.
+A worker runs one task after the other; its producers stay open between tasks, one for each set of
+settings.  A task that fails closes its producer, so that rows that are not sent yet are not sent
+during its next attempt.  A worker that Spark forks from another creates its own producers.
 
-Nothing waits for ever: kafka.max.block.ms bounds the wait for a topic and for room,
-kafka.delivery.timeout.ms each batch.  The first batch that fails fails the task, with what to do.
+All waits are bounded: kafka.max.block.ms limits the wait for metadata and for buffer memory,
+kafka.delivery.timeout.ms each batch.  The first batch that fails fails the task, with advice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.column_batches import Deliveries
 
 KEPT_MAX = 4
-"""How many producers a worker keeps; each has a thread, and connections to every broker."""
+"""Maximum number of producers per worker; each has a thread, and connections to every broker."""
 
 ADVICE: dict[type[KafkaError], str] = {
     UnknownTopicOrPartition: " Create the topic, or see how its name is spelled.",
@@ -50,15 +50,15 @@ ADVICE: dict[type[KafkaError], str] = {
 }
 
 _kept: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""The producers of this process by their settings, the one used last at the end."""
+"""The producers of this process by settings, least recently used first."""
 
 
 class WriteFailed(Exception):
-    """Rows were not acknowledged; says of which topic, why, and what to do."""
+    """Rows were not acknowledged; the message has the topic, the cause and advice."""
 
 
 class NullTopic(ValueError):
-    """A row says no topic, and neither does the option."""
+    """A row has no topic, and the option is not set."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -68,26 +68,26 @@ class NullTopic(ValueError):
 
 
 class Destination(NamedTuple):
-    """Where rows go."""
+    """Topic, columns and producer settings of a write."""
 
     settings: dict[str, str]
-    """The producer's, by Kafka's names."""
+    """The producer's settings, by Kafka's names."""
     topic: str | None
-    """None: the rows' column `topic` says."""
+    """None: the rows' column `topic`."""
     columns: tuple[str, ...]
-    """What a record is made of, all of them columns that `send_arrow` takes."""
+    """Columns of a record, all of them accepted by `send_arrow`."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has written, all of it acknowledged."""
+    """Result of a task: the number of records and batches, all acknowledged."""
 
     records: int = 0
     batches: int = 0
 
 
 class Sent(NamedTuple):
-    """Rows that are on their way."""
+    """Rows in flight."""
 
     topic: str
     deliveries: Deliveries
@@ -96,8 +96,8 @@ class Sent(NamedTuple):
 def write(batches: Iterable[pa.RecordBatch], to: Destination) -> Written:
     """Write a task's rows, and wait until all of them are acknowledged.
 
-    WriteFailed when some are not; NullTopic or ValueError for rows that cannot be written, of
-    whose topic and batch none was.
+    Raises WriteFailed if some are not; NullTopic or ValueError for rows that cannot be written, in
+    which case no row of the same topic and batch was.
     """
     task = Task(to)
     try:
@@ -122,7 +122,9 @@ class Task:
         self._batches = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a record batch; waits for room, and raises what went wrong so far."""
+        """Send the rows of a record batch; wait for buffer memory, and raise errors of earlier
+        rows.
+        """
         if self._producer is None:
             self._producer = producer_of(self._to.settings)
             self._failed_before = self._producer.metrics()["failed_records"]
@@ -140,18 +142,18 @@ class Task:
         self._look()
 
     def finish(self) -> Written:
-        """Wait for all that is under way."""
+        """Wait until all rows in flight are acknowledged."""
         while self._under_way:
             self._settle(self._under_way.popleft())
         return Written(self._records, self._batches)
 
     def give_up(self) -> None:
-        """Send no more of it."""
+        """Abort: close the producer without sending the rest."""
         if self._producer is not None:
             forget(self._producer)
 
     def _look(self) -> None:
-        """Raise what has failed, and let go of what is written."""
+        """Raise the error of rows that failed, and drop rows that are acknowledged."""
         assert self._producer is not None
         if self._producer.metrics()["failed_records"] > self._failed_before:
             for sent in self._under_way:
@@ -175,7 +177,7 @@ class Task:
 
 
 def learn_growth(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
-    """Ask anew how many partitions a topic has, when rows name one that was not there."""
+    """Refresh a topic's metadata if rows name a partition that was not known."""
     known = producer.topics.get(topic)
     if known is None or "partition" not in rows.schema.names:
         return
@@ -187,7 +189,7 @@ def learn_growth(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
 
 
 def routed(batch: pa.RecordBatch, to: Destination) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows by their topics, each topic's in their order; NullTopic before the first."""
+    """Yield the rows by topic, each in order; raise NullTopic before the first."""
     import pyarrow.compute as pc
 
     rows = batch.select(list(to.columns))
@@ -200,7 +202,7 @@ def routed(batch: pa.RecordBatch, to: Destination) -> Iterator[tuple[str, pa.Rec
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     if len(names) > 1:
-        # Numbers are given as topics come, and the sort is stable.
+        # Dictionary indices follow the order of appearance, and the sort is stable.
         rows = rows.take(pc.array_sort_indices(encoded.indices))
     counts = pc.value_counts(encoded.indices).field("counts").to_pylist()
     first = 0
@@ -210,10 +212,10 @@ def routed(batch: pa.RecordBatch, to: Destination) -> Iterator[tuple[str, pa.Rec
 
 
 def producer_of(settings: Mapping[str, str]) -> Producer:
-    """This process's producer of these settings."""
+    """Return this process's producer for these settings."""
     key = tuple(sorted(settings.items()))
     producer = _kept.pop(key, None)
-    # One that was made before a fork is closed here.
+    # A producer that was created before a fork is closed in this process.
     if producer is None or not producer.is_open:
         while len(_kept) >= KEPT_MAX:
             oldest = _kept.pop(next(iter(_kept)))
@@ -225,7 +227,7 @@ def producer_of(settings: Mapping[str, str]) -> Producer:
 
 
 def forget(producer: Producer) -> None:
-    """Close a producer, whatever it has not sent yet."""
+    """Close a producer without sending the rest."""
     for key, kept in list(_kept.items()):
         if kept is producer:
             del _kept[key]

@@ -1,7 +1,7 @@
-"""The sentence in an error of Spark's: what the connector, or the job, raised in the first place.
+"""Original messages in Spark's errors.
 
-Spark wraps what a Python worker raises: the sentence stands at the end of the worker's traceback,
-which stands in a message of Java's, which has a stack trace of its own behind it.
+Spark wraps the exception of a Python worker: its message is the end of the worker's traceback,
+which is in a message of a Java exception, followed by the Java stack trace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_sparks(error: BaseException) -> bool:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return what is to be read first in an error of Spark's, in one line."""
+    """Return the original message of a Spark error, in one line."""
     text = str(error)
     _, found, trace = text.rpartition(_TRACEBACK)
     raised = _RAISED.search(trace) if found else None

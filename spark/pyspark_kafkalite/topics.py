@@ -1,6 +1,6 @@
-"""What the cluster says of the partitions that are read: which there are, and their offsets.
+"""Partitions, offsets and log sizes of the topics that are read, from the cluster.
 
-Runs where Spark plans: a process of Python on the driver, for a stream as long as the query.
+Runs where Spark plans: in a Python process on the driver, for a stream as long as the query.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pyspark_kafkalite.options import SourceOptions
 T = TypeVar("T")
 
 RECORD_SIZE_ASSUMED = 1_000.0
-"""Bytes, of a broker that does not tell how large its logs are."""
+"""Bytes per record if the broker does not report the sizes of its logs."""
 
 ANSWER_S = 2.0
-"""How long it may take to learn how large logs are."""
+"""Timeout in seconds for the requests that measure record sizes."""
 
 COMMIT_S = 5.0
-"""How long a micro-batch may wait to show others how far it is."""
+"""Timeout in seconds of a micro-batch's offset commit."""
 
 log = logging.getLogger("pyspark_kafkalite")
 
 
 class Topics:
-    """The partitions that the options name, as the cluster tells of them."""
+    """Metadata and offsets of the partitions that the options select."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -46,15 +46,15 @@ class Topics:
         self._cluster = Cluster(self._settings)
         self._level = int(self._settings[ISOLATION_LEVEL] == "read_committed")
         self.ids: dict[str, bytes] = {}
-        """The topics' ids, as they were last told."""
+        """Topic ids of the last metadata response."""
 
     def close(self) -> None:
         self._cluster.close()
 
     def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
-        """Those that are to be read, in their order.
+        """Return the partitions to read, sorted.
 
-        UnknownTopicOrPartition names what is not there, unless that is fine.
+        Raises UnknownTopicOrPartition for a missing one, unless `missing_ok`.
         """
         found = self._retried(lambda: self._told(missing_ok))
         metas = {name: topic for name, topic in found.items() if isinstance(topic, TopicMeta)}
@@ -74,7 +74,7 @@ class Topics:
         return sorted(there)
 
     def _told(self, missing_ok: bool) -> dict[str, TopicMeta | KafkaError]:
-        """What is told of the topics; raises what is wrong with one of them."""
+        """Return the metadata of the topics; raise the error of one of them."""
         found = self._described()
         for fault in found.values():
             if isinstance(fault, KafkaError) and not (
@@ -93,17 +93,17 @@ class Topics:
         return self._cluster.described(names, create=False)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The first offset of each."""
+        """Return the log start offset of each partition."""
         return self.at(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The end of each, as far as this isolation level sees."""
+        """Return the end of each partition, as visible at this isolation level."""
         return self.at(dict.fromkeys(partitions, LATEST))
 
     def at_once(
         self, times: Mapping[TopicPartition, int], timeout_s: float
     ) -> Offsets | None:
-        """As `at`; None when something is in the way, and in that time did not go."""
+        """Return the same as `at`; None after a retriable error that lasts for `timeout_s`."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
         try:
             found = client_offsets.list_offsets(self._cluster, wanted, self._level, timeout_s)
@@ -114,7 +114,7 @@ class Topics:
         return {partition: each.offset for partition, each in found.items()}
 
     def at(self, times: Mapping[TopicPartition, int]) -> Offsets:
-        """The first offset at or after each time (ms since 1970), -1 where there is none."""
+        """Return the first offset at or after each time (ms since 1970), -1 if there is none."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
         found = self._retried(
             lambda: client_offsets.list_offsets(self._cluster, wanted, self._level)
@@ -122,12 +122,12 @@ class Topics:
         return {partition: each.offset for partition, each in found.items()}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Where the group goes on, of the partitions in which it has committed."""
+        """Return the committed offsets of a group, without partitions that have none."""
         found = self._retried(lambda: client_offsets.committed(self._cluster, group, partitions))
         return {place: offset for place, offset in found.items() if offset is not None}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Show others how far the group is; a group that cannot be written to is only warned of."""
+        """Commit offsets for monitoring; log errors instead of raising them."""
         try:
             client_offsets.commit(self._cluster, group, dict(offsets.items()), COMMIT_S)
         except KafkaError as fault:
@@ -136,7 +136,9 @@ class Topics:
     def record_sizes(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, float] | None:
-        """About how many bytes a record takes in each log; None while one does not answer."""
+        """Return the approximate bytes per record of each log; None if its offsets are not
+        available.
+        """
         first, last = (
             self.at_once(dict.fromkeys(partitions, which), ANSWER_S) for which in (EARLIEST, LATEST)
         )
@@ -173,8 +175,10 @@ class Topics:
         return found
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """The answer, asked for again as often as fetchOffset.numRetries says, unless the time of
-        a call is up."""
+        """Return the result of a request.
+
+        Retries it fetchOffset.numRetries times at most, until the timeout of a call.
+        """
         until_s = time.monotonic() + self._settings.call_timeout_s
         attempts_left = self._options.retries
         while True:

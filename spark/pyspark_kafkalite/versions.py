@@ -1,4 +1,4 @@
-"""Which versions of other packages are needed, and which are there."""
+"""Required versions of other packages, and the installed ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Need(NamedTuple):
     package: str
     least: str
     purpose: str
-    """What it is for, and so what fails without it."""
+    """Features that need it, and fail without it."""
     always: bool
-    """Whether nothing goes without it."""
+    """True if nothing works without it."""
     below: str = ""
     """First version that is not supported, if there is one."""
 
     @property
     def requirement(self) -> str:
-        """Return the package and its versions, as pip takes them."""
+        """The package and its versions, as pip takes them."""
         limit = f",<{self.below}" if self.below else ""
         return f"{self.package}>={self.least}{limit}"
 
@@ -39,23 +39,25 @@ NEEDS = (
     Need("protobuf", "6.33.5", "transformWithState, whose workers otherwise crash", False),
     Need("fastavro", "1.9", "values in Avro", False),
 )
-"""In the order they are told.  The least versions are pyspark's own, and ours in pyproject.toml."""
+"""In the order they are reported.  The minimum versions are pyspark's own, and ours in
+pyproject.toml.
+"""
 
 
 class Package(NamedTuple):
-    """A package that is needed, as it was found."""
+    """A required package and its installed version."""
 
     need: Need
     installed: str | None
 
     @property
     def fits(self) -> bool:
-        """Whether it is there and new enough."""
+        """True if it is installed and new enough."""
         return self.installed is not None and numbers(self.installed) >= numbers(self.need.least)
 
     @property
     def complaint(self) -> str:
-        """What is wrong with it, in a sentence that says what to do; empty when nothing is."""
+        """The problem with it and the correction; empty if there is none."""
         package, least, purpose = self.need.package, self.need.least, self.need.purpose
         if self.fits:
             return ""
@@ -68,7 +70,7 @@ class Package(NamedTuple):
 
 
 def packages() -> Iterator[Package]:
-    """Each package that is needed, as it is installed here."""
+    """Yield each required package with its installed version."""
     for need in NEEDS:
         try:
             yield Package(need, version(need.package))
@@ -77,13 +79,13 @@ def packages() -> Iterator[Package]:
 
 
 def check() -> None:
-    """Raise Refusal, in one sentence, when something is missing that nothing goes without."""
+    """Raise Refusal if a package is missing without which nothing works."""
     for package in packages():
         if package.need.always and not package.fits:
             raise Refusal(package.complaint)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """A version's numbers up to the first word: 4.2.0.dev1 is (4, 2, 0)."""
+    """Return a version's leading numbers: 4.2.0.dev1 is (4, 2, 0)."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(map(int, found[0].split("."))) if found else ()

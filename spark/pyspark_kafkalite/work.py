@@ -1,7 +1,7 @@
-"""What is done to the records of a range, in an executor: fetch, decode, filter, project, map.
+"""Per-range work in an executor: fetch, decode, filter, project, map.
 
-A Work is made on the driver, where what is wrong with the options is a ValueError, and pickled.
-The source does the first two and leaves the rest to Spark; the fast path does all of them.
+A Work is created on the driver, where invalid options are a ValueError, and pickled.  The source
+uses the first two steps and leaves the rest to Spark; the fast path (fast.py) uses all of them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pyspark_kafkalite.offsets import OffsetRange
 from pyspark_kafkalite.options import SourceOptions
 
 Filter = Any
-"""A pyarrow.compute.Expression, or a function from a RecordBatch to a mask."""
+"""A pyarrow.compute.Expression, or a function from a RecordBatch to a boolean mask."""
 Turn = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def decoded(
     decode: str | Decode | None, options: Mapping[str, Any], chosen: SourceOptions
 ) -> Decode | None:
+    """Return the decoder for these options, or None."""
     if isinstance(decode, Decode):
         return decode
     topic = chosen.subscribe[0] if len(chosen.subscribe) == 1 else None
@@ -33,13 +34,14 @@ def decoded(
 
 
 def spark_schema(schema: pa.Schema) -> Any:
+    """Return the Spark schema of an Arrow schema."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)
 
 
 class Work:
-    """From a range to batches of what was asked for."""
+    """Pipeline from an offset range to batches of the requested columns."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Work:
 
     @property
     def decoded_names(self) -> list[str]:
-        """The columns that come out of the value."""
+        """The columns that are decoded from the value."""
         return [] if self._decode is None else list(self._decode.columns.names)
 
     def of(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -90,14 +92,14 @@ class Work:
                 bad_row_counts.report(wanted, bad_rows)
 
     def turned(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a decoded batch that pass the filter, as map_arrow makes them."""
+        """Yield the rows of a decoded batch that pass the filter, converted by map_arrow."""
         for each in filtered(batch, self._filter):
             if len(each):
                 each = each.select(self._names)
                 yield each if self._map is None else self._mapped(self._map(each))
 
     def _mapped(self, batch: Any) -> pa.RecordBatch:
-        """What map_arrow gave, in the types that were promised."""
+        """Return the result of map_arrow, cast to the declared schema."""
         if isinstance(batch, pa.RecordBatch) and batch.schema.equals(self.schema):
             return batch
         names = getattr(getattr(batch, "schema", None), "names", None)
@@ -109,10 +111,10 @@ class Work:
         columns = [batch.column(field.name).cast(field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    # Which columns.
+    # Column selection.
 
     def _chosen(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-        """The names of what comes out, and of what must be fetched for it."""
+        """Return the names of the output columns, and of the columns to fetch for them."""
         own = self.decoded_names
         record = [name for name in fetching.TYPES if self._decode is None or name != "value"]
         if columns is None:
@@ -128,7 +130,9 @@ class Work:
         return names, [name for name in fetching.TYPES if name in needed]
 
     def _looked_at(self, record: list[str], own: list[str]) -> set[str]:
-        """The record's columns without which the filter fails, tried on no rows at all."""
+        """Return the record's columns that the filter needs, found by running it on an empty
+        batch.
+        """
         if self._filter is None:
             return set()
         kinds = dict(fetching.TYPES)
@@ -141,13 +145,13 @@ class Work:
                                                schema=pa.schema(rest))  # fmt: skip
             try:
                 filtered(empty, self._filter)
-            except Exception:  # whatever a user's function says of a column that is not there
+            except Exception:  # a user's function may raise anything for a missing column
                 looked_at.add(missing)
         return looked_at
 
 
 def filtered(batch: pa.RecordBatch, keep: Filter | None) -> list[pa.RecordBatch]:
-    """The rows that the filter lets through."""
+    """Return the rows that the filter selects."""
     if keep is None:
         return [batch]
     if isinstance(keep, pc.Expression):
