@@ -1,22 +1,23 @@
-"""Log aggregation: the JSON lines of a topic into files of Parquet, by day and one of their fields.
+"""Log aggregation job: JSON lines of a topic into Parquet files, by day and one of their fields.
 
     kafkalite start                                 # in another terminal
     kafkalite demo                                  # flights into the topic `flights`, as JSON
     kafkalite spark run spark/pipelines/archive.py --topic flights --time time_hour --by origin \\
         --to /tmp/archive --checkpoint /tmp/archive-checkpoint
 
-makes
+writes
 
     /tmp/archive/day=2013-01-01/origin=JFK/part-….parquet        time, line, partition, offset
 
-Files roll by count, size and time: a round of files is written when --records lines have come or
---wait is over, whichever is first, and takes at most --bytes of the topic; a file has at most
---file-records lines.  In a round each day and value has its own file, not one from every task.
+Files roll by count, size and time: a micro-batch is written when --records lines have arrived or
+after --wait, whichever is first, and takes at most --bytes of the topic; a file has at most
+--file-records lines.  A micro-batch writes one file for each day and value, not one per task.
 
-A line is archived once, whatever ends the job, and the same command goes on where it was; read the
-directory with Spark, which knows which files count.  A line that is not JSON, or lacks the fields,
-is kept as well: by the day on which it came, under `none`.  With --once the job archives what is
-there and ends.  On a cluster both directories are ones that all its machines see.
+A line is archived exactly once, whatever ends the job; the same command continues it.  Read the
+directory with Spark, which knows which files are complete.  A line that is not JSON, or lacks the
+fields, is archived by the day of its record's timestamp, under `none`.  With --once the job
+archives the current records and ends.  On a cluster all machines must share both
+directories.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ import pyspark_kafkalite
 def lines(
     spark: SparkSession, bootstrap: str, topic: str, records: int, size: str, wait: str
 ) -> DataFrame:
-    """The records of the topic from its first on, in rounds of so many."""
+    """Return the records of the topic from the first, in micro-batches of `records`."""
     return (
         spark.readStream.format("kafkalite")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("columns", "value,timestamp,partition,offset")
-        .option("startingOffsets", "earliest")  # of the first start; later the checkpoint says
+        .option("startingOffsets", "earliest")  # for the first start; later ones use the checkpoint
         .option("minOffsetsPerTrigger", records)
         .option("maxTriggerDelay", wait)
         .option("maxBytesPerTrigger", size)
@@ -48,7 +49,7 @@ def lines(
 
 
 def filed(lines: DataFrame, time: str, by: str) -> DataFrame:
-    """Each line with its time and where it belongs: `day`, and a column called as the field."""
+    """Return each line with its time, its `day`, and a column named after the field."""
     line = F.col("value").cast("string")
     told = F.try_to_timestamp(F.get_json_object(line, f"$.{time}"))
     when = F.coalesce(told, "timestamp")
@@ -63,7 +64,7 @@ def filed(lines: DataFrame, time: str, by: str) -> DataFrame:
 
 
 def into(filed: DataFrame, by: str, to: str, checkpoint: str, most: int) -> DataStreamWriter:
-    """The query, to be started; a file has at most so many lines."""
+    """Return the query, to be started; a file has at most `most` lines."""
     return (
         filed.repartition("day", by)  # all lines of a file in one task
         .writeStream.format("parquet")

@@ -1,15 +1,15 @@
-"""A batch: the flights of a topic into a table of delays, by carrier and hour of the day.
+"""Batch job: delays of the flights in a topic, by carrier and hour of the day.
 
     kafkalite start                                 # in another terminal
     kafkalite demo                                  # 336,776 flights into the topic `flights`
     kafkalite spark run spark/pipelines/delays.py --to /tmp/delays
 
-It reads what is in the topic when it starts, and replaces the table, which is Parquet:
+It reads the current records of the topic, and replaces the table, which is Parquet:
 
     carrier  hour  flights  cancelled  departure_minutes  arrival_minutes
 
-Minutes are means over the flights that left, or arrived.  On a cluster DIRECTORY is one that all
-its machines see; `kafkalite spark run --master spark://HOST:7077 …` runs it there.
+Minutes are means over the flights that departed, or arrived.  On a cluster DIRECTORY must be shared
+by all machines; `kafkalite spark run --master spark://HOST:7077 …` runs it there.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyspark.sql import functions as F
 import pyspark_kafkalite
 
 FLIGHT = "carrier string, hour int, dep_delay double, arr_delay double, dep_time int"
-"""What is taken of a flight; the rest of its JSON is passed over."""
+"""Fields of a flight that are read; the rest of its JSON is ignored."""
 
 
 def flights(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """Every flight in the topic, a row each."""
+    """Return the flights in the topic, one row each."""
     records = (
         spark.read.format("kafkalite")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
-        .option("columns", "value")  # nothing else is fetched into Spark
+        .option("columns", "value")  # only this column is fetched
         .load()
     )
     return records.select(
@@ -40,7 +40,7 @@ def flights(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def delays(flights: DataFrame) -> DataFrame:
-    """A row for each carrier and hour, in this order."""
+    """Return a row for each carrier and hour, sorted."""
     return (
         flights.groupBy("carrier", "hour")
         .agg(

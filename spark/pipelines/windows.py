@@ -1,4 +1,4 @@
-"""A stream: how many flights of each carrier come in per window of time, back into a topic.
+"""Streaming job: number of flights per carrier and time window, written to a topic.
 
     kafkalite start                                 # in another terminal
     kafkalite topic create flights-per-carrier
@@ -6,15 +6,15 @@
     kafkalite demo                                  # in a third: flights into the topic `flights`
     kafkalite consume -t flights-per-carrier
 
-A window is told once, when it is complete: as soon as a record has come that is later than its end
-by what is waited for late ones (the watermark).  A record's time is that of the record, which is
-when it was sent if its sender said nothing else.  What is written has the carrier as key and
+A window is written once, when it is complete: after a record whose timestamp is later than the
+window's end by the watermark delay (--late).  A record's timestamp is the producer's, by default
+the time when it was sent.  The output has the carrier as key and as value
 
     {"start":"2026-11-22T06:47:08.000Z","end":"2026-11-22T06:47:09.000Z","flights":2114}
 
-The checkpoint holds the offsets and the windows that are open.  Ctrl-C ends the job, and the same
-command goes on where it was; a window that it was just writing may then come twice.  With --once
-it reads what is there and ends.  On a cluster DIRECTORY is one that all its machines see.
+The checkpoint has the offsets and the open windows.  Ctrl-C ends the job, and the same command
+continues it; a window that was being written may then be written twice.  With --once it reads the
+current records and ends.  On a cluster DIRECTORY must be shared by all machines.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import pyspark_kafkalite
 
 
 def flights(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """The flights as they come in, from the topic's first: carrier and time."""
+    """Return the flights from the topic's first record on: carrier and time."""
     records = (
         spark.readStream.format("kafkalite")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("columns", "value,timestamp")
-        .option("startingOffsets", "earliest")  # of the first start; later the checkpoint says
+        .option("startingOffsets", "earliest")  # for the first start; later ones use the checkpoint
         .option("maxOffsetsPerTrigger", 100_000)
         .load()
     )
@@ -44,7 +44,7 @@ def flights(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def counted(flights: DataFrame, window: str, late: str) -> DataFrame:
-    """A record for each carrier and window: what the sink takes."""
+    """Return a record for each carrier and window, for the sink."""
     counts = (
         flights.withWatermark("timestamp", late)
         .groupBy("carrier", F.window("timestamp", window).alias("window"))
@@ -55,10 +55,10 @@ def counted(flights: DataFrame, window: str, late: str) -> DataFrame:
 
 
 def into(counts: DataFrame, bootstrap: str, topic: str, checkpoint: str) -> DataStreamWriter:
-    """The query, to be started."""
+    """Return the query, to be started."""
     return (
         counts.writeStream.format("kafkalite")
-        .outputMode("append")  # a window once, when no more can come
+        .outputMode("append")  # each window once, when it is complete
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", topic)
         .option("checkpointLocation", checkpoint)

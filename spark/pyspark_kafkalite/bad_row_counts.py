@@ -1,21 +1,21 @@
 """Counts of a stream's bad rows, from the tasks that leave them out to the driver.
 
-A data source in Python has neither accumulators nor metrics of its own, so a task leaves its
-counts in a file, and the driver's LagListener adds them up after the micro-batch:
+A Python data source has neither accumulators nor metrics of its own, so a task writes its counts to
+a file, and the driver's LagListener adds them up after the micro-batch:
 
     /tmp/kafkalite-spark-UID/QUERY.LETTERS/     a directory for each run of a query and listener
         BATCH.TASK.PID                          a line for each range of offsets with bad rows
 
-Nothing is written for a range whose rows are all good, and nothing without a listener.
+Nothing is written for a range without bad rows, and nothing without a listener.
 
 A range that is read more than once (a task that is retried or speculative, a foreachBatch with
-several actions) counts once, with its greatest count: an attempt that failed has seen no more of
-the range than the one that read all of it.
+several actions) counts once, with its greatest count: an attempt that failed has read no more of
+the range than the one that completed it.
 
-The driver holds a directory by flock: those of drivers that were killed are removed by the next.
+The driver locks its directory with flock; directories of killed drivers are removed by the next.
 
-Left out: executors on other hosts, and queries that are no streams, whose counts are in the
-executors' logs only.  A range that one query reads in two formats counts once.
+Left out: executors on other hosts, and batch queries, whose counts are only in the executors' logs.
+A range that one query reads in two formats counts once.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ log = logging.getLogger("pyspark_kafkalite")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""The local properties that Spark gives the tasks of a micro-batch."""
+"""Local properties of the tasks of a micro-batch, set by Spark."""
 COUNTS = re.compile(r"(\d+)\.\d+\.\d+")
 """The name of a task's file."""
 
 
 def place() -> Path:
-    """Return the directory of this user that holds those of all queries."""
+    """Return this user's directory for the counts of all queries."""
     return Path(tempfile.gettempdir()) / f"kafkalite-spark-{os.geteuid()}"
 
 
 def is_private(path: Path) -> bool:
-    """Return whether this is a directory of ours that nobody else can enter."""
+    """Return whether this is a directory of this user, with mode 700."""
     try:
         found = path.lstat()
     except OSError:
@@ -61,14 +61,14 @@ def is_private(path: Path) -> bool:
     return ours and stat.S_IMODE(found.st_mode) == 0o700
 
 
-# In a task.
+# Tasks.
 
 
 def report(wanted: OffsetRange, bad_rows: int) -> None:
-    """Leave the number of a range's bad rows to the listeners of the query, if it has any.
+    """Write the number of a range's bad rows for the query's listeners, if it has any.
 
-    The rows are left out whether or not the driver learns how many, so that what goes wrong here
-    is logged and does not fail the task.
+    The rows are left out even if the driver does not learn their number, so errors are logged and
+    do not fail the task.
     """
     from pyspark import TaskContext
 
@@ -90,41 +90,41 @@ def report(wanted: OffsetRange, bad_rows: int) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line; the run that its directory belongs to may have ended meanwhile."""
+    """Append a line; do nothing if the run has ended and its directory is gone."""
     with contextlib.suppress(FileNotFoundError), path.open("a") as file:
         file.write(f"{line}\n")
 
 
-# On the driver.
+# Driver.
 
 
 class BadRowCounts:
-    """The directory of one run of a query, in which its tasks leave their counts.
+    """Directory for the counts of one run of a query.
 
     Args:
         query: The id of the query.
 
     Raises:
-        OSError: If there can be no directory that is ours alone.
+        OSError: No private directory can be created.
     """
 
     def __init__(self, query: str) -> None:
         above = place()
         with contextlib.suppress(FileExistsError):
             above.mkdir(mode=0o700)
-            above.chmod(0o700)  # whatever the umask
+            above.chmod(0o700)  # regardless of the umask
         if not is_private(above):
             raise PermissionError(f"{above} is not a directory of mode 700 that belongs to us")
         remove_abandoned(above)
         self.path, self._held = held(above, query)
         self._taken = -1
-        """The newest micro-batch whose counts were taken."""
+        """The last micro-batch whose counts were taken."""
         self._remove = weakref.finalize(self, remove, self.path, self._held, os.getpid())
 
     def take(self, batch: int) -> int:
         """Return the number of bad rows of the micro-batches up to this one.
 
-        Those of earlier calls are left out, also what a task writes that ended late.
+        Counts of earlier calls are left out, including late ones of tasks that ended after them.
         """
         ranges: dict[tuple[object, ...], int] = {}
         for number, path in self._files():
@@ -143,7 +143,7 @@ class BadRowCounts:
         self._remove()
 
     def _files(self) -> Iterator[tuple[int, Path]]:
-        """The files of tasks, each with its micro-batch; none if others removed the directory."""
+        """Yield the tasks' files with their micro-batch ids; none if the directory was removed."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.path):
                 if found := COUNTS.fullmatch(name):
@@ -151,10 +151,10 @@ class BadRowCounts:
 
 
 def held(above: Path, query: str) -> tuple[Path, int]:
-    """Make a directory and return it with the descriptor that holds it."""
+    """Create a directory; return it and the descriptor that locks it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=f"{query}.", dir=above))
-        with contextlib.suppress(FileNotFoundError):  # another driver took it for abandoned
+        with contextlib.suppress(FileNotFoundError):  # another driver removed it as abandoned
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if path.exists():
@@ -163,23 +163,23 @@ def held(above: Path, query: str) -> tuple[Path, int]:
 
 
 def lines(path: Path) -> Iterator[list[int]]:
-    """The lines of a file that are whole; a task that was killed may have left half of one."""
+    """Yield the complete lines of a file; a killed task may have left an incomplete one."""
     for line in path.read_text().splitlines():
         with contextlib.suppress(ValueError):
             yield json.loads(line)
 
 
 def remove(path: Path, descriptor: int, pid: int) -> None:
-    """Remove a directory, unless this process is a fork of the one that made it."""
+    """Remove a directory, unless this process is a fork of its creator."""
     if os.getpid() == pid:
         shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)
 
 
 def remove_abandoned(above: Path) -> None:
-    """Remove the directories that no driver holds."""
+    """Remove the directories that no driver has locked."""
     for path in list(above.iterdir()):
-        with contextlib.suppress(OSError):  # it is held, or has gone
+        with contextlib.suppress(OSError):  # it is locked, or was removed
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

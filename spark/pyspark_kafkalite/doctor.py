@@ -1,10 +1,10 @@
-"""Whether this machine can run Spark with the connector, and if not what to do.
+"""Checks that this machine can run Spark with the connector, with advice where it cannot.
 
-Everything that Spark needs and does not ask for when it is installed: a Java, packages of Python in
-versions that fit, and that Spark's workers find the connector.  Nothing is started but each Java
-and each Python that is asked for its version.
+It checks what Spark needs and does not check at installation: a Java, Python packages in suitable
+versions, and that Spark's workers find the connector.  Nothing is started except each Java and
+Python, to get its version.
 
-Left out: the machines of a cluster; there the same command tells of each.
+Left out: the machines of a cluster; run the same command on each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANSWER_S_MAX = 30.0
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     level: str
     what: str
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 def examined(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Everything, one after the other."""
+    """Run all checks, one after the other."""
     yield from javas(environment)
     yield from python_packages()
     yield from spark_home(environment)
@@ -47,7 +47,7 @@ def examined(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 
 def javas(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The Java that Spark would be started with, and those that were passed over for it."""
+    """Yield the Java that Spark would use, and a warning for each unsuitable one before it."""
     seen = list(java.found(environment))
     chosen = next((each for each in seen if each.fits), None)
     if chosen is None:
@@ -62,7 +62,7 @@ def javas(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def python_packages() -> Iterator[Finding]:
-    """Each package that Spark or the connector imports."""
+    """Yield each package that Spark or the connector imports."""
     for package in packages():
         need, installed = package.need, package.installed
         if not package.fits:
@@ -76,7 +76,7 @@ def python_packages() -> Iterator[Finding]:
 
 
 def spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """A SPARK_HOME wins over the installed package: then the two are to be of one version."""
+    """Check SPARK_HOME, which overrides the installed package and must have its version."""
     home = environment.get("SPARK_HOME")
     if not home:
         return
@@ -94,7 +94,7 @@ def spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def python_of_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Spark refuses workers whose Python is of another minor version than the driver's."""
+    """Check the workers' Python, which must have the driver's minor version."""
     ours = platform.python_version()
     command = environment.get("PYSPARK_PYTHON")
     if not command:
@@ -113,7 +113,7 @@ def python_of_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def python_version(command: str) -> str | None:
-    """The version a Python says it is; None when it does not run."""
+    """Return a Python's version; None if it does not run."""
     try:
         answer = subprocess.run(
             [command, "-V"], capture_output=True, text=True, timeout=ANSWER_S_MAX
@@ -125,7 +125,7 @@ def python_version(command: str) -> str | None:
 
 
 def connector() -> Finding:
-    """Spark looks for sources in all top-level modules called pyspark_…, on sys.path."""
+    """Check that Spark finds the connector: it loads top-level modules pyspark_… on sys.path."""
     name = __package__
     there = [each for each in pkgutil.iter_modules() if each.name == name]
     if there:
@@ -137,7 +137,7 @@ def connector() -> Finding:
 
 
 def host_name(environment: Mapping[str, str]) -> Finding:
-    """Spark asks for the address of this machine's own name, and does not start without."""
+    """Check that the host name resolves, without which Spark does not start."""
     name = socket.gethostname()
     if address := environment.get("SPARK_LOCAL_IP"):
         return Finding(OK, "host", f"SPARK_LOCAL_IP={address}")

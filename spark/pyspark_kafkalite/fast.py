@@ -1,31 +1,32 @@
-"""The faster way in: offsets are planned here, all else is one pass over Arrow in the executors.
+"""Fast path: offsets are planned on the driver, all else is one pass over Arrow in the executors.
 
-    driver     ranges of offsets, one or more a partition
+    driver     ranges of offsets, one or more per partition
     executor   fetch → decode → filter → project → map_arrow        one mapInArrow
-    JVM        only what is left
+    JVM        only the result
 
     flights = read(spark, "flights", bootstrap="127.0.0.1:9092", columns=["carrier", "delay"],
                    decode="json", value_schema="carrier STRING, delay INT",
                    filter=pc.field("delay") > 60)
 
-Rows that are filtered out and columns that nobody wants never become Spark's, which costs ten
-times what reading them does.  `format("kafkalite")` is the way for who wants Spark's own planning.
+Rows that are filtered out and columns that are not requested are never converted to Spark's rows,
+which costs ten times as much as reading them.  Use `format("kafkalite")` for Spark's own planning.
 
-    columns     what comes out, of the record's columns and the value's, in this order
+    columns     output columns, of the record's and the decoded ones, in this order
     filter      an expression of pyarrow.compute, or a function from a RecordBatch to a mask;
-                it may look at columns that do not come out
-    decode      a value_format, or a decoding.Decode; the value's own columns take its place
-    map_arrow   from a RecordBatch to another, of the columns that `schema` says (a DDL text,
+                it may use columns that are not output
+    decode      a value_format, or a decoding.Decode; the decoded columns replace `value`
+    map_arrow   from a RecordBatch to another, with the columns of `schema` (a DDL text,
                 StructType or Arrow schema)
 
-Further keywords are the options of `format("kafkalite")` and of decoding; those with dots go in as
+Further keywords are the options of `format("kafkalite")` and of decoding; pass those with dots as
 **{"kafka.isolation.level": "read_committed"}.
 
-The offsets of `read` are bound when it is called: what comes later is not in the DataFrame, and
-each action reads the same again.  `read_stream` has a checkpoint as every stream; Spark counts
-ranges there and no records (numInputRows).
+The offsets of `read` are fixed when it is called: later records are not in the DataFrame, and each
+action reads the same ones again.  `read_stream` has a checkpoint like every stream; Spark counts
+its ranges and not its records (numInputRows).
 
-Left out: what Spark knows of filters and columns is not asked, neither is the plan told of them.
+Left out: filters and columns of Spark's plan are not pushed down, nor are those given here shown in
+the plan.
 """
 
 from __future__ import annotations
@@ -58,7 +59,27 @@ def read(
     schema: Any = None,
     **options: Any,
 ) -> DataFrame:
-    """The records of topics as they are now; the module says what the keywords do."""
+    """Return the current records of topics as a DataFrame.
+
+    Args:
+        spark: The Spark session.
+        topic: Name of a topic, or several; short for the option `subscribe`.
+        bootstrap: HOST:PORT of brokers; short for `kafka.bootstrap.servers`.
+        columns: Output columns, in order.  None: the record's columns without headers, and the
+            decoded ones in place of `value`.
+        filter: A pyarrow.compute expression, or a function from a RecordBatch to a boolean mask.
+        decode: json, avro, protobuf, csv or string, or a decoding.Decode.
+        map_arrow: Function from a RecordBatch to another; needs `schema`.
+        schema: Columns that map_arrow returns: a DDL text, StructType or Arrow schema.
+        options: Options of `format("kafkalite")` for batches, and of decoding.
+
+    Returns:
+        A DataFrame over offsets that are fixed by this call.
+
+    Raises:
+        ValueError: An option is invalid, is given twice, or lacks another one.
+        KafkaError: The cluster cannot be reached, or a topic does not exist.
+    """
     said, decoding = options_of(topic, bootstrap, decode, options)
     chosen = source_options(said, stream=False)
     work = Work(chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema)
@@ -87,7 +108,25 @@ def read_stream(
     schema: Any = None,
     **options: Any,
 ) -> DataFrame:
-    """The same as a stream."""
+    """Return the records of topics as a streaming DataFrame.
+
+    Args:
+        spark: The Spark session.
+        topic: As for read().
+        bootstrap: As for read().
+        columns: As for read().
+        filter: As for read().
+        decode: As for read().
+        map_arrow: As for read().
+        schema: As for read().
+        options: Options of `format("kafkalite")` for streams, and of decoding.
+
+    Returns:
+        A streaming DataFrame.
+
+    Raises:
+        ValueError: An option is invalid, is given twice, or lacks another one.
+    """
     said, decoding = options_of(topic, bootstrap, decode, options)
     chosen = source_options(said, stream=True)
     work = Work(chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema)
@@ -101,7 +140,7 @@ def read_stream(
     return stream.mapInArrow(run, spark_schema(work.schema))
 
 
-# What was asked for.
+# Options.
 
 
 def options_of(
@@ -110,7 +149,7 @@ def options_of(
     decode: str | Decode | None,
     options: Mapping[str, Any],
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """The source's options as text, and those of decoding as they are."""
+    """Return the source's options as text, and those of decoding unchanged."""
     decoding = {name: value for name, value in options.items() if name.lower() in DECODING}
     said = {name: text(value) for name, value in options.items() if name not in decoding}
     if any(name.lower() == "includeheaders" for name in said):
@@ -135,5 +174,5 @@ def options_of(
 
 
 def text(value: Any) -> str:
-    """An option's value as Spark would be given it."""
+    """Return an option's value as Spark writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

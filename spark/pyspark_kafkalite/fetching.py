@@ -513,9 +513,7 @@ class Pass:
             self._why = f"a transaction is open from offset {state.readable_end} on"
 
     def _is_gap(self, state: State | None) -> bool:
-        """Return whether the range is readable, but the leader has no records for the rest of
-        it.
-        """
+        """Return whether the range is readable, but has no more records at the leader."""
         return state is not None and not state.holds_more and state.readable_end >= self.end
 
     def _state(self, max_wait_ms: int = 0) -> State | None:

@@ -167,9 +167,7 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
 
 
 def tell_unknown(said: Mapping[str, str]) -> None:
-    """Log a warning for unknown options that resemble a known one; Spark ignores unknown
-    options.
-    """
+    """Log a warning for unknown options that resemble a known one; Spark ignores them."""
     known = {name.lower(): name for name in KNOWN}
     for name in said:
         if name in known or name.startswith(KAFKA):
@@ -266,9 +264,7 @@ def check_batch(starting: Where, ending: Where) -> None:
 
 
 def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]:
-    """Return every kafka.X as the client's X; raise ValueError for an unsupported or invalid
-    one.
-    """
+    """Return every kafka.X as the client's X; raise ValueError for an invalid one."""
     refused = REFUSED_OF_SINK if sink else REFUSED
     settings = {}
     for name, value in options.items():

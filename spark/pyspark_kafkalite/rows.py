@@ -122,9 +122,7 @@ class Task:
         self._batches = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a record batch; wait for buffer memory, and raise errors of earlier
-        rows.
-        """
+        """Send a record batch; wait for buffer memory, and raise errors of earlier rows."""
         if self._producer is None:
             self._producer = producer_of(self._to.settings)
             self._failed_before = self._producer.metrics()["failed_records"]

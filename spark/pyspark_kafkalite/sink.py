@@ -189,9 +189,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def summed(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """Return a summary of what the successful tasks have written; a failed task's message is
-    None.
-    """
+    """Return a summary of the successful tasks; a failed task's message is None."""
     written = [message for message in messages if isinstance(message, Written)]
     return (
         f"{sum(message.records for message in written)} records of {len(written)} tasks in"

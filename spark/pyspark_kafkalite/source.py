@@ -262,8 +262,7 @@ class PushingReader(Reader):
 
 
 def bound_of(each: Any, decoded_names: Collection[str]) -> Bound | None:
-    """Return a function that excludes offset ranges by a Filter, or None if the filter excludes
-    none.
+    """Return a function that excludes offsets by a Filter, or None if it excludes none.
 
     A decoded column may have the name of a record's column that is not read.
     """

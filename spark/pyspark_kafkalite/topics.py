@@ -136,9 +136,7 @@ class Topics:
     def record_sizes(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, float] | None:
-        """Return the approximate bytes per record of each log; None if its offsets are not
-        available.
-        """
+        """Return each log's approximate bytes per record; None if offsets are not available."""
         first, last = (
             self.at_once(dict.fromkeys(partitions, which), ANSWER_S) for which in (EARLIEST, LATEST)
         )

@@ -130,9 +130,7 @@ class Work:
         return names, [name for name in fetching.TYPES if name in needed]
 
     def _looked_at(self, record: list[str], own: list[str]) -> set[str]:
-        """Return the record's columns that the filter needs, found by running it on an empty
-        batch.
-        """
+        """Return the record's columns that the filter needs, found on an empty batch."""
         if self._filter is None:
             return set()
         kinds = dict(fetching.TYPES)

@@ -1,3 +1,1 @@
-"""The consumer: fetches over TCP or from segment files, decodes into messages, columns and
-tables.
-"""
+"""Consumer: fetches over TCP or from segment files, decodes into messages or columns."""

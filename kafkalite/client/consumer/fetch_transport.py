@@ -1,5 +1,4 @@
-"""Fetch transport: interface of fetches over TCP (tcp_fetcher.py) or local sockets
-(direct_reader.py).
+"""Fetch transport: common interface of TCP (tcp_fetcher.py) and direct reads (direct_reader.py).
 
     lane.ask(positions)     request their next records, where no request is in flight
     lane.receive()          return what has arrived, by partition, once fileno() is readable
@@ -32,9 +31,7 @@ class Outcome(NamedTuple):
 
     @property
     def stale(self) -> bool:
-        """True if the request belongs to an earlier epoch of the position, so that the result is
-        dropped.
-        """
+        """True if it was requested in an earlier position epoch, and must be dropped."""
         return self.turn != self.position.turn
 
 

@@ -39,9 +39,7 @@ class Subscription:
         return (*self._names, *sorted(self._matched.difference(self._names)))
 
     def only_matches(self, topic: str) -> bool:
-        """Return whether a topic is subscribed by pattern only, so that it must not be
-        auto-created.
-        """
+        """Return whether a topic is subscribed by pattern only, and so not auto-created."""
         return topic in self._matched and topic not in self._names
 
     def came_later(self, topic: str) -> bool:

@@ -1,30 +1,31 @@
-"""Values as typed columns: from a RecordBatch with a binary `value` to one that has its fields.
+"""Decoding of binary values into typed columns.
 
     decode = Decode("json", "carrier STRING, delay INT")
     decode(batch)                     the batch's other columns, then carrier and delay
 
     value_format              json, avro, protobuf, csv or string
-    value_schema              columns (ddl.py); of Avro its own JSON; of protobuf the descriptor's
-                              file.  With a registry Avro may leave it out: the subject's newest
+    value_schema              columns (ddl.py); for Avro its JSON schema; for protobuf the
+                              descriptor file.  Optional for Avro with a registry: the subject's
+                              latest
     value_message             protobuf: the message's full name
-    value_prefix              before the names of the columns, where they would be the record's own
-    csv_separator             , if nobody says
-    schema.registry.url       values begin with a schema's id; also .subject, .timeout.ms and
+    value_prefix              prefix of the decoded columns, to avoid names of the record's columns
+    csv_separator             default: ,
+    schema.registry.url       values start with a schema id; also .subject, .timeout.ms and
                               .basic.auth.user.info (NAME:PASSWORD)
     on_bad_rows               fail, drop or quarantine, with quarantine_topic (bad_rows.py)
 
-A null value is a row of nulls and never bad.  Whatever the values hold, no row is another's: a
-format tells exactly one row for a value, or what is wrong with it (sifting.py).
+A null value is a row of nulls and never bad.  Bad values do not affect other rows: a format returns
+exactly one row per value, or an error for it (sifting.py).
 
-A Decode is made on the driver, where what is wrong with the options is a ValueError, and pickled.
+A Decode is created on the driver, where invalid options are a ValueError, and pickled.
 
-    json_values  csv_values  avro_values  protobuf_values  text_values      a format each
-    sifting      good values at once, bad ones one by one
-    bad_rows     what becomes of those
-    registry     schemas by their ids
+    json_values  csv_values  avro_values  protobuf_values  text_values      one format each
+    sifting      parses good values together, and finds the bad ones
+    bad_rows     handling of bad rows
+    registry     schemas by id
     ddl          schemas as users write them
 
-Left out: JSON Schema and .proto texts that a registry holds; schemas for keys.
+Left out: JSON Schema and .proto texts of a registry; schemas for keys.
 """
 
 from __future__ import annotations
@@ -53,7 +54,21 @@ OPTIONS = (
 
 
 class Decode:
-    """A format, and what becomes of values that are not of it."""
+    """Decoder of values in one format, with the handling of bad rows.
+
+    Args:
+        value_format: json, avro, protobuf, csv or string.
+        schema: Columns as DDL text, StructType or Arrow schema; Avro's JSON schema; or a protobuf
+            descriptor as bytes or file.
+        message: Full name of the protobuf message.
+        prefix: Prefix of the decoded columns' names.
+        separator: CSV separator, one character.
+        registry: Schema registry; values then start with a schema id.
+        bad_rows: Handling of bad rows; None: fail.
+
+    Raises:
+        ValueError: An argument is invalid or missing.
+    """
 
     def __init__(
         self,
@@ -71,7 +86,7 @@ class Decode:
             raise ValueError(f"value_format is one of {', '.join(FORMATS)}, not {value_format!r}.")
         self._format = made(name, schema, message, separator, registry)
         self._bad_rows = bad_rows or BadRows(FAIL)
-        # Avro and protobuf look at what stands before the value themselves.
+        # Avro and protobuf parse the header themselves.
         self._framed = registry is not None and name in ("json", "csv", "string")
         self.columns = pa.schema(
             [(prefix + field.name, field.type) for field in self._format.schema]
@@ -79,11 +94,11 @@ class Decode:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The record's columns that must be in a batch: the value, and what tells of a bad one."""
+        """Required columns: the value, and those that identify a bad row."""
         return ("value", *self._bad_rows.needs)
 
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of what comes out; ValueError when two columns would have one name."""
+        """Return the output schema; raise ValueError if two columns have one name."""
         others = [field for field in schema if field.name != "value"]
         for field in self.columns:
             if any(field.name.lower() == other.name.lower() for other in others):
@@ -94,7 +109,7 @@ class Decode:
         return pa.schema([*others, *self.columns])
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The other columns, then the value's."""
+        """Return the other columns, then the decoded ones."""
         found, bad = self._read(batch.column("value"))
         fields = found.flatten()
         others = [name for name in batch.schema.names if name != "value"]
@@ -105,7 +120,7 @@ class Decode:
         return self._bad_rows.sorted_out(batch, decoded, bad) if bad else decoded
 
     def _read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
-        """A struct for each value, null or not."""
+        """Return a struct for each value, null values included, and the bad ones."""
         if not values.null_count and not self._framed:
             return self._format.read(values)
         unfit: Bad = {}
@@ -127,7 +142,7 @@ class Decode:
 def made(
     name: str, schema: Any, message: str | None, separator: str, registry: Registry | None
 ) -> Format:
-    """The format of this name; ValueError says what it lacks."""
+    """Return the format of this name; raise ValueError if an argument is missing."""
     if name == "string":
         from pyspark_kafkalite.decoding.text_values import TextFormat
 
@@ -157,7 +172,7 @@ def made(
 
 
 def descriptor(said: Any) -> bytes:
-    """A compiled descriptor, given or in a file."""
+    """Return a compiled descriptor, given as bytes or as a file."""
     if isinstance(said, bytes):
         return said
     try:
@@ -170,10 +185,10 @@ def descriptor(said: Any) -> bytes:
 def decode_of(
     options: Mapping[str, Any], settings: Mapping[str, str], topic: str | None = None
 ) -> Decode | None:
-    """What these options ask for, whatever their case; None without a value_format.
+    """Return the decoder for these options, with case-insensitive names; None without value_format.
 
-    `settings` are a client's, for the quarantine; `topic` is the one that is read, if it is one:
-    its values' subject in a registry is TOPIC-value unless somebody says.
+    `settings` are a client's, for the quarantine.  `topic` is the topic that is read, if it is only
+    one: the default subject of its values in a registry is TOPIC-value.
     """
     said = {name.lower(): value for name, value in options.items()}
     name = said.get("value_format")

@@ -1,16 +1,16 @@
-"""Avro: each value one datum of a record, without a file's header.
+"""Avro format: each value is one datum of a record, without a file header.
 
-Written by the schema that is given, or by the one the registry has for the value's id; then read
-into the given one by Avro's rules of resolution, or into columns by their names.
+The writer's schema is the given one, or the registry's for the value's id.  Values are resolved to
+the given schema by Avro's rules, or to columns by name.
 
-    null|X  X, which may be null        enum, uuid  string        fixed, duration  binary
+    null|X  X, nullable                 enum, uuid  string        fixed, duration  binary
     int, date, timestamp-millis, …      as Spark's from_avro      time-millis, …   int, long
 
-By fastavro, value by value.
+Decoded by fastavro, value by value.
 
-Left out: unions of several types, and schemas that contain themselves, as columns; a writer's
-schema that contains itself, or has arrays of nothing, is refused, since a few bytes of it could
-keep a reader busy for ever.
+Left out: unions of several types, and recursive schemas, as columns.  A writer's schema that is
+recursive, or has arrays of empty items, is rejected, since a few bytes of data could keep a reader
+busy forever.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EMPTY = ("null",)
 
 
 class AvroFormat:
-    """`said` is Avro's JSON, or with a registry also the columns (`ddl.arrow_schema`)."""
+    """`said` is Avro's JSON schema, or with a registry also the columns (`ddl.arrow_schema`)."""
 
     def __init__(self, said: Any, registry: Registry | None = None) -> None:
         self._registry = registry
@@ -76,7 +76,7 @@ class AvroFormat:
         return found, bad | misfits
 
     def _rows(self, values: pa.Array) -> Iterator[Any]:
-        """Each value as a dict, or what is wrong with it."""
+        """Yield each value as a dict, or the exception for it."""
         held = memoryview(values.buffers()[1]).cast("b").cast("i") if len(values) else ()
         first = held[values.offset] if len(values) else 0
         text = bytes_of(values).to_pybytes()
@@ -93,7 +93,7 @@ class AvroFormat:
             start = end
 
     def _reader(self, text: bytes, start: int, end: int) -> tuple[Callable[[Any], Any], int]:
-        """What reads the value that stands there, and where its datum begins."""
+        """Return the reader of the value at `start`, and the start of its datum."""
         if self._registry is None:
             return reader(self._said, self._said), start
         number = framed_id(memoryview(text)[start : min(end, start + HEADER_SIZE)])
@@ -102,10 +102,10 @@ class AvroFormat:
 
 
 def datum(read: Callable[[Any], Any], stream: io.BytesIO, end: int) -> Any:
-    """What stands there, if it is all up to `end`; Unreadable when it is not."""
+    """Return the datum, which must end at `end`; raise Unreadable if it does not."""
     try:
         row = read(stream)
-    except Exception as fault:  # fastavro's are of many kinds, and Python's own among them
+    except Exception as fault:  # fastavro raises errors of many types, Python's own included
         words = f"{type(fault).__name__}: {fault}".rstrip(": ")
         raise Unreadable(f"it is no Avro of its schema ({words})") from None
     if stream.tell() != end:
@@ -115,14 +115,14 @@ def datum(read: Callable[[Any], Any], stream: io.BytesIO, end: int) -> Any:
 
 @lru_cache(maxsize=256)
 def reader(written: str, wanted: str) -> Callable[[Any], Any]:
-    """Reads a datum of one schema into another."""
+    """Return a function that reads a datum of one schema into another."""
     import fastavro
 
     try:
         by, into = (fastavro.parse_schema(checked(each)) for each in (written, wanted))
     except Unreadable:
         raise
-    except Exception as fault:  # fastavro has errors of many kinds for what is no schema
+    except Exception as fault:  # fastavro raises errors of many types for an invalid schema
         raise Unreadable(f"its schema is none: {fault}") from None
     if written == wanted:
         return lambda stream: fastavro.schemaless_reader(stream, by, None)
@@ -130,7 +130,7 @@ def reader(written: str, wanted: str) -> Callable[[Any], Any]:
 
 
 def checked(text: str) -> Any:
-    """A schema as JSON, without logical types that have no column; ValueError when it is none."""
+    """Return a schema's JSON, without unsupported logical types; may raise Unreadable."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as fault:
@@ -143,14 +143,14 @@ def checked(text: str) -> Any:
 
 
 class Names:
-    """The named types of a schema, while it is looked through."""
+    """Named types of a schema during validation."""
 
     def __init__(self) -> None:
         self._open: list[str] = []
         self._empty: dict[str, bool] = {}
 
     def look(self, schema: Any, space: str = "") -> bool:
-        """Whether values of it may have no bytes at all; Unreadable when it is not to be read."""
+        """Return whether its values may be empty; raise Unreadable for a rejected schema."""
         if isinstance(schema, list):
             for each in schema:
                 self.look(each, space)
@@ -203,7 +203,7 @@ class Names:
 
 
 def plain(schema: Any) -> Any:
-    """Without the logical types that fastavro would make objects of which no column takes."""
+    """Return a schema without logical types whose Python objects fit no column."""
     if isinstance(schema, list):
         return [plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -219,7 +219,7 @@ def plain(schema: Any) -> Any:
 
 
 def arrow_type(schema: Any, known: dict[str, Any] | None = None) -> pa.DataType:
-    """The type of a column of this schema, which was checked."""
+    """Return the column type for a validated schema."""
     known = {} if known is None else known
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]

@@ -1,12 +1,12 @@
-"""What becomes of rows whose values cannot be read.
+"""Handling of rows whose values cannot be decoded.
 
-    fail         BadRow, with the place and the reason of the first
-    drop         they are left out, and the log says how many and why
-    quarantine   they are left out when they are safe in another topic, as they were, with headers:
+    fail         raise BadRow with the location and the cause of the first
+    drop         leave them out, and log their number and the causes
+    quarantine   leave them out after writing them unchanged to another topic, with the headers
                  reason, topic, partition, offset
 
-A task that is run again writes its bad rows again: a quarantine has each at least once.  The log is
-the executor's; the driver of a stream learns how many rows were left out from a LagListener.
+A task that runs again writes its bad rows again: a quarantine has each at least once.  The log is
+the executor's; on the driver a LagListener has the number of rows that a stream left out.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _left: list[Producer] = []
 
 
 class BadRow(ValueError):
-    """A value is not what its format says."""
+    """A value is not valid in its format."""
 
 
 class BadRows:
-    """The way that was chosen; `settings` are a client's, for the quarantine."""
+    """The chosen handling of bad rows; `settings` are a client's, for the quarantine."""
 
     def __init__(
         self, way: str = FAIL, topic: str | None = None, settings: Mapping[str, str] | None = None
@@ -59,11 +59,11 @@ class BadRows:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The columns that are wanted beside the value."""
+        """The columns needed besides the value."""
         return ("key", *PLACE) if self.way == QUARANTINE else PLACE
 
     def sorted_out(self, batch: pa.RecordBatch, decoded: pa.RecordBatch, bad: Bad) -> Any:
-        """The decoded batch without the rows that are bad, of which there are some."""
+        """Return the decoded batch without its bad rows, of which there are some."""
         if self.way == FAIL:
             at = min(bad)
             raise BadRow(
@@ -80,7 +80,7 @@ class BadRows:
         return decoded.filter(keep)
 
     def _put_away(self, batch: pa.RecordBatch, bad: Bad) -> None:
-        """Write them, and wait until they are there; what goes wrong with that is raised."""
+        """Write bad rows to the quarantine topic; wait until they are acknowledged, or raise."""
         places = sorted(bad)
         rows = batch.take(pa.array(places))
         names = [name for name in PLACE if name in batch.schema.names]
@@ -100,7 +100,7 @@ class BadRows:
 
 
 def place_of(batch: pa.RecordBatch, at: int) -> str:
-    """Where a row comes from, as far as its batch knows."""
+    """Return the topic, partition and offset of a row, if its batch has these columns."""
     if not set(PLACE) <= set(batch.schema.names):
         return f"row {at}"
     topic, partition, offset = (batch.column(name)[at].as_py() for name in PLACE)
@@ -108,7 +108,7 @@ def place_of(batch: pa.RecordBatch, at: int) -> str:
 
 
 def producer_of(settings: Mapping[str, str]) -> Producer:
-    """A producer that is kept by process."""
+    """Return this process's producer for these settings."""
     key = frozenset(settings.items())
     if key not in _producers:
         _producers[key] = Producer(**settings)
@@ -122,7 +122,7 @@ def close() -> None:
 
 
 def leave() -> None:
-    """After a fork, in the child: its thread is not here, and its connections are not ours."""
+    """Drop the producers in a forked child: threads and connections are the parent's."""
     _left.extend(_producers.values())
     _producers.clear()
 

@@ -1,10 +1,10 @@
-"""CSV: each value a line, its columns in the schema's order.
+"""CSV format: each value is a line, with columns in the schema's order.
 
-An empty field is null, also of a text, and an empty value all nulls; "" is the empty text.
-Timestamps are ISO texts, in UTC where they name no zone.  A line may end with a line break; one
-within quotes is read too, if slowly.
+An empty field is null, also for strings, and an empty value is a row of nulls; "" is the empty
+string.  Timestamps are ISO 8601, in UTC if they have no zone.  A value may end with a line break;
+line breaks within quotes are supported, but slow.
 
-Left out: headers, comments, and nested types, which a line has no place for.
+Left out: headers, comments, and nested types, which CSV cannot represent.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CsvFormat:
         if b"\n" in bytes_of(values).to_pybytes():
             values = pc.ascii_rtrim(values.cast(pa.string()), "\r\n").cast(pa.binary())
             if len(values) > 1 and b"\n" in bytes_of(values).to_pybytes():
-                raise Unreadable("it has several lines")  # so each is read by itself
+                raise Unreadable("it has several lines")  # sift() then parses values one by one
         lines = pc.binary_join_element_wise(values, b"\n", b"")
         text = bytes_of(lines)
         types = {f.name: pa.string() if f.type == _MOMENT else f.type for f in self.schema}
@@ -87,13 +87,13 @@ class CsvFormat:
 
 
 def moments(texts: pa.Array) -> pa.Array:
-    """Timestamps, in UTC where they name no zone."""
+    """Return texts as timestamps, in UTC if they have no zone."""
     zoned = pc.match_substring_regex(texts, _ZONE)
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(_MOMENT)
 
 
 def fits(cell: str, kind: pa.DataType) -> bool:
-    """Whether a cell may be of this type, as far as can be told without the parser."""
+    """Return whether a field may be of this type, as far as can be checked without the parser."""
     try:
         if pa.types.is_integer(kind):
             least = -1 << (kind.bit_width - 1)

@@ -1,10 +1,10 @@
-"""Schemas of columns, as users write them, as Arrow's: no JVM is asked.
+"""Column schemas, as users write them, converted to Arrow without a JVM.
 
     carrier STRING, delay INT, at TIMESTAMP, legs ARRAY<STRUCT<gate: STRING, miles: DOUBLE>>
 
-A Spark StructType, an Arrow schema or a text like this one; types are those that Spark's own
-`to_arrow_schema(schema, timezone="UTC")` gives.  Every column may be null, whatever is said: a
-record may lack any.
+A Spark StructType, an Arrow schema or a DDL text; types are those of Spark's own
+`to_arrow_schema(schema, timezone="UTC")`.  Every column is nullable, whatever the schema says,
+since a record may lack any.
 
 Left out: intervals, variants and collations; DEFAULT and GENERATED.
 """
@@ -39,7 +39,7 @@ _WORD = re.compile(
 
 
 def arrow_schema(said: Any) -> pa.Schema:
-    """The schema that was given in whatever form; ValueError when it is none."""
+    """Return an Arrow schema from any of the forms; raise ValueError if it is not one."""
     if isinstance(said, pa.Schema):
         return nullable(said)
     if isinstance(said, str):
@@ -58,7 +58,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 class Text:
-    """A text on its way to a schema, word by word."""
+    """Parser of a DDL text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -83,7 +83,7 @@ class Text:
         return pa.schema(fields)
 
     def _fields(self, depth: int) -> list[pa.Field]:
-        """Columns, as many as commas are between them."""
+        """Return the columns up to the last comma-separated one."""
         fields = []
         while True:
             kind, name = self._next("a name")
@@ -153,7 +153,7 @@ class Text:
         return self._words[self._at - 1]
 
     def _take(self, wanted: str) -> bool:
-        """Whether this is the next word, which is passed then."""
+        """Return whether this is the next word, and consume it if so."""
         if self._at < len(self._words):
             kind, word = self._words[self._at]
             if kind in ("mark", "name") and word.lower() == wanted:

@@ -1,15 +1,15 @@
-"""JSON: each value an object, its fields by name.
+"""JSON format: each value is an object, with fields by name.
 
-Fields that the schema does not name are passed over, those that a value lacks are null; `null` is a
-row of nulls.  Timestamps are ISO texts, in UTC where they name no zone, and what they have below
-microseconds is cut off, as Spark does; dates are texts too, and bytes the text's own.  A whole
-number may be written with a point (`1.0`), as pandas writes integers of a column with a null.
+Fields that are not in the schema are ignored, missing ones are null; `null` is a row of nulls.
+Timestamps are ISO 8601 strings, in UTC if they have no zone, truncated to microseconds as in Spark;
+dates are strings too, and binary is the string's bytes.  An integer may be written with a decimal
+point (`1.0`), as pandas writes integers of a column with a null.
 
-Read by pyarrow.json, all values at once: each is put into an object of its own, so that no value
-can end another's row or be two.
+Parsed by pyarrow.json, all values at once: each is wrapped in an object of its own, so that no
+value can end another's row or be two.
 
-Left out: maps, and numbers where a text should be; such rows are bad ones.  What follows a whole
-object after a comma (`{"a":1},"b":2`) is taken for a field that nobody asked for.
+Left out: maps, and numbers in place of strings; such rows are bad.  Text after a complete object
+and a comma (`{"a":1},"b":2`) counts as an ignored field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_kafkalite.decoding.sifting import (
 _FIELD = "v"
 _BELOW_MICROSECONDS = r"(\.\d{6})\d{1,3}"
 _WHOLE = pa.decimal128(38, 1)
-"""As what whole numbers with a point are read: all of int64 are told exactly."""
+"""Type to parse integers with a decimal point as: it represents all of int64 exactly."""
 
 
 class JsonFormat:
@@ -58,7 +58,7 @@ class JsonFormat:
         return misfit(found, self._kind)
 
     def _parse(self, values: pa.Array) -> pa.Array:
-        values.cast(pa.string())  # it must be UTF-8, which the parser takes for granted
+        values.cast(pa.string())  # must be UTF-8, which the parser does not check
         lines = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
         text = bytes_of(lines)
         try:
@@ -67,7 +67,7 @@ class JsonFormat:
             if self._read_loosely_as == self._read_as:
                 raise
             try:
-                # To the parser a text can be a decimal, but no double.
+                # The parser accepts a string as a decimal, but not as a double.
                 self._parsed(text, self._numbers_as)
                 return settled(self._parsed(text, self._read_loosely_as), self._kind)
             except pa.ArrowException:
@@ -89,7 +89,7 @@ class JsonFormat:
 def read_as(kind: pa.DataType, whole: pa.DataType | None = None) -> pa.DataType:
     """Return the type to parse as before a cast: the parser takes a date for a number.
 
-    With `whole` integers are read as this type, and timestamps as texts, for `settled`.
+    With `whole` integers are parsed as this type, and timestamps as strings, for `settled`.
     """
     if pa.types.is_date(kind) or (whole is not None and pa.types.is_timestamp(kind)):
         return pa.string()
@@ -107,7 +107,7 @@ def read_as(kind: pa.DataType, whole: pa.DataType | None = None) -> pa.DataType:
 
 
 def settled(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the cells, read by `read_as`, as the wanted type; ArrowInvalid if one is not."""
+    """Cast values parsed with `read_as` to the requested type; may raise ArrowInvalid."""
     if pa.types.is_struct(kind):
         parts = [settled(array.field(at), field.type) for at, field in enumerate(kind)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
@@ -124,7 +124,7 @@ def settled(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def misfit(value: Any, kind: pa.DataType) -> str | None:
-    """Why a value is none of this type, as far as can be told without the parser."""
+    """Return why a value is not of this type; None if only the parser can tell."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

@@ -1,20 +1,20 @@
-"""Protocol Buffers: each value one message, whose type a compiled descriptor names.
+"""Protocol Buffers format: each value is one message of a type in a compiled descriptor.
 
     protoc --include_imports --descriptor_set_out=flights.desc flights.proto
 
     int32, sint32, sfixed32   int          uint32, fixed32   bigint
     int64, sint64, sfixed64   bigint       uint64, fixed64   decimal(20,0)
-    enum    string, or its number as text where it has no name
+    enum    string, or its number as text if it has no name
     map     map      repeated   array      message   struct      Timestamp   timestamp
 
-A field that may be absent (a message, `optional`, one of a `oneof`) is null where it is; any other
-has its default.  With a registry the id and the message's number in its file are passed over; they
-must name the message that is wanted.
+A field with presence (a message, `optional`, one of a `oneof`) is null if absent; any other has its
+default.  With a registry the header has a schema id, which is ignored, and message indexes, which
+must be those of the requested message.
 
-By the protobuf library, value by value.  Fields that the descriptor does not know are passed over,
-so a message of another type may look like a good one.
+Decoded by the protobuf library, value by value.  Unknown fields are ignored, so a message of
+another type may be accepted.
 
-Left out: messages that contain themselves, extensions, groups.
+Left out: recursive messages, extensions, groups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Get = Callable[[Any], Any]
 
 
 class ProtobufFormat:
-    """`descriptor` is what protoc writes with --descriptor_set_out; `message` a full name."""
+    """`descriptor` is the output of protoc --descriptor_set_out; `message` a full name."""
 
     def __init__(self, descriptor: bytes, message: str, framed: bool = False) -> None:
         self._descriptor = descriptor
@@ -50,7 +50,7 @@ class ProtobufFormat:
         self._kind = struct_of(self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Classes of messages are made anew in each process."""
+        """Leave out the message classes, which each process creates for itself."""
         return {**self.__dict__, "_made": None}
 
     def read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
@@ -84,7 +84,7 @@ class ProtobufFormat:
 
 
 def descriptor_of(compiled: bytes, message: str) -> Any:
-    """The descriptor of a message, in a pool of its own."""
+    """Return the descriptor of a message, in a separate pool."""
     from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
     from google.protobuf.message import DecodeError
 
@@ -115,7 +115,7 @@ def descriptor_of(compiled: bytes, message: str) -> Any:
 
 
 def path_of(descriptor: Any) -> list[int]:
-    """The numbers by which a registry's values name a message within its file."""
+    """Return the message indexes in a registry's header for this message."""
     path: list[int] = []
     while descriptor is not None:
         parent = descriptor.containing_type
@@ -126,7 +126,7 @@ def path_of(descriptor: Any) -> list[int]:
 
 
 def unframed(value: bytes, path: list[int]) -> bytes:
-    """The message behind a registry's header."""
+    """Return the message after a registry's header."""
     framed_id(value)
     at, count = zigzag(value, HEADER_SIZE)
     if not 0 <= count <= INDEXES_MAX:
@@ -135,14 +135,14 @@ def unframed(value: bytes, path: list[int]) -> bytes:
     for _ in range(count):
         at, index = zigzag(value, at)
         found.append(index)
-    found = found or [0]  # which is written as an empty list
+    found = found or [0]  # encoded as an empty list
     if found != path:
         raise Unreadable(f"it is message {found} of its file, not {path}")
     return value[at:]
 
 
 def zigzag(value: bytes, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Return a zigzag varint and the position after it."""
     found = 0
     for shift in range(0, 35, 7):
         if at >= len(value):
@@ -159,7 +159,7 @@ def zigzag(value: bytes, at: int) -> tuple[int, int]:
 
 
 def columns_of(descriptor: Any, within: tuple[str, ...]) -> tuple[pa.DataType, Get]:
-    """The struct that a message becomes, and what makes a dict of it."""
+    """Return the struct type of a message, and the function that converts a message to a dict."""
     if descriptor.full_name in within:
         raise ValueError(f"The message {descriptor.full_name} contains itself, and so is no column;"
                          " leave the field out of the .proto that is read by.")  # fmt: skip
@@ -214,7 +214,7 @@ def same(value: Any) -> Any:
 
 
 def single(field: Any, within: tuple[str, ...]) -> tuple[pa.DataType, Get]:
-    """The type of one value of a field, and what it is turned into."""
+    """Return the type of one value of a field, and the function that converts a value."""
     if field.cpp_type == field.CPPTYPE_MESSAGE:
         if field.message_type.full_name == TIMESTAMP:
             return MOMENT, lambda value: value.seconds * 1_000_000 + value.nanos // 1_000

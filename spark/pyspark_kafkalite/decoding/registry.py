@@ -1,12 +1,11 @@
-"""Schemas from a registry of Confluent's kind, by the five bytes before a value.
+"""Client of a Confluent-compatible schema registry, for the five-byte header of values.
 
     0   schema id (4 bytes)   the value
 
-What was told is kept by process, also that there is no such schema (for a while): ids name one
-schema for ever.  A registry that does not answer is no fault of a row: Unreachable is raised, and
-nothing is dropped for it.
+Schemas are cached by process, since the schema of an id never changes; a missing schema is cached
+for a while.  If the registry is not available, Unreachable is raised instead of dropping rows.
 
-Left out: schemas that refer to others, which are refused; writing.
+Left out: schemas with references, which are rejected; writing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MAGIC = 0
 HEADER_SIZE = 5
 ANSWER_SIZE_MAX = 8 << 20
 UNKNOWN_S = 30.0
-"""How long a schema that is not there is not asked for again."""
+"""Seconds for which a missing schema is not requested again."""
 TIMEOUT_S = 10.0
 
 Key = tuple["Registry", str]
@@ -37,18 +36,18 @@ _lock = threading.Lock()
 
 
 class Unreachable(RuntimeError):
-    """The registry gives no answer, or none that is one."""
+    """The registry does not respond, or with an invalid response."""
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever configures a registry names its place, and no answer names another."""
+    """Rejects redirects, so that only the configured host receives requests."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class Registry(NamedTuple):
-    """Where it is; `user` is NAME:PASSWORD, or nothing."""
+    """Address of a registry; `user` is NAME:PASSWORD, or empty."""
 
     url: str
     user: str = ""
@@ -62,11 +61,11 @@ class Registry(NamedTuple):
         return cls(url.strip().rstrip("/"), user, timeout_s)
 
     def schema(self, number: int) -> str:
-        """The text of a schema; Unreadable when there is none of this number."""
+        """Return the text of a schema; raise Unreadable if there is none with this id."""
         return str(self._kept(f"/schemas/ids/{number}", f"schema {number}"))
 
     def newest(self, subject: str) -> str:
-        """The text of a subject's newest schema."""
+        """Return the text of a subject's latest schema."""
         name = urllib.parse.quote(subject, safe="")
         return str(self._asked(f"/subjects/{name}/versions/latest", f"subject {subject!r}"))
 
@@ -114,7 +113,7 @@ class Registry(NamedTuple):
         return self._told(body, what)
 
     def _body(self, opener: Any, request: urllib.request.Request) -> bytes:
-        """The answer's; all of it in the time there is, however slowly it comes."""
+        """Return the response body; the timeout covers all of it, however slowly it arrives."""
         until_s = time.monotonic() + self.timeout_s
         with opener.open(request, timeout=self.timeout_s) as answer:
             body = b""
@@ -139,7 +138,7 @@ class Registry(NamedTuple):
 
 
 def framed_id(value: bytes | memoryview) -> int:
-    """The schema's id in a value's five bytes."""
+    """Return the schema id in a value's header."""
     if len(value) < HEADER_SIZE or value[0] != MAGIC:
         raise Unreadable("it does not begin with a schema's id, as values of a registry do")
     return int.from_bytes(value[1:HEADER_SIZE], "big")

@@ -1,10 +1,10 @@
-"""Values that are read all at once where they are good, and halved where one is not.
+"""Parsing of many values at once, with bisection to find the bad ones.
 
-    sift(values, parse, kind)   parse(values) if that works, else of each half, down to the bad one
+    sift(values, parse, kind)   parse(values), or if that fails each half, down to the bad values
 
-A batch of good rows costs one call, and a few bad ones among them about as much once more.  Where
-many are bad a format's `judge` looks at each value first, and leaves out what is bad for certain:
-a parse of a single value costs some hundred times what looking at it does.
+A batch of good values costs one call, and one with a few bad values about twice as much.  If many
+are bad, a format's `judge` first checks each value and excludes those that are certainly bad:
+parsing a single value costs some hundred times as much as checking it.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Bad = dict[int, str]
-"""Why each bad row is bad, by its place."""
+"""The reason for each bad row, by index."""
 
 REASON_LENGTH_MAX = 300
 
 
 class Unreadable(ValueError):
-    """A value that is not what it should be."""
+    """A value is not valid in its format."""
 
 
 REFUSALS = (Unreadable, pa.ArrowException, UnicodeError, OverflowError, RecursionError)
-"""What a parser says of values; everything else is the program's."""
+"""Exceptions that mean a bad value; all others are errors of the program."""
 
 
 class Format(Protocol):
-    """How values become columns."""
+    """Converts values to columns."""
 
     schema: pa.Schema
 
     def read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
-        """A struct of the schema's columns for each value, null where it is bad; no value is null
-        itself."""
+        """Return a struct of the schema's columns for each value, null where it is bad.
+
+        No value is null itself.
+        """
         ...
 
 
 Judge = Callable[[Any], str | None]
-"""Why a value is bad, if that is certain; it may miss some that are."""
+"""Return the reason why a value is bad, or None; may miss some bad values."""
 
 FEW = 8
 
 
 class Many(Exception):
-    """So many values are bad that halving is not the way."""
+    """There are too many bad values for bisection."""
 
 
 def sift(
@@ -56,7 +58,10 @@ def sift(
     kind: pa.DataType,
     judge: Judge | None = None,
 ) -> tuple[pa.Array, Bad]:
-    """What `parse` makes of the values, a list or an array, one for one."""
+    """Return a struct for each value, and the bad ones.
+
+    `parse` takes part of the values, a list or an array, and returns a struct for each.
+    """
     try:
         return halved(values, parse, kind, len(values) if judge is None else FEW)
     except Many:
@@ -75,7 +80,7 @@ def halved(
     kind: pa.DataType,
     bad_max: int,
 ) -> tuple[pa.Array, Bad]:
-    """The same by halves; Many when more are bad than that."""
+    """Return the same by bisection; raise Many if more than `bad_max` values are bad."""
     bad: Bad = {}
     pieces: list[pa.Array] = []
 
@@ -104,14 +109,14 @@ def halved(
 
 
 def spread(found: pa.Array, some: pa.Array) -> pa.Array:
-    """One after the other where `some` is true, and null where it is not."""
-    # Where there is none, the place to take from is null.
+    """Return the values of `found` where `some` is true, and null elsewhere."""
+    # A null index gives a null.
     places = pc.subtract(pc.cumulative_sum(some.cast(pa.int64())), 1)
     return found.take(pc.if_else(some, places, pa.scalar(None, pa.int64())))
 
 
 def reason(fault: BaseException) -> str:
-    """A refusal in a line; Arrow's own speak of rows of its making."""
+    """Return an error as one line, without the row numbers of Arrow's parsers."""
     words = str(fault).split("\n")[0].replace(" in row 0", "").replace("Row #1: ", "")
     words = words.removeprefix("JSON parse error: ").replace("Column(/v", "Column(")
     words = words.removeprefix("CSV parse error: ").rstrip(". ")
@@ -123,7 +128,7 @@ def struct_of(schema: pa.Schema) -> pa.DataType:
 
 
 def bytes_of(array: pa.Array) -> pa.Buffer:
-    """The bytes of all its values, one after the other."""
+    """Return the bytes of all values, concatenated."""
     data, places = array.buffers()[2], array.buffers()[1]
     if data is None or not len(array):
         return pa.py_buffer(b"")
@@ -133,7 +138,10 @@ def bytes_of(array: pa.Array) -> pa.Buffer:
 
 
 def is_moment(words: str, kind: pa.DataType) -> bool:
-    """Whether a text can become this date or timestamp; a zone too many is not noticed."""
+    """Return whether a text can be cast to this date or timestamp type.
+
+    A time zone in a text for a type without one is accepted.
+    """
     kinds = [kind] if pa.types.is_date(kind) else [pa.timestamp("us"), pa.timestamp("us", "UTC")]
     for each in kinds:
         try:

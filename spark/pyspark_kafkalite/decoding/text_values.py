@@ -1,4 +1,4 @@
-"""Text: each value is one, and stays a column of its own."""
+"""Text format: each value is a string column by itself."""
 
 from __future__ import annotations
 
