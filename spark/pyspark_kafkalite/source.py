@@ -143,28 +143,34 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name for spark.read.format()."""
         return "kafkalite"
 
     def schema(self) -> StructType:
+        """Return the columns for the options."""
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
         self._check(schema)
         kind = PushingReader if PUSHING in sys.modules else Reader
         return kind(dict(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
         from pyspark_kafkalite.stream import StreamReader
 
         self._check(schema)
         return StreamReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch."""
         from pyspark_kafkalite import sink
 
         return sink.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream."""
         from pyspark_kafkalite import sink
 
         return sink.stream_writer(self.options, schema, overwrite)

@@ -39,7 +39,12 @@ T = TypeVar("T")
 
 @hints.hinting(hints.CONSUMER)
 class AsyncConsumer:
-    """Kafka consumer for asyncio; see Consumer."""
+    """Kafka consumer for asyncio.
+
+    The counterpart of Consumer, with the same methods except consume(); getmany() replaces it.
+    A timeout is in seconds; where a method does not say otherwise, None means
+    default.api.timeout.ms.
+    """
 
     def __init__(
         self,
@@ -156,7 +161,26 @@ class AsyncConsumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Return an asynchronous iterator over column batches; see Consumer.batches."""
+        """Return an asynchronous iterator over column batches, each of one partition.
+
+        Args:
+            max_bytes: Approximate size of a batch in bytes, at least 1.  A batch is smaller if
+                fewer records are available; a record batch as sent by a producer is never split.
+            columns: Columns to decode, in the order given: some of key, value, topic, partition,
+                offset, timestamp, timestamp_type and headers.  None: all.
+            timeout: Seconds to wait for the next batch; None: consumer.timeout.ms, by default
+                without limit.
+            timestamp_unit: "ms", "us" or "ns".
+
+        Returns:
+            An asynchronous iterator of pyarrow.RecordBatch.  It ends when no batch arrived in time,
+            or when the consumer is closed.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            InvalidConfig: An unknown column or timestamp unit.
+            ValueError: `max_bytes` is less than 1.
+        """
         reader = self._consumer.column_reader(columns, timestamp_unit, max_bytes)
         return self._batches(reader, max_bytes, timeout)
 
@@ -184,19 +208,69 @@ class AsyncConsumer:
         timeout: float | None = None,
         timestamp_unit: str = "ms",
     ) -> pa.Table:
-        """Return the records between two bounds as one table; see Consumer.to_table."""
+        """Return the records from `start` up to, but not including, `end` as one table.
+
+        A bound is an offset, a negative offset counted from the end (as in a slice), a datetime
+        with a time zone (the first record at or after it), None, or a mapping of (topic,
+        partition) to such bounds, in which a partition without an entry has the bound None.
+
+        Reads independently of the positions and moves none.  The table is complete: records deleted
+        before they were read raise OffsetOutOfRange.
+
+        Args:
+            start: First record.  None and 0: the log start offset.
+            end: First record that is left out.  None: the current end; records written later are
+                not waited for.
+            columns: As for batches().
+            timeout: Seconds for the whole read; None: no limit, but default.api.timeout.ms without
+                any data.
+            timestamp_unit: "ms", "us" or "ns".
+
+        Returns:
+            A pyarrow.Table, ordered by partition and then by offset.
+
+        Raises:
+            OffsetOutOfRange: `start` is below the log start offset, or records were deleted during
+                the read.
+            UnknownTopicOrPartition: A topic does not exist; none is created.
+            UnknownTopicId: A topic was deleted and recreated during the read.
+            RequestTimedOut: The table was not complete in time.
+            ValueError: A mapping names a partition that is not read, or a datetime has no time
+                zone.
+        """
         return await self._call(
             self._consumer.to_table, start, end, columns, timeout, timestamp_unit
         )
 
-    # Where it reads.
+    # Subscription and positions.
 
     async def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of these topics; see Consumer.subscribe."""
+        """Read all partitions of these topics instead of the current ones.
+
+        Partitions that are already read keep their positions.
+
+        Args:
+            topics: Names of topics.  A name that starts with ^ is a regular expression, searched
+                for in the names of all topics and matched again every metadata.max.age.ms; a topic
+                that appears later is read from its first record.
+
+        Raises:
+            InvalidConfig: A pattern is not a regular expression, or the consumer has a group.
+        """
         await self._call(self._consumer.subscribe, topics)
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions; see Consumer.assign."""
+        """Read exactly these partitions instead of the current ones.
+
+        Partitions that are already read keep their positions.  Others start at the group's
+        committed offset if there is one, else where auto.offset.reset says.
+
+        Args:
+            partitions: (topic, partition) pairs.
+
+        Raises:
+            TypeError: An element is not such a pair.
+        """
         await self._call(self._consumer.assign, partitions)
 
     @property
@@ -210,31 +284,85 @@ class AsyncConsumer:
         return self._consumer.paused
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """Return the offset of the next message of a partition; see Consumer.position."""
+        """Return the offset of the next message of a partition.
+
+        Args:
+            partition: (topic, partition), one of the assignment.
+            timeout: Seconds to find the first offset.
+
+        Raises:
+            ValueError: The partition is not assigned.
+            RequestTimedOut: The first offset was not found in time.
+        """
         return await self._call(self._consumer.position, partition, timeout)
 
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Set the position of a partition; see Consumer.seek."""
+        """Set the position of a partition.
+
+        Args:
+            partition: (topic, partition), one of the assignment.
+            offset: Offset of the next message, 0 to 2**63 - 1.
+
+        Raises:
+            ValueError: The partition is not assigned, or the offset is out of these bounds.
+        """
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Set the positions to the log start offsets of these partitions, or of all."""
+        """Set the positions to the log start offsets of these partitions, or of all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         await self._call(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Set the positions to the current ends of these partitions, or of all."""
+        """Set the positions to the current ends of these partitions, or of all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_time(self, when: datetime | int, *partitions: tuple[str, int]) -> None:
-        """Set the positions to the first record at or after a time; see Consumer.seek_to_time."""
+        """Set the positions to the first record at or after a time.
+
+        Args:
+            when: A datetime with a time zone, or milliseconds since 1970.
+            partitions: Partitions to seek; none: all of the assignment.  A partition without such a
+                record is set to its end.
+
+        Raises:
+            ValueError: The datetime has no time zone, or a partition is not assigned.
+        """
         await self._call(self._consumer.seek_to_time, when, *partitions)
 
     async def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no messages of these partitions, or of all, until they are resumed."""
+        """Return no messages of these partitions, or of all, until they are resumed.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         await self._call(self._consumer.pause, *partitions)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
-        """Resume these partitions, or all."""
+        """Resume these partitions, or all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         await self._call(self._consumer.resume, *partitions)
 
     # Watermarks, lag and committed offsets.
@@ -242,17 +370,51 @@ class AsyncConsumer:
     async def watermarks(
         self, partition: tuple[str, int], timeout: float | None = None
     ) -> Watermarks:
-        """Return the current first and end offsets of a partition; see Consumer.watermarks."""
+        """Return the current first and end offsets of a partition.
+
+        Args:
+            partition: (topic, partition); need not be assigned.
+            timeout: Seconds to wait.
+
+        Returns:
+            Watermarks(low, high).  With isolation.level=read_committed, `high` is the last stable
+            offset.
+
+        Raises:
+            UnknownTopicOrPartition: The topic or partition does not exist.
+        """
         return await self._call(self._consumer.watermarks, partition, timeout)
 
     async def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
-        """Return the number of offsets between the positions and the ends; see Consumer.lag."""
+        """Return the current number of offsets between the positions and the ends.
+
+        Args:
+            partitions: Partitions to sum over; none: all of the assignment.
+            timeout: Seconds to wait.
+
+        Raises:
+            UnknownTopicOrPartition: A topic does not exist.
+            ValueError: A partition is not assigned.
+        """
         return await self._call(self._consumer.lag, *partitions, timeout=timeout)
 
     async def offsets_for_times(
         self, times: Mapping[tuple[str, int], datetime | int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAt | None]:
-        """Return the first record at or after each time; see Consumer.offsets_for_times."""
+        """Return the first record at or after each time.
+
+        Args:
+            times: For each (topic, partition) a datetime with a time zone, or milliseconds since
+                1970.
+            timeout: Seconds to wait.
+
+        Returns:
+            OffsetAt(offset, timestamp) by partition; None if there is no such record.
+
+        Raises:
+            UnknownTopicOrPartition: A topic or partition does not exist.
+            ValueError: A datetime has no time zone.
+        """
         return await self._call(self._consumer.offsets_for_times, times, timeout)
 
     async def commit(
@@ -260,17 +422,44 @@ class AsyncConsumer:
         offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets for the group; see Consumer.commit."""
+        """Commit offsets for the group.
+
+        Args:
+            offsets_to_keep: For each (topic, partition) the offset of the next message, or (offset,
+                metadata).  None: all current positions.
+            timeout: Seconds to wait.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+            UnknownMemberId, IllegalGeneration, RebalanceInProgress: The group has members; only
+                they may commit.
+        """
         await self._call(self._consumer.commit, offsets_to_keep, timeout)
 
     async def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets of the group; see Consumer.committed."""
+        """Return the committed offsets of the group.
+
+        Args:
+            partitions: Partitions to look up; none: all of the assignment.
+            timeout: Seconds to wait.
+
+        Returns:
+            Offsets by partition; None where nothing is committed.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+        """
         return await self._call(self._consumer.committed, *partitions, timeout=timeout)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the consumer's metrics; see Consumer.metrics."""
+        """Return the consumer's metrics.
+
+        Returns:
+            `lanes`: the transport of each node id, "direct" or "tcp"; `offset_resets`: how often
+            auto.offset.reset was used; `missed_records`: offsets deleted before they were read.
+        """
         return self._consumer.metrics()
 
     # The thread.

@@ -113,6 +113,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
+        """True after close()."""
         return self.intake.closed
 
     def __enter__(self) -> Self:
@@ -305,7 +306,7 @@ class Consumer:
             table = read_table(intake, spans, reader, timeout)
         return table.select(wanted)
 
-    # Where it reads.
+    # Subscription and positions.
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
         """Read all partitions of these topics instead of the current ones.
@@ -384,11 +385,25 @@ class Consumer:
             position.seek(offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Set the positions to the log start offsets of these partitions, or of all."""
+        """Set the positions to the log start offsets of these partitions, or of all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         self._seek(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Set the positions to the current ends of these partitions, or of all."""
+        """Set the positions to the current ends of these partitions, or of all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         self._seek(LATEST, partitions)
 
     def seek_to_time(self, when: datetime | int, *partitions: tuple[str, int]) -> None:
@@ -412,7 +427,14 @@ class Consumer:
             intake.known(None, partitions, begun=True)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no messages of these partitions, or of all, until they are resumed."""
+        """Return no messages of these partitions, or of all, until they are resumed.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         with self.intake.entered() as intake:
             for position in intake.known(None, partitions):
                 intake.take_back(position)
@@ -420,7 +442,14 @@ class Consumer:
                 position.paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Resume these partitions, or all."""
+        """Resume these partitions, or all.
+
+        Args:
+            partitions: Partitions of the assignment; none: all.
+
+        Raises:
+            ValueError: A partition is not assigned.
+        """
         with self.intake.entered() as intake:
             for position in intake.known(None, partitions):
                 position.paused = False
