@@ -1,14 +1,13 @@
-"""kafkalite: Apache Kafka's whole job on one host.
+"""kafkalite: a Kafka broker, clients and services for one host.
 
-    cellar    _ext errors clock / config records / protocol          bytes
-    broker    storage transport coordination / broker / process      what serves them
-    client    client / gateway exporter                              what asks
-    roof      cli testing, and this file
+    foundation  _ext errors clock / config records / protocol          bytes
+    broker      storage transport coordination / broker / process      serves requests
+    client      client / gateway exporter                              sends requests
+    top         cli testing, and this module
 
-This file names what a user imports and loads nothing until a name is used, so that `import
-kafkalite` costs neither tower.
+This module exports the public names and imports each one when it is first used, so that `import
+kafkalite` loads neither broker nor client.
 """
-
 from __future__ import annotations
 
 import importlib

@@ -1,7 +1,7 @@
-"""The time, handed in: whatever needs it is given a Clock, so that a test can own it.
+"""Clock: the time, passed to all code that needs it, so that a test can control it.
 
-Two times that are never mixed.  Wall time is milliseconds since 1970 as records carry it; it can
-jump.  Monotonic time only goes forward; every timeout uses it.
+Two times that are never mixed.  Wall time is milliseconds since 1970 as in records; it can jump.
+Monotonic time never goes back; every timeout uses it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the two times."""
+    """Source of wall time and monotonic time."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as records carry them; may jump either way."""
+        """Return milliseconds since 1970, as in records; may jump either way."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some moment; never goes back."""
+        """Return milliseconds since an arbitrary moment; never goes back."""
         ...
 
     def monotonic_ns(self) -> int:
-        """The same in nanoseconds, to measure how long something takes."""
+        """Return the monotonic time in nanoseconds, to measure durations."""
         ...
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The machine's clock."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -35,11 +35,11 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # each request asks it twice
+    monotonic_ns = staticmethod(time.monotonic_ns)  # called twice for each request
 
 
 class ManualClock:
-    """A time that stands still until it is told to move."""
+    """A clock that moves only when `advance` is called."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
@@ -55,7 +55,7 @@ class ManualClock:
         return self._monotonic_ms * 1_000_000
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Advance both times."""
         assert ms >= 0, "time does not go back; jump_wall sets the wall clock"
         self._wall_ms += ms
         self._monotonic_ms += ms

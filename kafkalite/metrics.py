@@ -1,25 +1,24 @@
-"""What a process counts, and the page in which others read it.
+"""Metrics pages: the counters of a process, in a file that other processes read.
 
-    a node        counters in its own objects, bumped at the tick's steps ─▶ each second Page.write
-    the exporter  read_pages ─▶ families, or nothing
+    a node        counters in its own objects, updated in ticks ─▶ every second Page.write
+    the exporter  read_pages ─▶ families, or none
 
-A page is one file in the run directory, written whole by its one owner, which is a node or the
-gateway (as if its node were 0):
+A page is one file in the run directory, written whole by its owner, which is a node or the gateway
+(with node id 0):
 
     8 bytes "KLPAGE01", u32 size, u64 XXH3-64 of the rest;  then JSON
     {"node": 1, "pid": 17, "at_ms": …,
      "families": [[name, kind, sentence, [[labels, value], …]], …]}
 
-`at_ms` is the machine's monotonic time: a page whose owner hangs grows old, and is believed no
-more after `FRESH_MS`; one whose owner has died is not believed at all.  Whoever takes the owner's
-place begins a page of its own, and from zero: what reads counters knows that they begin again with
-a process.  One killed by the kernel takes what it counted since its last page with it, a second's
-worth.
+`at_ms` is the machine's monotonic time.  A page is ignored when it is older than `FRESH_MS`, as
+when its owner hangs, or when its owner's process has ended.  The next owner creates a page of its
+own and counts from zero: readers must expect counters to restart with a process.  A killed process
+loses what it counted since its last page, up to one second.
 
-A reader believes nothing: a page that is torn, too large, or says what no page says, is none.
+Readers validate everything: a page that is torn, too large or otherwise invalid counts as missing.
 
-Times are counted in buckets whose bounds double, from 1.024 us on: so cheap that each request can
-afford it, and exact to within a factor of two.
+Times are counted in buckets whose bounds double from 1.024 us on: cheap enough for each request,
+and exact to within a factor of two.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ SIZE_MAX = 16 << 20
 FAMILIES_MAX = 1_000
 SAMPLES_MAX = 200_000
 SAMPLES_PER_STEP = 200
-"""Samples that are looked up and encoded in one step, in about 1 ms."""
+"""Samples that are collected and encoded in one step, which takes about 1 ms."""
 FRESH_MS = 15_000
-"""The oldest page that still tells what is."""
+"""Maximum age of a valid page."""
 
 MAGIC = b"KLPAGE01"
 HEADER = struct.Struct("<8sIQ")
@@ -53,33 +52,33 @@ LABEL = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,49}", re.ASCII)
 VALUE_MAX = 1 << 63
 
 BUCKET_COUNT = 26
-"""The last one holds all that took longer than 17 seconds."""
+"""Number of buckets in a page; the last one has all times above 17 seconds."""
 READ_AGAIN = 3
 
 
 class Histogram:
-    """How often something took how long."""
+    """Number and total of measured times, by bucket."""
 
     __slots__ = ("counts", "total_ns")
 
     def __init__(self) -> None:
-        # As many as a 64-bit number of nanoseconds can ask for, so that none is out of range.
+        # As many as a 64-bit number of nanoseconds needs, so that no index is out of range.
         self.counts = [0] * 54
         self.total_ns = 0
 
     def add(self, ns: int) -> None:
-        """It took so long once more."""
+        """Count one measured time."""
         self.counts[(ns >> 10).bit_length()] += 1
         self.total_ns += ns
 
     def told(self) -> list[int]:
-        """The sum, then the buckets, as they stand in a page."""
+        """Return the sum, then the buckets, as in a page."""
         counts = self.counts
         return [self.total_ns, *counts[: BUCKET_COUNT - 1], sum(counts[BUCKET_COUNT - 1 :])]
 
 
 class Family(NamedTuple):
-    """One metric, with a value for each set of labels; a histogram's is as `told`."""
+    """One metric, with a value for each set of labels; a histogram's value is `told()`."""
 
     name: str
     kind: str
@@ -88,7 +87,7 @@ class Family(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a page said."""
+    """The content of a page."""
 
     node_id: int
     pid: int
@@ -97,37 +96,37 @@ class Read(NamedTuple):
 
 
 def bucket_bounds_s() -> list[float]:
-    """The upper bounds of the buckets in seconds, but for the last one, which has none."""
+    """Return the upper bounds of the buckets in seconds, except the last, which has none."""
     return [(1 << index) * 1024 / 1e9 for index in range(BUCKET_COUNT - 1)]
 
 
 def page_path(run_directory: Path, node_id: int) -> Path:
-    """Where a node's page is."""
+    """Return the path of a node's page."""
     return run_directory / f"node-{node_id}.metrics"
 
 
 def gateway_page_path(run_directory: Path) -> Path:
-    """Where the gateway's page is."""
+    """Return the path of the gateway's page."""
     return run_directory / "gateway.metrics"
 
 
 class Page:
-    """One process's page; see the module."""
+    """The page of one process; see the module."""
 
     def __init__(self, path: Path, node_id: int) -> None:
         self.path = path
         self.node_id = node_id
-        # Its own file, never the last owner's: a reader has the old one or this one.
+        # A new file, never that of an earlier owner: a reader sees either one or the other.
         self.path.unlink(missing_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, families: Iterable[Family], at_ms: int) -> None:
-        """Replace what it says; families that would not fit are left out, the last first."""
+        """Replace the content; the last families that exceed the limits are dropped."""
         for _ in self.write_steps(families, at_ms):
             pass
 
     def write_steps(self, families: Iterable[Family], at_ms: int) -> Iterator[None]:
-        """Write as `write` does, in steps of SAMPLES_PER_STEP samples of a family: with thousands
+        """Do the same as `write` in steps of SAMPLES_PER_STEP samples of a family: with thousands
         of partitions a family takes tens of milliseconds."""
         texts: list[str] = []
         size = 1_000
@@ -148,13 +147,13 @@ class Page:
         os.pwrite(self._file, header + body, 0)
 
     def close(self) -> None:
-        """Nobody is behind it any more."""
+        """Remove the page."""
         os.close(self._file)
         self.path.unlink(missing_ok=True)
 
 
 def _encoded(family: Family) -> Iterator[str]:
-    """The parts of a family's JSON, and a comma behind it; samples are looked up part by part."""
+    """Yield a family's JSON in parts, with a comma at the end; each part collects its samples."""
     samples = iter(family.samples)
     said = json.dumps(family[:-1], separators=(",", ":"))[:-1] + ",["
     comma = ""
@@ -165,7 +164,7 @@ def _encoded(family: Family) -> Iterator[str]:
 
 
 def read_pages(run_directory: Path, now_ms: int) -> list[Read]:
-    """What the processes say that write pages now, in the order of their nodes."""
+    """Return the valid pages of running nodes, by node id."""
     try:
         names = os.listdir(run_directory)
     except OSError:
@@ -182,20 +181,20 @@ def read_pages(run_directory: Path, now_ms: int) -> list[Read]:
 
 
 def read_gateway_page(run_directory: Path, now_ms: int) -> Read | None:
-    """What the gateway says, if one writes a page now."""
+    """Return the gateway's page if it is valid and its process runs."""
     page = read_page(gateway_page_path(run_directory))
     return page if page is not None and is_kept(page, now_ms) else None
 
 
 def is_kept(page: Read, now_ms: int) -> bool:
-    """Whether a process is behind the page, and not stuck."""
+    """Return True if the page is recent and its process exists."""
     fresh = -FRESH_MS <= now_ms - page.at_ms <= FRESH_MS
     return fresh and os.path.exists(f"/proc/{page.pid}")
 
 
 def read_page(path: Path) -> Read | None:
-    """What a page says; None where there is none that can be believed."""
-    for _ in range(READ_AGAIN):  # its owner may just be writing
+    """Return the content of a page; None if it is missing or not valid."""
+    for _ in range(READ_AGAIN):  # the owner may be writing
         body = _body(path)
         if body is not None:
             try:
@@ -223,7 +222,7 @@ def _body(path: Path) -> bytes | None:
 
 
 def _checked(said: Any) -> Read:
-    """Raises ValueError, TypeError or KeyError at what no page says."""
+    """Return the validated content; raise ValueError, TypeError or KeyError if it is invalid."""
     node_id, pid, at_ms = (_number(said[key]) for key in ("node", "pid", "at_ms"))
     families = said["families"]
     if not isinstance(families, list) or len(families) > FAMILIES_MAX:
@@ -268,17 +267,17 @@ def _buckets(value: Any) -> list[int]:
     return numbers
 
 
-# -- what clients push ---------------------------------------------------------------------------
+# -- pushes of clients ---------------------------------------------------------------------------
 
 PUSHES = "pushes"
-"""The datagram socket in the run directory at which the exporter takes what clients push."""
+"""Name of the datagram socket in the run directory on which the exporter receives pushes."""
 PUSH = struct.Struct("<4sBI")
 PUSH_MAGIC = b"KLPU"
 PUSH_SIZE_MAX = 8 << 20
 
 
 class Push(NamedTuple):
-    """One client's push (KIP-714), still compressed, and what the node knows of the client."""
+    """One client's push (KIP-714), still compressed, with labels that the node adds."""
 
     labels: dict[str, str]
     codec: int
@@ -286,13 +285,13 @@ class Push(NamedTuple):
     payload: bytes
 
     def packed(self) -> bytes:
-        """As a datagram."""
+        """Return the push as a datagram."""
         said = json.dumps([self.labels, self.interval_ms]).encode()
         return PUSH.pack(PUSH_MAGIC, self.codec, len(said)) + said + self.payload
 
 
 def read_push(datagram: bytes) -> Push | None:
-    """What a datagram says; None where it says nothing."""
+    """Return the push in a datagram; None if it is not valid."""
     try:
         magic, codec, size = PUSH.unpack_from(datagram)
         begin = PUSH.size + size

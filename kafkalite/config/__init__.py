@@ -1,13 +1,13 @@
-"""Configuration: each key declared once, with its type, default, bounds and words.
+"""Configuration: each key declared once, with its type, default, bounds and documentation.
 
-    key              what a key is, and the checks its values may have to pass
+    key              declaration of a key, and checks of values
     broker           the broker's keys
     topic            a topic's keys, and the broker key each of them overrides
-    client_metrics   the keys of a subscription to clients' metrics
-    resources        what has configs at all, and the keys of each kind
-    settings         the values in force, and where each came from
+    client_metrics   the keys of a client-metrics subscription
+    resources        the kinds of resources, and the keys of each
+    settings         the values in force, and the source of each
 
-Code reads `settings[SEGMENT_BYTES]` with the declared key itself, so a misspelt key cannot be
-written.  From the same declarations come parsing, `kafkalite config keys`, the reference page and
-what DescribeConfigs answers.
+Code reads `settings[SEGMENT_BYTES]` with the declared key itself, so a misspelt key is an error at
+import.  Parsing, `kafkalite config keys`, the reference page and the responses to DescribeConfigs
+use the same declarations.
 """

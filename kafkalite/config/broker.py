@@ -1,26 +1,26 @@
-"""The broker's keys: Kafka's names, and Kafka's defaults unless they would hurt a local user.
+"""Keys of a broker: Kafka's names, and Kafka's defaults except where they do not suit one host.
 
-Defaults that are not Kafka's:
-    listeners                    loopback only, where Kafka listens on every address
+Defaults that differ from Kafka's:
+    listeners                    loopback only; Kafka listens on every address
     log.flush.interval.ms        1000, since `durability=interval` flushes by it
-    group.initial.rebalance.delay.ms    0, where Kafka lets every first consumer wait 3 s
-    offsets.topic.num.partitions        1, where Kafka has 50: node 0 leads all of them
-    queued.max.request.bytes     bounded, so that no crowd of clients can fill the memory
-Keys that are not Kafka's: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
+    group.initial.rebalance.delay.ms    0; Kafka lets every first consumer wait 3 s
+    offsets.topic.num.partitions        1; Kafka has 50, but here node 0 leads all of them
+    queued.max.request.bytes     bounded, so that many clients cannot fill the memory
+Keys that Kafka does not have: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
 `metrics.listener`, `storage.min.free.bytes`, `native.enable`, `native.ring.bytes`,
 `native.rings.bytes.max`.
 
-Most keys that Kafka reads only at the start may change while the broker runs; what is in sockets,
-processes and files may not.  `durability` may not either, since the start says what it promises; a
-topic's may.  `advertised.listeners`, which Kafka lets change, may not: status.json tells it, too.
-What topics go by cannot be set of one node, as in Kafka: partitions move, and keep what they had.
+Most keys that Kafka reads only at startup may change while the broker runs, except those that
+sockets, processes and files depend on.  `durability` may not change either, since the banner states
+it at startup; a topic's may.  `advertised.listeners`, which may change in Kafka, may not, because
+status.json contains it too.  Defaults of topics cannot be set for one node, as in Kafka: partitions
+move between nodes and keep their configuration.
 
-A broker key that only gives topics their default is not written here again: it is declared from
+A broker key that only is the default of a topic's key is not declared again here, but derived from
 the topic's key that overrides it.
 
-Left out: keys of Kafka's without a counterpart here are refused, those that people set with the
-reason.  A group commit has no waiting time to set: what is appended while one is under way joins
-the next.
+Left out: Kafka's keys without a counterpart here are refused, commonly used ones with the reason.
+A group commit has no configurable delay: records appended while one is in progress join the next.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ RING_BYTES_MIN, RING_BYTES_MAX = 64 << 10, 1 << 30
 
 
 class Listener(NamedTuple):
-    """An address to listen on, or to tell clients."""
+    """An address to listen on, or to advertise to clients."""
 
     host: str
     port: int
 
 
 def parse_listener(text: str) -> Listener:
-    """The address in `PLAINTEXT://HOST:PORT`; an IPv6 host stands in brackets."""
+    """Parse `PLAINTEXT://HOST:PORT`; an IPv6 host is in brackets."""
     protocol, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
@@ -84,7 +84,7 @@ def one_listener(entries: tuple[str, ...]) -> bool:
     return len(entries) == 1 and parse_listener(entries[0]) is not None
 
 
-# Who the node is, and where it is reached.
+# Identity and addresses.
 
 NODE_ID = BROKER.declare(
     "node.id", Type.INT, 0,
@@ -114,7 +114,7 @@ LOG_DIRS = BROKER.declare(
     check=Check("one directory", lambda entries: len(entries) <= 1),
 )
 
-# Its processes.
+# Processes.
 
 WORKERS: Key[int | None] = BROKER.declare(
     "workers", Type.INT, None,
@@ -217,13 +217,13 @@ CONNECTIONS_MAX_IDLE_MS = BROKER.declare(
 MAX_CONNECTIONS = BROKER.declare(
     "max.connections", Type.INT, INT_MAX,
     """How many connections a node holds at once.""",
-    check=at_least(1),  # 0 would shut out whoever wants to raise it again
+    check=at_least(1),  # with 0 no client could connect to raise it
     update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = BROKER.declare(
     "max.connections.per.ip", Type.INT, INT_MAX,
     """How many connections a node holds at once from one address.""",
-    check=at_least(1),  # 0 would shut out whoever wants to raise it again
+    check=at_least(1),  # with 0 no client could connect to raise it
     update=Update.CLUSTER_WIDE,
 )
 QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
@@ -275,7 +275,7 @@ PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     update=Update.CLUSTER_ONLY,
 )
 
-# Programs of the same host.
+# Local clients.
 
 NATIVE_ENABLE = BROKER.declare(
     "native.enable", Type.BOOLEAN, True,
@@ -300,7 +300,7 @@ NATIVE_RINGS_BYTES_MAX = BROKER.declare(
     update=Update.CLUSTER_WIDE,
 )
 
-# Groups of consumers.
+# Consumer groups.
 
 GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.min.session.timeout.ms", Type.INT, 6_000,
@@ -362,7 +362,7 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     check=at_least(1 << 20),
 )
 
-# What is told of it.
+# Metrics.
 
 METRICS_LISTENER: Key[str | None] = BROKER.declare(
     "metrics.listener", Type.STRING, None,
@@ -375,7 +375,7 @@ TELEMETRY_MAX_BYTES = BROKER.declare(
     check=at_least(1),
 )
 
-# The gateway: programs that speak ZeroMQ.
+# The ZeroMQ gateway.
 
 GATEWAY_LISTENER: Key[str | None] = BROKER.declare(
     "gateway.listener", Type.STRING, None,
@@ -451,7 +451,7 @@ GATEWAY_CURVE_CLIENTS: Key[str | None] = BROKER.declare(
     is put there or removed counts for whoever connects from then on.""",
 )
 
-# The disk.
+# Storage.
 
 STORAGE_MIN_FREE_BYTES = BROKER.declare(
     "storage.min.free.bytes", Type.LONG, -1,
@@ -485,8 +485,7 @@ NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     check=at_least(1),
 )
 
-# What holds for topics that do not say otherwise.  Where several units are offered, the finest
-# that is set counts.
+# Defaults of topics.  If a setting has several units, the finest one that is set wins.
 
 BROKER.declare(
     "log.retention.ms", Type.LONG, None,
@@ -536,7 +535,7 @@ for key in TOPIC.values():
             update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_ONLY
             BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
-# Keys of Kafka's that people set, and why they are not needed or not there.
+# Common keys of Kafka that do not exist here, with the reasons.
 
 BROKER.leave_out(
     "process.roles", "controller.", "inter.broker.", "control.plane.", "early.start.listeners",

@@ -1,12 +1,12 @@
-"""The keys of our own client: a producer's and a consumer's, under Kafka's names.
+"""Keys of the native clients: a producer's and a consumer's, under Kafka's names.
 
-What both have is one key, declared once and entered in both scopes, so that what the two share
-(connections, metadata) reads it without asking whose it is.
+A key that both have is declared once and added to both scopes, so that shared code (connections,
+metadata) reads it from either.
 
-Defaults that are not Kafka's: `client.id` is kafkalite; `auto.offset.reset` is earliest, for a
-reader without a group that began at the end would see nothing of what is there; the socket buffers
-are the kernel's to size, which it does better than a number.  Keys that are not Kafka's: `native`
-and `partitioner` (Kafka's `partitioner.class` names a Java class).
+Defaults that differ from Kafka's: `client.id` is kafkalite; `auto.offset.reset` is earliest, since
+a consumer without a group that started at the end would not see existing records; the socket
+buffers are sized by the kernel, which does that better than a fixed number.  Keys that Kafka does
+not have: `native` and `partitioner` (Kafka's `partitioner.class` names a Java class).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CLIENT = Scope("client")
 INT_MAX = (1 << 31) - 1
 SOFTWARE = "kafkalite"
 SOFTWARE_VERSION = "0.1.0"
-"""The package's version, which stands above all floors; a test sees that it is the same."""
+"""The package's version; this package may not import the top module, so a test compares them."""
 
-# Where the cluster is, and who asks.
+# Addresses and identity.
 
 BOOTSTRAP_SERVERS = CLIENT.declare(
     "bootstrap.servers", Type.LIST, ("127.0.0.1:9092",),
@@ -53,7 +53,7 @@ NATIVE = CLIENT.declare(
     check=one_of("auto", "off"),
 )
 
-# How long, and how often again.
+# Timeouts and retries.
 
 REQUEST_TIMEOUT_MS = CLIENT.declare(
     "request.timeout.ms", Type.INT, 30_000,
@@ -126,7 +126,7 @@ PRODUCER = Scope("producer")
 PRODUCER.update(CLIENT)
 PRODUCER.left_out |= CLIENT.left_out
 
-# What is promised of a record.
+# Durability of records.
 
 ACKS = PRODUCER.declare(
     "acks", Type.STRING, "all",
@@ -162,7 +162,7 @@ MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION = PRODUCER.declare(
     check=at_least(1),
 )
 
-# How records become batches.
+# Batching.
 
 BATCH_SIZE = PRODUCER.declare(
     "batch.size", Type.INT, 16_384,
@@ -245,7 +245,7 @@ CONSUMER = Scope("consumer")
 CONSUMER.update(CLIENT)
 CONSUMER.left_out |= CLIENT.left_out
 
-# What is read, and from where.
+# Topics, groups and start positions.
 
 GROUP_ID = CONSUMER.declare(
     "group.id", Type.STRING, None,
@@ -287,7 +287,7 @@ CONSUMER_TIMEOUT_MS = CONSUMER.declare(
     check=at_least(-1),
 )
 
-# How much at once.
+# Sizes of fetches.
 
 FETCH_MIN_BYTES = CONSUMER.declare(
     "fetch.min.bytes", Type.INT, 1,
@@ -329,7 +329,7 @@ CONSUMER.leave_out(
 
 
 def own(scope: Scope) -> Scope:
-    """What a scope has beside what it shares with others."""
+    """Return the keys of a scope that it does not share with the other."""
     result = Scope(scope.owner, scope.keys_update)
     result.update({name: key for name, key in scope.items() if name not in CLIENT})
     result.left_out = {
@@ -339,4 +339,4 @@ def own(scope: Scope) -> Scope:
 
 
 SCOPES: tuple[Scope, ...] = (CLIENT, own(PRODUCER), own(CONSUMER))
-"""Every key once: those of both, those of a producer, those of a consumer."""
+"""Every key once: the shared ones, those of a producer, those of a consumer."""

@@ -1,7 +1,6 @@
-"""The keys of a client-metrics subscription (KIP-714): what clients are asked to tell.
+"""Keys of a client-metrics subscription (KIP-714), which selects the metrics that clients push.
 
-A subscription has a name and needs no owner: it is there as soon as one of its keys is set, and
-gone when none is.
+A subscription has a name and is not created explicitly: it exists while one of its keys is set.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ SELECTORS = (
     "client_source_address",
     "client_source_port",
 )
-"""What a client may be matched by."""
+"""The client properties that a pattern may match."""
 
 PATTERN_LENGTH_MAX = 200
 REPETITIONS_MAX = 3
-"""A pattern is tried by the one loop of a node.  Without groups and with so few repetitions it is
-never long in finding out that it does not match; others may take longer than anybody lives."""
+"""Patterns are matched on the one event loop of a node.  Without groups and with so few repetitions
+a mismatch is found quickly; other patterns may take practically forever (backtracking)."""
 
 LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""What in a pattern stands for one character: an escape, or a set of characters."""
+"""Matches the parts of a pattern that match one character: an escape, or a set of characters."""
 
 
 def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
-    """What a client's properties must match in full, by selector; InvalidConfig says why not."""
+    """Return the patterns by selector, which must match in full; raise InvalidConfig if invalid."""
     patterns = {}
     for entry in entries:
         selector, equals, text = entry.partition("=")
@@ -56,7 +55,7 @@ def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
 
 
 def _check_quick(text: str) -> None:
-    """Refuse a pattern that might take long on what it does not match."""
+    """Raise InvalidConfig for a pattern whose mismatches may take a long time."""
     if len(text) > PATTERN_LENGTH_MAX:
         raise InvalidConfig(f"match: a pattern has at most {PATTERN_LENGTH_MAX} characters.")
     bare = LITERAL.sub("", text)

@@ -1,4 +1,4 @@
-"""Where ZeroMQ sockets are bound, as ZeroMQ writes it.
+"""Endpoint: the address of a ZeroMQ socket, in ZeroMQ's notation.
 
     tcp://127.0.0.1:5555     tcp://[::1]:5555     tcp://*:5555     ipc:///run/me/kafkalite.sock
 
@@ -17,12 +17,12 @@ from kafkalite.errors import InvalidConfig
 
 PORT_MAX = 65_535
 PATH_SIZE_MAX = 107
-"""As long as a Unix socket's path may be."""
+"""Maximum length of a Unix socket's path."""
 DEALER = "-dealer"
 
 
 class Endpoint(NamedTuple):
-    """An address of TCP, or the path of a Unix socket."""
+    """A TCP address, or the path of a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -37,7 +37,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """The endpoint that ZeroMQ writes so; InvalidConfig says what is wrong with it."""
+    """Parse an endpoint in ZeroMQ's notation; raise InvalidConfig if it is not valid."""
     transport, separator, address = text.partition("://")
     if not separator or transport not in ("tcp", "ipc"):
         raise InvalidConfig(
@@ -64,8 +64,8 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def beside(endpoint: Endpoint) -> Endpoint:
-    """The endpoint for DEALERs where only that for PUSHes is said: the next port (any free one
-    beside a free one), or the same path and `-dealer`."""
+    """Return the default endpoint for DEALERs beside that for PUSHes: the next port (any free one
+    beside port 0), or the same path with `-dealer`."""
     if endpoint.path:
         return Endpoint(path=endpoint.path + DEALER)
     if endpoint.port == PORT_MAX:

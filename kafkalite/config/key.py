@@ -1,4 +1,4 @@
-"""A configuration key: its name, type, default, bounds and words, said once.
+"""Key: one configuration key, with its name, type, default, bounds and documentation.
 
     SEGMENT_BYTES = TOPIC.declare(
         "segment.bytes", Type.INT, 1 << 30,
@@ -7,12 +7,12 @@
         overrides="log.segment.bytes",
     )
 
-A value is text where people and the wire write it, and typed everywhere else: `parse` and
-`format` are the only doors between the two.  What cannot be parsed or does not pass the key's
-check is an InvalidConfig whose sentence names the key, the value and what would do.
+A value is text in files, flags and requests, and typed everywhere else; only `parse` and `format`
+convert between the two.  A value that cannot be parsed or does not pass the key's check raises
+InvalidConfig, which names the key, the value and what is allowed.
 
-A topic's key names the broker's keys it overrides, the most exact first.  Where those count in
-another unit their name ends in it (`log.retention.hours`), and their value is converted.
+A topic's key names the broker keys it overrides, the most exact first.  If the name of one ends in
+another unit (`log.retention.hours`), its value is converted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNIT_MS = {"minutes": 60_000, "hours": 3_600_000}
 
 
 class Type(enum.IntEnum):
-    """What a value is; the numbers are those of DescribeConfigs."""
+    """The type of a value; the numbers are those of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -45,25 +45,25 @@ class Type(enum.IntEnum):
 
 
 class Update(enum.Enum):
-    """When a key's value may change, in the words of Kafka's documentation."""
+    """The time at which a value may change, in the terms of Kafka's documentation."""
 
     READ_ONLY = "read-only"
-    """Never: it is in sockets, processes or placement, which are made once."""
+    """Never: sockets, processes or placement depend on it, which are created once."""
     CLUSTER_WIDE = "cluster-wide"
-    """While the broker runs; a broker's key for all nodes or for one."""
+    """While the broker runs; a broker's key for all nodes or for one of them."""
     CLUSTER_ONLY = "cluster-only"
-    """The same, but what is set of node 0 holds for the others as well, and they have no own."""
+    """While the broker runs; a value set for node 0 is that of all nodes."""
 
 
-# What comes from a client is looked up and quoted only so far.
+# Limits of what is looked up and quoted from a request.
 NAME_LENGTH_MAX = 100
 TEXT_LENGTH_MAX = 10_000
-"""How long a value may be that is set while the broker runs."""
+"""Maximum length of a value that is set while the broker runs."""
 QUOTED_LENGTH_MAX = 60
 
 
 class Place(NamedTuple):
-    """A name under which a key's value may stand, and how many of the key's units one is."""
+    """A name under which a value may be set, and its unit as a multiple of the key's unit."""
 
     name: str
     factor: int
@@ -78,7 +78,7 @@ class Check(Generic[T_contra]):
 
 
 class Key(Generic[T]):
-    """One declared key; two keys are equal only when they are the same."""
+    """One declared key; keys are compared by identity."""
 
     def __init__(
         self,
@@ -100,20 +100,20 @@ class Key(Generic[T]):
         self.update = update
         others = [place for place in self.overrides if place != name]
         self.places = (Place(name, 1), *(Place(other, units_in(other)) for other in others))
-        """Where to look for the value: the key's own name, then those it overrides."""
+        """Names under which the value may be set: the key's own, then those it overrides."""
 
     @property
     def dynamic(self) -> bool:
-        """Whether its value may change while the broker runs."""
+        """True if its value may change while the broker runs."""
         return self.update is not Update.READ_ONLY
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value must never be shown."""
+        """True if the value must never be shown."""
         return self.type is Type.PASSWORD
 
     def parse(self, text: str) -> T:
-        """The typed value of a text, once it has passed the key's check."""
+        """Return the typed value of a text; raise InvalidConfig if it is not valid."""
         text = text.strip()
         shown = "what was given" if self.sensitive else quoted(text)
         try:
@@ -125,7 +125,7 @@ class Key(Generic[T]):
         return value
 
     def format(self, value: T) -> str:
-        """The text of a typed value; parsing it gives the value again."""
+        """Return the text of a typed value, which `parse` converts back to the same value."""
         if value is None:
             return ""
         if isinstance(value, bool):
@@ -139,7 +139,7 @@ class Key(Generic[T]):
 
 
 class Scope(dict[str, Key[Any]]):
-    """The keys that one kind of thing has, by name; `update` holds for those that do not say."""
+    """The keys of one kind of resource, by name; `update` is the default for its keys."""
 
     def __init__(self, owner: str, update: Update = Update.READ_ONLY) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Scope(dict[str, Key[Any]]):
         overrides: str | tuple[str, ...] = (),
         update: Update | None = None,
     ) -> Key[T]:
-        """Enter a key; its default must pass its own check, and its name be new."""
+        """Add a key; its name must be new, and its default must pass its check."""
         assert name not in self, f"{name} is declared twice"
         key = Key(
             name, type, default, doc,
@@ -169,15 +169,15 @@ class Scope(dict[str, Key[Any]]):
         return key
 
     def leave_out(self, *names: str, because: str) -> None:
-        """Say why there are no keys of these names; a name that ends in a dot is a beginning."""
+        """Declare why these keys do not exist; a name that ends in a dot is a prefix."""
         self.left_out |= dict.fromkeys(names, because)
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The typed values of texts by key name; an unknown name is refused."""
+        """Return the typed values of texts by key name; raise InvalidConfig for an unknown name."""
         return {name: self.named(name).parse(text) for name, text in texts.items()}
 
     def named(self, name: str) -> Key[Any]:
-        """The key of this name; InvalidConfig, with the names near it, when there is none."""
+        """Return the key of this name; raise InvalidConfig with similar names if it is unknown."""
         if name in self:
             return self[name]
         if len(name) > NAME_LENGTH_MAX:
@@ -188,18 +188,18 @@ class Scope(dict[str, Key[Any]]):
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         if self.owner in ("topic", "group"):
-            # Kafka's words, which programs look for.
+            # Kafka's words, which programs search for.
             raise InvalidConfig(f"Unknown {self.owner} config name: {name}{hint if near else ''}")
         raise InvalidConfig(f"{name} is not a configuration key of a {self.owner}{hint}")
 
 
 def units_in(name: str) -> int:
-    """How many of a key's units one is in which this name counts."""
+    """Return the unit in which this name counts, as a multiple of the key's unit."""
     return UNIT_MS.get(name.rpartition(".")[2], 1)
 
 
 def quoted(text: str) -> str:
-    """A text as a sentence may repeat it."""
+    """Return a text quoted and shortened for an error message."""
     return repr(text if len(text) <= QUOTED_LENGTH_MAX else f"{text[:QUOTED_LENGTH_MAX]}…")
 
 
@@ -263,7 +263,7 @@ def one_of(*values: str) -> Check[str]:
 
 
 class Only(Check[object]):
-    """The one value there is so far; the sentence says what is missing for the others."""
+    """Accepts the only value supported so far; `because` says what the others lack."""
 
     def __init__(self, value: object, because: str) -> None:
         shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()

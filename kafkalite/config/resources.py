@@ -1,7 +1,7 @@
-"""What can be configured: the kinds of resources, and the keys that each of them has.
+"""Resources: the kinds of resources that have configuration, and the keys of each.
 
-A group has none so far, since Kafka's are those of the newer protocols; a logger's key is its name
-and its value the level from which on its lines are written.
+A group has no keys so far, since Kafka's belong to the newer protocols.  A logger's key is its
+name, and the value the lowest level of its log lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GROUP.leave_out(
 
 LOGGER = Scope("broker's logger", Update.CLUSTER_WIDE)
 LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
-"""Kafka's names of levels, and the numbers they have in Python's logging."""
+"""Kafka's names of levels, with the numbers of Python's logging."""
 
 ROOT_LOGGER = LOGGER.declare(
     "kafkalite", Type.STRING, "INFO",

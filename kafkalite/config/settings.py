@@ -1,13 +1,13 @@
-"""The values in force, and where each came from.
+"""Settings: the configuration values in force, and the source of each.
 
     topic's own value  over  this node's, all nodes'  over  config file and flags  over  default
-                             └ set while it runs ┘
+                             └ dynamic settings ─┘
 
-Settings never change: when a value does, new ones are made.  `settings[SEGMENT_BYTES]` is typed,
-as the key is, and costs one dictionary look-up after the first time.
+Settings are immutable: a changed value makes a new object.  `settings[SEGMENT_BYTES]` has the type
+of its key, and costs one dictionary lookup after the first time.
 
-A config file is written as Java's properties are: `key=value` or `key: value`, `#` or `!` before
-a comment, `\\` at the end of a line that goes on.
+A config file has the format of Java properties: `key=value` or `key: value`, `#` or `!` before a
+comment, `\\` at the end of a line that continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Source(enum.IntEnum):
-    """Where a value came from; the numbers are those of DescribeConfigs."""
+    """The source of a value; the numbers are those of DescribeConfigs."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -40,7 +40,7 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A value some layer holds for a key, as its text under the name it stands there."""
+    """A value of a key in one layer, as text, with the name under which it is set."""
 
     name: str
     text: str | None
@@ -48,7 +48,7 @@ class Synonym(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A value some layer holds for a key, under the name it stands there."""
+    """A value of a key in one layer, with the name under which it is set."""
 
     name: str
     value: Any
@@ -69,31 +69,31 @@ class Settings:
         default: Mapping[str, str] = {},
         own: Mapping[str, str] = {},
     ) -> Settings:
-        """A broker's settings from texts; InvalidConfig names what is unknown or impossible.
+        """Return a broker's settings from texts; raise InvalidConfig for an unknown or invalid one.
 
-        `static` is of the config file and the flags; `default` and `own` were set while it ran,
-        for all nodes and for this one.
+        `static` is from the config file and the flags; `default` and `own` are dynamic, for all
+        nodes and for this one.
         """
         return cls(((Source.STATIC_BROKER, BROKER.parse(static)),)).with_dynamic(default, own)
 
     @classmethod
     def of(cls, source: Source, scope: Scope, texts: Mapping[str, str]) -> Settings:
-        """The settings of what has nothing above it but its keys' defaults."""
+        """Return settings with a single layer over the defaults."""
         return cls(((source, scope.parse(texts)),))
 
     def with_dynamic(self, default: Mapping[str, str], own: Mapping[str, str]) -> Settings:
-        """The same with these values set while the broker runs, in the place of any before."""
+        """Return a copy with these dynamic values in place of the earlier ones."""
         layers = dict(self._layers)
         layers[Source.DYNAMIC_BROKER] = BROKER.parse(own)
         layers[Source.DYNAMIC_DEFAULT_BROKER] = BROKER.parse(default)
         return Settings(tuple(sorted(layers.items())))
 
     def for_topic(self, overrides: Mapping[str, str] = {}) -> Settings:
-        """The settings of a topic with these texts of its own."""
+        """Return the settings of a topic with these values of its own."""
         return Settings(((Source.TOPIC, TOPIC.parse(overrides)), *self._layers))
 
     def replacing(self, values: Mapping[Key[Any], Any]) -> Settings:
-        """The same with some values forced past their checks: small segments for a test."""
+        """Return a copy with values that skip their checks, such as small segments in a test."""
         forced = {key.name: value for key, value in values.items()}
         return Settings(((Source.TOPIC, forced), *self._layers))
 
@@ -104,11 +104,11 @@ class Settings:
         return value
 
     def source(self, key: Key[Any]) -> Source:
-        """Where the key's value came from."""
+        """Return the source of the key's value."""
         return next(self.found(key)).source
 
     def found(self, key: Key[Any]) -> Iterator[Found]:
-        """Every value there is for the key, the one in force first and its default last."""
+        """Yield all values of the key, from the one in force to the default."""
         for name, factor in key.places:
             for source, values in self._layers:
                 if name in values:
@@ -116,7 +116,7 @@ class Settings:
         yield Found(key.name, key.default, Source.DEFAULT)
 
     def synonyms(self, key: Key[Any]) -> Iterator[Synonym]:
-        """The same as DescribeConfigs tells it: texts in the units of their names."""
+        """Yield the values as DescribeConfigs returns them: texts in the units of their names."""
         names = [place.name for place in key.places]
         for source, values in self._layers:
             for name in names:
@@ -129,24 +129,24 @@ class Settings:
 
 
 def named(key: Key[Any], name: str) -> Key[Any]:
-    """The key that a synonym of `key` is, or `key` itself."""
+    """Return the key of a synonym's name, or `key` itself."""
     return key if name == key.name else BROKER[name]
 
 
 def spoken(key: Key[Any], value: Any) -> str | None:
-    """A value as it may be told to somebody: a secret never, nor what is not set."""
+    """Return the text of a value for a response; None for a secret or a value that is not set."""
     return None if key.sensitive or value is None else key.format(value)
 
 
 def scaled(value: Any, factor: int) -> Any:
-    """A value in the key's own unit; what is negative means `without bound` in every unit."""
+    """Return a value in the key's own unit; a negative value means unlimited in every unit."""
     if factor == 1:
         return value
     return value * factor if value >= 0 else -1
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The keys and values of a config file, as texts; a later line wins over an earlier one."""
+    """Return the keys and values of a config file as texts; a later line overrides earlier ones."""
     try:
         text = path.read_bytes().decode()
     except OSError as fault:
@@ -163,7 +163,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, each with its number; one that ends in `\\` goes on."""
+    """Yield the non-empty logical lines with their numbers; a line that ends in `\\` continues."""
     begun, begun_at = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.lstrip()
@@ -181,7 +181,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def unescaped(text: str) -> str:
-    """Java's escapes: `\\t`, `\\n`, `\\u00e9`, and a backslash before any other character."""
+    """Decode Java's escapes: `\\t`, `\\n`, `\\u00e9`, and a backslash before any character."""
     letters = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
     def replace(found: re.Match[str]) -> str:

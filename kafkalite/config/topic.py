@@ -1,13 +1,13 @@
-"""A topic's keys: Kafka's names and defaults, each with the broker key it overrides.
+"""Keys of a topic: Kafka's names and defaults, each with the broker key it overrides.
 
-Every key here does what its words say.  A key whose other values need something that is not
-built yet is declared with the one value that holds today, and refuses the rest with a sentence;
-none is accepted and ignored.
+Every key has the effect that its documentation describes.  A key whose other values need a feature
+that is missing is declared with the one supported value, and refuses the others with a reason; no
+value is accepted and ignored.
 
-Defaults that are not Kafka's: `flush.ms` is 1000, since `durability=interval` flushes by it.
-Keys that are not Kafka's: `durability`, `flush.bytes`, `worker.dedicated`.
+Defaults that differ from Kafka's: `flush.ms` is 1000, since `durability=interval` flushes by it.
+Keys that Kafka does not have: `durability`, `flush.bytes`, `worker.dedicated`.
 
-Left out: `internal.segment.bytes`; the least size of a segment is 1 MiB, as in Kafka 4.
+Left out: `internal.segment.bytes`; the minimum size of a segment is 1 MiB, as in Kafka 4.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONG_MAX = (1 << 63) - 1
 DAY_MS = 24 * 3_600_000
 WEEK_MS = 7 * DAY_MS
 
-# How long records are kept.
+# Retention.
 
 CLEANUP_POLICY = TOPIC.declare(
     "cleanup.policy", Type.LIST, ("delete",),
@@ -103,7 +103,7 @@ PREALLOCATE = TOPIC.declare(
     overrides="log.preallocate",
 )
 
-# What a batch may be, and how it is stored.
+# Limits and format of batches.
 
 MAX_MESSAGE_BYTES = TOPIC.declare(
     "max.message.bytes", Type.INT, 1_048_588,
@@ -165,7 +165,7 @@ MESSAGE_TIMESTAMP_AFTER_MAX_MS = TOPIC.declare(
     overrides="log.message.timestamp.after.max.ms",
 )
 
-# What survives a power cut.
+# Durability.
 
 DURABILITY = TOPIC.declare(
     "durability", Type.STRING, "fsync",
@@ -197,14 +197,14 @@ FLUSH_BYTES = TOPIC.declare(
     overrides="flush.bytes",
 )
 
-# Where partitions lie.
+# Placement of partitions.
 
 WORKER_DEDICATED = TOPIC.declare(
     "worker.dedicated", Type.BOOLEAN, False,
     """Whether each partition of the topic has a worker process of its own, which serves nothing
     else and goes with the topic.  A cluster without workers serves it like any other.  It is
     decided when the topic is created.""",
-    update=Update.READ_ONLY,  # it says where partitions were placed, and where more of them go
+    update=Update.READ_ONLY,  # it determines the placement of existing and of added partitions
 )
 
 # Replicas.
@@ -233,8 +233,8 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     check=Only((), "a partition has one replica in this version"),
 )
 
-# Compaction: the cleaner alone reads these.  A topic whose cleanup.policy is delete bears them
-# without effect, in Kafka too.
+# Compaction: only the cleaner reads these.  They have no effect on a topic whose cleanup.policy is
+# delete, as in Kafka.
 
 DELETE_RETENTION_MS = TOPIC.declare(
     "delete.retention.ms", Type.LONG, DAY_MS,

@@ -1,6 +1,6 @@
-"""The wire protocol: what Kafka's requests and responses are as bytes.
+"""The wire protocol: Kafka's requests and responses as bytes.
 
-types.py has the words, schemas/ says in them what each message holds, schema.py makes plans of that
-which _ext.codec runs, frame.py knows the headers.  Produce and Fetch have codecs of their own in
-_ext.wire, and their schemas for twins.
+types.py defines field types, schemas/ the fields of each message, schema.py converts schemas to
+plans that _ext.codec runs, frame.py handles headers.  Produce and Fetch have codecs of their own in
+_ext.wire; tests compare these with their schemas.
 """

@@ -1,11 +1,11 @@
-"""The headers of requests and responses.
+"""Headers of requests and responses.
 
     request     api key int16 · version int16 · correlation id int32 · client id nullable string
                 · tags, when the version is flexible
     response    correlation id int32 · tags, when the version is flexible and the API is not
                 ApiVersions
 
-The four bytes of size before either are the connection's business.
+The connection handles the four bytes of size that precede both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafkalite.protocol.schema import BY_KEY
 __all__ = ["RequestHeader", "read_header", "response_header", "write_header"]
 
 NEVER = 255
-"""What the table of `decode_header` says of an API without flexible versions."""
+"""Value in the table of `decode_header` for an API without flexible versions."""
 
 FLEXIBLE_FROM = bytes(
     min(BY_KEY[key].flexible.low, NEVER)
@@ -45,7 +45,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_header(frame: bytes | memoryview) -> RequestHeader:
-    """What a frame begins with; of any API and version, known or not."""
+    """Return the header of a request frame, of any API and version, known or not."""
     header = decode_header(frame, FLEXIBLE_FROM)
     if isinstance(header, int):
         raise InvalidRequest("The bytes do not begin with a request header.")
@@ -55,7 +55,7 @@ def read_header(frame: bytes | memoryview) -> RequestHeader:
 def write_header(
     api_key: int, version: int, correlation_id: int, client_id: str | None, flexible: bool
 ) -> bytes:
-    """What a request begins with."""
+    """Return the bytes of a request header."""
     if client_id is None:
         named = b"\xff\xff"
     else:
@@ -67,5 +67,5 @@ def write_header(
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
-    """What a response begins with."""
+    """Return the bytes of a response header."""
     return CORRELATION_ID.pack(correlation_id) + (NO_TAGS if flexible else b"")

@@ -1,16 +1,16 @@
-"""Kinds of records in our own notation, and their bytes: kind, version, fields.
+"""RecordKind: records in kafkalite's own binary format: kind, version, fields.
 
-    kind      1 byte    which of the kinds of its number space
+    kind      1 byte    one of the kinds of its number space
     version   1 byte    of that kind
-    fields              in the schema's words (types.py), flexible from version 0
+    fields              as declared in the schema (types.py), flexible from version 0
 
 There are three number spaces: the metadata log's (schemas/internal.py), the bus's (schemas/bus.py)
-and the local socket's (schemas/local.py).  A kind keeps its number for good.  A field is added with
-the version that brings it, or as a tagged one, so that whatever was once written stays readable.
+and the local listener's (schemas/local.py).  The number of a kind never changes.  A field is added
+with a new version, or as a tagged field, so that everything ever written stays readable.
 
-What travels between processes is sealed, as a frame: behind the fields stands
+Messages between processes are frames, with a checksum after the fields:
 
-    checksum  8 bytes   XXH3-64 of all before it, big-endian
+    checksum  8 bytes   XXH3-64 of all bytes before it, big-endian
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHECKSUM_SIZE = 8
 
 
 class RecordKind:
-    """One kind of record; calling it makes a record of its newest version."""
+    """One kind of record; calling it creates a record of its newest version."""
 
     def __init__(self, key: int, name: str, versions: str, fields: Struct, units_max: int) -> None:
         self.key = key
@@ -59,11 +59,10 @@ class Record(NamedTuple):
 
 
 class RecordKinds:
-    """One number space: the kinds in it, and reading and writing their records.
+    """One number space: its kinds, and the encoding and decoding of their records.
 
-    `noun` is what one of its records is called in complaints.  `exact` says that a record ends
-    with the fields that are known here; without it more may follow, which a newer writer put
-    there (tags), and is passed over.
+    `noun` names a record in error messages.  `exact` requires that a record ends with its known
+    fields; without it, additional fields (tags) of a newer writer are skipped.
     """
 
     def __init__(self, noun: str, *, exact: bool = True, units_max: int = RECORD_UNITS_MAX) -> None:
@@ -73,26 +72,26 @@ class RecordKinds:
         self.by_key: dict[int, RecordKind] = {}
 
     def declare(self, key: int, name: str, versions: str, fields: Struct) -> RecordKind:
-        """The kind of this number, which nobody else may have."""
+        """Declare the kind of this number, which must be free."""
         taken = self.by_key.get(key)
         assert taken is None, f"{name} and {taken} both claim kind {key}"
         kind = self.by_key[key] = RecordKind(key, name, versions, fields, self.units_max)
         return kind
 
     def write(self, record: Record) -> bytes:
-        """The bytes of a record, in its kind's newest version."""
+        """Return the bytes of a record, in its kind's newest version."""
         kind = record.kind
         assert self.by_key.get(kind.key) is kind, f"{kind} is no {self.noun}"
         return bytes((kind.key, kind.version)) + kind.message.write(kind.version, record.fields)
 
     def write_frame(self, record: Record) -> bytes:
-        """The frame of a record, in its kind's newest version."""
+        """Return the frame of a record, in its kind's newest version."""
         said = self.write(record)
         return said + xxhash.xxh3_64_digest(said)
 
     def read_frame(self, frame: bytes | memoryview) -> Record:
-        """The record of a frame; CorruptMessage, or UnsupportedVersion for a kind or version that
-        is not known here."""
+        """Decode a frame; raise CorruptMessage, or UnsupportedVersion for an unknown kind or
+        version."""
         frame = memoryview(frame)
         said = frame[:-CHECKSUM_SIZE]
         if xxhash.xxh3_64_digest(said) != frame[-CHECKSUM_SIZE:]:
@@ -100,8 +99,8 @@ class RecordKinds:
         return self.read(said)
 
     def read(self, value: bytes | memoryview) -> Record:
-        """The record of these bytes; CorruptMessage, or UnsupportedVersion for one from the
-        future."""
+        """Decode a record; raise CorruptMessage, or UnsupportedVersion for one of a newer version.
+        """
         if len(value) < START_SIZE:
             raise CorruptMessage(f"A {self.noun} is too short.")
         kind = self.by_key.get(value[0])
@@ -113,7 +112,7 @@ class RecordKinds:
             fields = kind.message.read(value[1], value, START_SIZE)
         except InvalidRequest as fault:
             raise CorruptMessage(str(fault)) from None
-        # Behind a request clients leave bytes; behind a record of the log nobody does.
+        # Clients may leave bytes after a request; no writer of the log does after a record.
         if self.exact and kind.message.write(value[1], fields) != value[START_SIZE:]:
             raise CorruptMessage(f"A {self.noun}, {kind}, has more than its fields.")
         return Record(kind, fields)

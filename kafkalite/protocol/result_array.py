@@ -1,6 +1,6 @@
-"""ResultArray: a response of a throttle time and one array, whose elements are written one by one.
+"""ResultArray: a response of a throttle time and one array, whose elements are encoded singly.
 
-A response about thousands of topics or resources is encoded a part at a time, in many ticks.
+A response about thousands of topics or resources is encoded in parts, over many ticks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ResultArray:
 
 
 def unsigned_varint(number: int) -> bytes:
-    """Return a number in Kafka's compact form: seven bits a byte, the lowest first."""
+    """Return an unsigned varint: seven bits in each byte, the lowest first."""
     written = bytearray()
     while number >= 0x80:
         written.append(number & 0x7F | 0x80)

@@ -1,15 +1,15 @@
-"""Messages and APIs: a schema, the versions it has, and its bytes in each of them.
+"""Message and Api: schemas, their versions, and the encoding and decoding of each version.
 
-An Api is one request and its response.  What the two look like is said in schemas/, in the words of
-types.py; a plan for one (message, version) is made when it is first used, and run by _ext.codec.
+An Api is one request and its response.  schemas/ defines their fields with types.py.  The plan for
+one message and version is built when it is first used, and run by _ext.codec.
 
-    request = METADATA.request.read(12, frame, position)    # Fields; InvalidRequest when they lie
-    body = METADATA.response.write(12, {"topics": [...]})   # bytes, headers apart (frame.py)
+    request = METADATA.request.read(12, frame, position)    # Fields, or InvalidRequest
+    body = METADATA.response.write(12, {"topics": [...]})   # bytes without the header (frame.py)
 
-A reader finds every field of the schema: those the version lacks hold their default.  A writer is
-given any of them: those the version lacks are dropped.
+Decoding returns every field of the schema; those that the version lacks have their default.
+Encoding accepts any of the fields; those that the version lacks are dropped.
 
-BY_KEY holds every Api whose family has been imported; `import kafkalite.protocol.schemas` imports
+BY_KEY holds every Api whose module has been imported; `import kafkalite.protocol.schemas` imports
 all that clients may use.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["BY_KEY", "Api", "Fields", "Message"]
 
 API_VERSIONS_KEY = 18
 ANSWER_UNITS_MAX = 1 << 24
-"""What a response may unfold into when a client reads it, as the request's bound in _ext.codec."""
+"""Maximum units of a response that a client decodes, like UNITS_MAX for requests in _ext.codec."""
 
 BY_KEY: dict[int, Api] = {}
 
@@ -32,8 +32,8 @@ BY_KEY: dict[int, Api] = {}
 class Message:
     """One message in all of its versions.
 
-    `may_drop`: whether a field may be left out, whatever its value, in a version that lacks it.
-    `units_max`: what reading may unfold into (_ext/codec).
+    `may_drop`: True if a field with any value may be dropped in a version that lacks it.
+    `units_max`: maximum number of units that a decoded message may have (_ext.codec).
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Message:
         self.plans: dict[int, Plan] = {}
 
     def read(self, version: int, buffer: bytes | memoryview, position: int = 0) -> Fields:
-        """What the bytes say from `position` on; InvalidRequest when they do not read."""
+        """Decode the bytes from `position` on; raise InvalidRequest if they are not valid."""
         fields = codec.read(self.plan(version), buffer, position, self.units_max)
         if isinstance(fields, int):
             raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
         return fields
 
     def write(self, version: int, values: dict[str, object]) -> bytes:
-        """The bytes of these values, defaults for what is not among them."""
+        """Return the bytes of these values; missing ones have their defaults."""
         try:
             return codec.write(self.plan(version), values)
         except LookupError as lost:
@@ -81,7 +81,7 @@ class Message:
 
 
 class Api:
-    """A request and its response, under one key."""
+    """A request and its response, under one API key."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class Api:
         return f"Api({self.key}, {self.name!r})"
 
     def request_header_flexible(self, version: int) -> bool:
-        """Whether the request's header carries tags; asked of versions yet unknown as well."""
+        """Return True if the request's header has tags; the version may be unknown."""
         return version in self.flexible
 
     def response_header_flexible(self, version: int) -> bool:
-        """Whether the response's header does.
+        """Return True if the response's header has tags.
 
-        Never for ApiVersions: a client must be able to read that answer before it knows which
-        versions it is talking to.
+        ApiVersions never has them: a client must be able to read that response before it knows
+        which versions the broker supports.
         """
         return self.key != API_VERSIONS_KEY and version in self.flexible
 

@@ -1,4 +1,4 @@
-"""Field types of the wire: the words schemas are written in.
+"""Field types of the wire protocol, from which schemas are composed.
 
     Struct(
         topic_id=Uuid("10+"),
@@ -7,19 +7,19 @@
         current_leader=Struct("10+", tag=0, leader_id=Int32(default=-1)),
     )
 
-The first word is which versions of the message have the field: "3" only that one, "3+" from there
-on, "3-5" up to and with 5; all of them when nothing is said.  A field inside a struct exists only
-where the struct does.
+The first argument gives the versions of the message that have the field: "3" only that one, "3+"
+that and later ones, "3-5" up to and including 5; all versions if it is missing.  A field of a
+struct exists only where the struct does.
 
     nullable    the versions in which it may be null
-    tag         its number, for a field that stands only when it says something
-    default     what it is when nobody says: zero, empty, false, null for None.  Also what a reader
-                finds in a version that lacks the field
-    ignorable   False where a request must not be written without it: when a version lacks the field
-                and its value is not the default, the writer refuses.  Answers always drop it, for
-                an older client never knew what it is not told
+    tag         its tag number; a tagged field is written only if it is not the default
+    default     its value if none is given: zero, empty, false, null for None.  Also its value
+                after decoding a version that lacks the field
+    ignorable   False if a request must not be written without it: if a version lacks the field
+                and its value is not the default, encoding fails.  Responses always drop it, since
+                an older client does not know the field
 
-Compact lengths, and where tags stand, follow from the message being flexible: schema.py.
+Compact lengths and the positions of tags depend on the message being flexible: schema.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafkalite._ext import codec
 
 
 class Versions:
-    """A run of versions, open above when `high` is None."""
+    """A range of versions, without an upper bound if `high` is None."""
 
     __slots__ = ("high", "low")
 
@@ -57,7 +57,7 @@ UNSAID = object()
 
 
 class Field:
-    """One field: its type, and in which versions it is there and how."""
+    """One field: its type, and the versions that have it."""
 
     __slots__ = ("default", "ignorable", "nullable", "tag", "versions")
     kind: ClassVar[int]
@@ -122,7 +122,7 @@ class Float64(Field):
 
 
 class Uuid(Field):
-    """Sixteen bytes; all zero stands for none."""
+    """Sixteen bytes; all zero means none."""
 
     __slots__ = ()
     kind = codec.UUID
@@ -136,7 +136,7 @@ class String(Field):
 
 
 class Bytes(Field):
-    """Opaque bytes, read as a copy."""
+    """Opaque bytes, decoded as a copy."""
 
     __slots__ = ()
     kind = codec.BYTES
@@ -144,9 +144,9 @@ class Bytes(Field):
 
 
 class Records(Field):
-    """Batches of records, read as a view of the frame.
+    """Record batches, decoded as a view of the frame.
 
-    Empty rather than null by default: librdkafka refuses a Fetch whose records are null.
+    The default is empty rather than null: librdkafka refuses a Fetch whose records are null.
     """
 
     __slots__ = ()
@@ -155,7 +155,7 @@ class Records(Field):
 
 
 class Struct(Field):
-    """Fields in the order of the bytes."""
+    """Fields, in the order of their bytes."""
 
     __slots__ = ("fields",)
     kind = codec.STRUCT
@@ -184,7 +184,7 @@ class Struct(Field):
         tag: int | None = None,
         default: object = UNSAID,
     ) -> Struct:
-        """The same fields, where other versions have them or they may be null."""
+        """Return the same fields for another place, with other versions or nullability."""
         return Struct(
             versions,
             nullable=nullable,
@@ -196,7 +196,7 @@ class Struct(Field):
 
 
 class Array(Field):
-    """Elements of one type, none of them null; not arrays themselves."""
+    """Elements of one type, which are neither null nor arrays."""
 
     __slots__ = ("element",)
     kind = codec.ARRAY

@@ -1,10 +1,10 @@
-"""The APIs clients may use, in ten families.
+"""Schemas of the APIs that clients may use, in ten modules.
 
-To import this folder is to know them all: `schema.BY_KEY` is whole then.  A family's file says the
-bytes; the file of the same name in broker/handlers/ gives the answers.
+Importing this package fills `schema.BY_KEY`.  Each module has the formats; the module of the same
+name in broker/handlers/ serves the requests.
 
-Left out: the keys only nodes of Kafka's own quorum speak (52-54, 56, 58, 59, 62, 63, 67, 70, 73,
-82) and those of its share coordinator (83-87), for no client ever sends them.
+Left out: the keys that only nodes of Kafka's own quorum use (52-54, 56, 58, 59, 62, 63, 67, 70, 73,
+82) and those of its share coordinator (83-87), since no client sends them.
 """
 
 from kafkalite.protocol.schemas import (

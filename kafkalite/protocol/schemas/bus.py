@@ -1,12 +1,12 @@
-"""Messages between the processes of one broker: over the bus, and over the launcher's socketpair.
+"""Messages between the processes of one broker: on the bus, and on the control channel.
 
-A message is a frame (record_kinds.py).  Between worker and supervisor, and the command line and
-supervisor, ZeroMQ carries it (transport/bus.py); between launcher and supervisor a SOCK_SEQPACKET
-pair does, a frame a packet.
+A message is a frame (record_kinds.py).  Between supervisor and workers or commands, ZeroMQ carries
+it (transport/bus.py); between launcher and supervisor a SOCK_SEQPACKET pair does, with one frame in
+each packet.
 
-While a restart renews processes one at a time, an older one hears a newer one.  So what a kind
-gains, it gains as tagged fields, which an older reader passes over; a kind or version it does not
-know it drops.
+While a restart replaces processes one at a time, older code receives messages of newer code.  So
+kinds gain only tagged fields, which an older reader skips; a reader drops a kind or version that it
+does not know.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kafkalite.protocol.types import (
 )
 
 FRAME_SIZE_MAX = 128 << 20
-"""The largest frame there is: a client's largest request (100 MiB), and room around it."""
+"""Maximum size of a frame: that of a client's request (100 MiB), and some more."""
 
 MESSAGES = RecordKinds("message of the bus", exact=False)
 
@@ -34,11 +34,11 @@ write_frame = MESSAGES.write_frame
 read_frame = MESSAGES.read_frame
 
 
-# From a worker to the supervisor.
+# Worker to supervisor.
 
 HELLO = MESSAGES.declare(
     1, "Hello", "0",
-    # How far it has read the metadata log; deltas begin there.
+    # The offset up to which it has read the metadata log; deltas begin there.
     Struct(image_offset=Int64()),
 )  # fmt: skip
 
@@ -48,14 +48,14 @@ HEARTBEAT = MESSAGES.declare(
         image_offset=Int64(),
         led_count=Int32(),
         size=Int64(),
-        # Partitions it shall lead and cannot yet: their directories have not come.
+        # Partitions it leads and cannot serve yet: their directories have not arrived.
         unmade=Array(Struct(topic_id=Uuid(), partition=Int32())),
     ),
 )  # fmt: skip
 
 FORWARD = MESSAGES.declare(
     3, "Forward", "0",
-    # A client's request as it came, header and all, and who asked where.
+    # A client's request as received, with its header, and the client's session.
     Struct(
         request_id=Int64(),
         frame=Bytes(),
@@ -73,28 +73,28 @@ ALLOCATE_IDS = MESSAGES.declare(
 
 RENEW_EPOCHS = MESSAGES.declare(
     14, "RenewEpochs", "0",
-    # Partitions whose logs may have lost records of these epochs; a DELTA brings the next ones.
+    # Partitions whose logs may have lost records of these epochs; a DELTA has the next epochs.
     Struct(partitions=Array(Struct(topic_id=Uuid(), partition=Int32(), leader_epoch=Int32()))),
 )  # fmt: skip
 
 
-# From the supervisor to a worker.
+# Supervisor to worker.
 
 WELCOME = MESSAGES.declare(
     5, "Welcome", "0",
-    # Its incarnation, the end of its metadata log, and how often it wants to hear from a worker.
+    # Its incarnation, the end of its metadata log, and the interval of a worker's heartbeats.
     Struct(incarnation=Int64(), image_offset=Int64(), heartbeat_ms=Int32()),
 )  # fmt: skip
 
 DELTA = MESSAGES.declare(
     6, "Delta", "0",
-    # Records of the metadata log (internal.py): from its first offset up to, without, its end.
+    # Records of the metadata log (internal.py), from its first offset to its end, exclusive.
     Struct(begin_offset=Int64(), end_offset=Int64(), records=Array(Bytes())),
 )  # fmt: skip
 
 ANSWER = MESSAGES.declare(
     7, "Answer", "0",
-    # To a FORWARD: the response as it goes to the client, or the error and why.
+    # To a FORWARD: the response for the client, or the error and its message.
     Struct(
         request_id=Int64(),
         error_code=Int16(),
@@ -105,7 +105,7 @@ ANSWER = MESSAGES.declare(
 
 IDS = MESSAGES.declare(
     8, "Ids", "0",
-    # To an ALLOCATE_IDS: producer ids from the first up to, without, the end.
+    # To an ALLOCATE_IDS: producer ids from the first to the end, exclusive.
     Struct(
         request_id=Int64(),
         error_code=Int16(),
@@ -116,11 +116,11 @@ IDS = MESSAGES.declare(
 )  # fmt: skip
 
 
-# Between an operator's command and the supervisor.
+# Operator's command and supervisor.
 
 NODE_ORDER = MESSAGES.declare(
     9, "NodeOrder", "0",
-    # The verb is list, add, remove, drain or rebalance; the node matters to remove and drain.
+    # The verb is list, add, remove, drain or rebalance; remove and drain use the node.
     Struct(request_id=Int64(), verb=String(), node_id=Int32(), dry_run=Bool()),
 )  # fmt: skip
 
@@ -151,24 +151,23 @@ NODE_REPORT = MESSAGES.declare(
 )  # fmt: skip
 
 
-# Between the launcher and the supervisor.
+# Launcher and supervisor.
 
 ROSTER = MESSAGES.declare(
     11, "Roster", "0",
-    # All the nodes that shall run, and which of them are dedicated; the launcher makes it so.
+    # All nodes that shall run, and those of them that are dedicated.
     Struct(node_ids=Array(Int32()), dedicated=Array(Int32())),
 )  # fmt: skip
 
 FENCE = MESSAGES.declare(
     12, "Fence", "0",
-    # End this process, reap it, and start the node anew.
+    # Kill this process, reap it, and start the node again.
     Struct(node_id=Int32(), incarnation=Int64()),
 )  # fmt: skip
 
 NODES = MESSAGES.declare(
     13, "Nodes", "0",
-    # All the nodes there are, after each change; a state is starting, ready, ending or
-    # backoff.
+    # All node processes, after each change; a state is starting, ready, ending or backoff.
     Struct(
         nodes=Array(
             Struct(

@@ -1,7 +1,7 @@
-"""The cluster as clients see it: versions, nodes, topics and their leaders, the quorum.
+"""Cluster APIs: versions, nodes, topics and their leaders, the quorum.
 
-ApiVersions is read by clients that do not know yet whom they talk to.  Its response header is never
-flexible (schema.py), and an unknown version is answered in version 0.
+Clients send ApiVersions before they know the broker.  Its response header is never flexible
+(schema.py), and a request of an unknown version gets a response of version 0.
 """
 
 from kafkalite.protocol.schema import Api

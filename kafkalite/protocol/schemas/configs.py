@@ -1,4 +1,4 @@
-"""Configuration of topics, nodes, groups and clients; quotas; telemetry of clients."""
+"""Configuration APIs: configs of topics, nodes, groups and clients; quotas; client telemetry."""
 
 from kafkalite.protocol.result_array import ResultArray
 from kafkalite.protocol.schema import Api

@@ -1,10 +1,10 @@
-"""Fetch: records from partitions, for consumers and for followers.
+"""Fetch: records of partitions, for consumers and for followers.
 
-A partition is named by its topic's name up to version 12, by its topic's id from 13 on.  In the
-response the records are the last field of a partition before its tags, which is what lets an answer
+Up to version 12 a partition is identified by its topic's name, from 13 on by its topic's id.  In
+the response the records are the last field of a partition before its tags, so that a response can
 be sent as runs of bytes between slices of files.
 
-The twin of _ext.wire.decode_fetch and encode_fetch, which the broker runs.
+Tests compare this schema with _ext.wire.decode_fetch and encode_fetch, which the broker runs.
 """
 
 from kafkalite.protocol.schema import Api

@@ -1,17 +1,17 @@
-"""Records of `__consumer_offsets`, in Kafka's own formats: groups, and how far they have read.
+"""Records of `__consumer_offsets`, in Kafka's own formats: groups and their committed offsets.
 
-    key      2 bytes which kind, then who it is about
-    value    2 bytes version, then what is known of it; null: nothing any more
+    key      2 bytes kind, then the group, or group and partition
+    value    2 bytes version, then the fields; null: a tombstone
 
     OFFSET_COMMIT     key 0-1   group, topic, partition        value 0-4   we write 3; 1 and 4 below
     GROUP_METADATA    key 2     group                          value 0-4   we write 3
 
-Kafka reads what is written here, and what any Kafka wrote is read.  An offset is committed so often
-that its bytes are packed by hand; the schemas say the same of it, for the tests to compare.  Its
-value is written in version 1 where it expires at a time of its own, which only that version says
-(and nothing of the epoch then), and in 4 where the topic's id is known.
+Kafka reads what is written here, and every version that Kafka wrote can be read.  Offsets are
+committed so often that their bytes are packed by hand; tests compare these with the schemas.  An
+offset with an expiry of its own is written in version 1, the only one that has that field (and no
+leader epoch), and one with a known topic id in version 4.
 
-Left out: the kinds of newer group protocols, which are passed over when read.
+Left out: the kinds of newer group protocols, which are skipped when read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_EPOCH = -1
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset, in which partition."""
+    """Group, topic and partition of a committed offset."""
 
     group: str
     topic: str
@@ -42,18 +42,18 @@ class OffsetKey(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far a group has read a partition: the next offset it wants."""
+    """A committed offset: the next offset that the group will read."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp: int
-    expire_timestamp: int = NO_TIME  # only where a client of old asked for it
+    expire_timestamp: int = NO_TIME  # only if an old client requested it
     topic_id: bytes = NO_ID
 
 
 class GroupRecord(NamedTuple):
-    """One record: of an OffsetKey its Offset, of a group's id its fields; None: it is gone."""
+    """One record: an OffsetKey with its Offset, or a group id with its fields; None: deleted."""
 
     kind: str
     key: Any
@@ -65,7 +65,7 @@ def offset_record(key: OffsetKey, value: Offset | None) -> GroupRecord:
 
 
 def group_record(group_id: str, value: dict[str, Any] | None) -> GroupRecord:
-    """Of a group; the value is shaped like GROUP_METADATA_VALUE."""
+    """Return the record of a group; `value` has the fields of GROUP_METADATA_VALUE."""
     return GroupRecord(GROUP_METADATA, group_id, value)
 
 
@@ -119,7 +119,7 @@ SUBSCRIPTION = Message(
     versions="0+",
     units_max=1 << 16,
 )
-"""What every version of a consumer's metadata begins with, behind the version."""
+"""The common start of all versions of a consumer's metadata, after the version."""
 
 GROUP_METADATA_VERSION = 3
 
@@ -127,10 +127,10 @@ SHORT = Packing(">h")
 OFFSET_KEY_VERSION = SHORT.pack(1)
 GROUP_KEY_VERSION = SHORT.pack(2)
 PARTITION = Packing(">i")
-BEFORE_METADATA = Packing(">hqih")  # version 3: itself, offset, leader epoch, size of the metadata
-BEFORE_METADATA_NEW = Packing(">hqiB")  # version 4: the same, with a size and one in a single byte
+BEFORE_METADATA = Packing(">hqih")  # version 3: version, offset, leader epoch, size of the metadata
+BEFORE_METADATA_NEW = Packing(">hqiB")  # version 4: the same, but size plus one in a single byte
 SHORT_TEXT_MAX = 126
-BEFORE_TOPIC_ID = Packing(">qBBB")  # version 4: when it was committed; one tag, number 0, 16 bytes
+BEFORE_TOPIC_ID = Packing(">qBBB")  # version 4: commit timestamp; one tag, number 0, 16 bytes
 TOPIC_ID_TAG = (1, 0, 16)
 BEFORE_METADATA_OLD = Packing(">hqh")  # version 1: without the epoch
 TIMESTAMP = Packing(">q")
@@ -141,7 +141,7 @@ TIMESTAMPS = Packing(">qq")
 
 
 def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; no value says that it is gone."""
+    """Return the key and the value of a record; None as value is a tombstone."""
     if record.kind is OFFSET_COMMIT:
         group, topic, partition = record.key
         group_bytes, topic_bytes = group.encode(), topic.encode()
@@ -192,7 +192,7 @@ def _offset_bytes(value: Offset) -> bytes:
 
 
 def read(key: bytes, value: bytes | None) -> GroupRecord | None:
-    """The record of these bytes; None when it is of a kind that is not known here."""
+    """Decode a record; return None if its kind is unknown."""
     try:
         (version,) = SHORT.unpack_from(key)
         if version in (0, 1):
@@ -243,7 +243,7 @@ def _offset(value: bytes) -> Offset:
         _, offset, leader_epoch, size = BEFORE_METADATA_NEW.unpack_from(value)
         end = BEFORE_METADATA_NEW.size + size - 1
         topic_id_at = end + BEFORE_TOPIC_ID.size
-        # Whatever else it may hold, longer metadata or other tags, the schema reads.
+        # Other content, such as longer metadata or other tags, is decoded by the schema.
         if 0 < size <= SHORT_TEXT_MAX + 1 and topic_id_at + len(NO_ID) == len(value):
             timestamp, *tag = BEFORE_TOPIC_ID.unpack_from(value, end)
             if tag == [*TOPIC_ID_TAG]:
@@ -269,7 +269,7 @@ def _whole(message: Message, version: int, content: bytes) -> dict[str, Any]:
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The topics that a consumer's metadata names, or None when it is no such metadata."""
+    """Return the topics in a consumer's metadata; None if it is not such metadata."""
     try:
         if SHORT.unpack_from(metadata)[0] < 0:
             return None

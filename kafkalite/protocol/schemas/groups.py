@@ -1,8 +1,8 @@
-"""Groups: their coordinator, their members, what they were given, and how far they have read.
+"""Group APIs: coordinators, members, assignments, and committed offsets.
 
-Three protocols share the coordinator.  In the classic one members join, one of them assigns, all
-sync; its metadata and assignments are opaque here.  In the consumer protocol, and in that of
-streams, one heartbeat carries everything and the coordinator assigns.
+Three protocols share the coordinator.  In the classic one members join, one of them assigns, and
+all sync; its metadata and assignments are opaque here.  In the consumer and streams protocols, one
+heartbeat carries everything and the coordinator assigns.
 """
 
 from kafkalite.protocol.schema import Api

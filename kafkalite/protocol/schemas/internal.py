@@ -1,10 +1,10 @@
-"""Records of the metadata log, in our own notation: what the cluster is, change by change.
+"""Records of the metadata log, in kafkalite's own format: each change of the cluster's state.
 
-A record is the value of one Kafka record whose key is null; record_kinds.py says what its bytes
-begin with.  The batch around the records carries their CRC-32C, and one batch is one change: whole
-or not there.
+A record is the value of one Kafka record whose key is null; record_kinds.py defines the first
+bytes.  The batch of the records has their CRC-32C, and one batch is one change: applied whole or
+not at all.
 
-Left out: a checksum of each record's own.  Within a checked batch it would tell nothing new.
+Left out: a checksum for each record.  Within a checked batch it would add nothing.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ REMOVE_NODE = KINDS.declare(
 PARTITIONS = KINDS.declare(
     9, "Partitions", "0",
     # New partitions from `first` on: their leaders, in epoch 0, which are their only replicas.
-    # One record of a whole topic costs a hundredth of one for each of its partitions.
+    # One record for a whole topic costs a hundredth of one record for each partition.
     Struct(topic_id=Uuid(), first=Int32(), leaders=Array(Int32())),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Messages of the local socket: programs on this host, and the node whose fast lane they use.
+"""Messages on the local listener, between local clients and the node that they use.
 
 A node listens on a SOCK_SEQPACKET Unix socket in the run directory (transport/run_directory.py).
-A packet is one frame (record_kinds.py), and descriptors come with it where that is said.  What a
-kind gains it gains as tagged fields, for a program may be older or newer than the broker.
+A packet is one frame (record_kinds.py); descriptors are attached where stated.  Kinds gain only
+tagged fields, since a client may be older or newer than the broker.
 
     client                                          node
     HELLO  ──────────────────────────────────────▶
@@ -12,9 +12,9 @@ kind gains it gains as tagged fields, for a program may be older or newer than t
     READ, READ, … ───────────────────────────────▶        many may be outstanding
            ◀──── GRANTED (+ 1 descriptor), GRANTED        each once, in any order
 
-The connection is the lease: its end ends the ring and the reads, at both ends.  What is refused is
-answered with a Kafka error code and a sentence, and the connection goes on; what does not read, or
-comes out of turn, ends it.
+The connection is the lease: its end closes the ring and the reads, on both sides.  A refused
+request gets a response with a Kafka error code and message, and the connection stays open; a
+message that cannot be decoded or is out of order closes it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kafkalite.protocol.record_kinds import RecordKinds
 from kafkalite.protocol.types import Array, Bool, Int8, Int16, Int32, Int64, String, Struct, Uuid
 
 PACKET_SIZE_MAX = 64 << 10
-"""The largest packet there is."""
+"""Maximum size of a packet."""
 
 REQUEST_SIZE_MAX = 4 << 10
-"""The largest that a node takes."""
+"""Maximum size of a packet that a node accepts."""
 
 ATTACHED_DESCRIPTORS = 4
-"""How many come with a ring: ring, counters, the worker's event, the producer's event."""
+"""Number of descriptors of a ring: ring, counters, the worker's event, the producer's event."""
 
 MESSAGES = RecordKinds("packet of the local socket", exact=False, units_max=PACKET_SIZE_MAX)
 
@@ -38,11 +38,11 @@ write_packet = MESSAGES.write_frame
 read_packet = MESSAGES.read_frame
 
 
-# From a client.
+# Client to node.
 
 HELLO = MESSAGES.declare(
     1, "LocalHello", "0",
-    # Whom it looks for: a socket's file may be another's by now.
+    # The node it looks for: another node may have the socket's path by now.
     Struct(
         cluster_id=String(),
         node_id=Int32(),
@@ -61,10 +61,10 @@ READ = MESSAGES.declare(
         request_id=Int64(),
         topic_id=Uuid(),
         partition=Int32(),
-        # -1: whichever it is.
+        # -1: any epoch.
         leader_epoch=Int32(default=-1),
         offset=Int64(),
-        # What a grant may hold; its first batch is given whole however large it is.
+        # Maximum size of a grant; its first batch is granted whole even if it is larger.
         size_max=Int32(),
         isolation_level=Int8(),
         wait_ms=Int32(),
@@ -72,7 +72,7 @@ READ = MESSAGES.declare(
 )  # fmt: skip
 
 
-# From a node.
+# Node to client.
 
 WELCOME = MESSAGES.declare(
     4, "LocalWelcome", "0",
@@ -81,11 +81,11 @@ WELCOME = MESSAGES.declare(
         error_message=String(nullable="0+", default=None),
         cluster_id=String(),
         node_id=Int32(),
-        # Where it serves TCP.
+        # Port of its TCP listener.
         port=Int32(),
-        # Another one with each start of the node.
+        # Different after each start of the node.
         generation=Int64(),
-        # Whether READ is for this client: it runs as the broker's own user.
+        # True if this client may use READ: it runs as the broker's own user.
         reads=Bool(),
     ),
 )  # fmt: skip
@@ -110,17 +110,17 @@ GRANTED = MESSAGES.declare(
         high_watermark=Int64(default=-1),
         last_stable_offset=Int64(default=-1),
         log_start_offset=Int64(default=-1),
-        # Files of a connection are counted from 0; -1: the time is up, and nothing to read.
+        # Files of a connection are numbered from 0; -1: the wait time is over without records.
         file=Int32(default=-1),
-        # Whether its descriptor comes with this packet; else it came before.
+        # True if the file's descriptor comes with this packet; otherwise it was sent before.
         fresh=Bool(),
         position=Int64(),
         size=Int64(),
-        # What is granted ends before this offset; read on from there.
+        # The granted records end before this offset, at which the client reads on.
         end_offset=Int64(default=-1),
         # Files that will not be granted again: their descriptors may be closed.
         dropped=Array(Int32()),
-        # Transactions that were aborted, with their first records in what is granted.
+        # Aborted transactions, with their first offsets in the granted records.
         aborted=Array(Struct(producer_id=Int64(), first_offset=Int64())),
     ),
 )  # fmt: skip

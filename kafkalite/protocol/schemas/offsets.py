@@ -1,7 +1,7 @@
-"""Offsets of a partition's log: by time, by leader epoch, and the moving of its start.
+"""Offset APIs: offsets of a log by time or leader epoch, and deletion of records.
 
-ListOffsets' timestamp may be special: the end, the start, that of the greatest timestamp, or where
-tiers begin and end.
+ListOffsets has special timestamps: the end, the start, the offset of the greatest timestamp, and
+the boundaries of tiered storage.
 """
 
 from kafkalite.protocol.schema import Api

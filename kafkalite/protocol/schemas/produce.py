@@ -1,9 +1,10 @@
-"""Produce: records for partitions, and where each came to lie.
+"""Produce: records for partitions, and the base offset of each batch.
 
-A partition is named by its topic's name up to version 12, by its topic's id from 13 on.  Versions
-below 3 are gone (their records are message sets); brokers advertise 0 all the same.
+Up to version 12 a partition is identified by its topic's name, from 13 on by its topic's id.
+Versions below 3 are not supported (their records are message sets); brokers advertise 0 all the
+same.
 
-The twin of _ext.wire.decode_produce and encode_produce, which the broker runs.
+Tests compare this schema with _ext.wire.decode_produce and encode_produce, which the broker runs.
 """
 
 from kafkalite.protocol.schema import Api

@@ -1,4 +1,4 @@
-"""Logins, who may do what, and the credentials and tokens kept for it."""
+"""Security APIs: SASL, ACLs, SCRAM credentials and delegation tokens."""
 
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import Array, Bytes, Int8, Int16, Int32, Int64, String, Struct

@@ -1,4 +1,4 @@
-"""Share groups: members, records acquired and acknowledged, where a group begins to read."""
+"""Share group APIs: members, acquired and acknowledged records, and start offsets."""
 
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import (

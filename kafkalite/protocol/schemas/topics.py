@@ -1,4 +1,4 @@
-"""Topics: made, removed, widened; who leads them, and in which directory they lie."""
+"""Topic APIs: creation, deletion, new partitions; leaders, reassignment and log directories."""
 
 from kafkalite.protocol.result_array import ResultArray
 from kafkalite.protocol.schema import Api

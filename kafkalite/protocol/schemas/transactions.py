@@ -1,4 +1,4 @@
-"""Transactions and idempotent producers: ids, epochs, what takes part, how it ends."""
+"""Transaction APIs: producer ids and epochs, partitions of a transaction, and its end."""
 
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import Array, Bool, Int8, Int16, Int32, Int64, String, Struct, Uuid
