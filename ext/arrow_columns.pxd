@@ -1,14 +1,14 @@
-"""A user's Arrow columns: the buffers they stand in, and a cell of them at a time.  Inline only.
+"""Access to the buffers and cells of a user's Arrow columns.  Inline only.
 
-A column comes as a tuple, None where it is not there and everything is null:
+A column comes as a tuple, or None if it is missing and every cell is null:
 
     bytes         validity or None, offsets, bytes, the array's offset, whether offsets have 64 bits
     headers       validity or None, offsets, the array's offset, column of names, column of values
     timestamps    validity or None, int64 milliseconds, the array's offset
 
-An array can be made over any buffers, so how many rows there are is what the buffers have room
-for, and a cell is taken only if its begin and end ascend inside the bytes.  Both numbers are
-loaded once: who writes to an array meanwhile gets strange cells and never foreign memory.
+An array can be made over any buffers, so the number of rows is computed from the buffers' sizes,
+and a cell is returned only if its begin and end increase and are inside the bytes.  Both are loaded
+once: if another thread writes to an array meanwhile, cells may be wrong, but reads stay in bounds.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -28,14 +28,14 @@ cdef struct Column:
     const uint8_t* offsets      # NULL: everything is null
     const uint8_t* content
     int64_t content_size
-    int64_t start               # the place of row 0 in the buffers
-    int64_t count               # the rows they have
+    int64_t start               # index of row 0 in the buffers
+    int64_t count               # number of rows in the buffers
     bint wide                   # offsets of 64 bits
 
 
 cdef struct Times:
     const uint8_t* validity
-    const uint8_t* values       # NULL: now
+    const uint8_t* values       # NULL: the current time
     int64_t start
     int64_t count
 
@@ -54,7 +54,7 @@ cdef struct Columns:
     Column key
     Lists headers
     Times times
-    int64_t count               # the rows that all of them have
+    int64_t count               # number of rows that all columns have
     Py_buffer buffers[BUFFERS_MAX]
     int buffer_count
 
@@ -74,7 +74,7 @@ cdef inline int64_t load_offset(const uint8_t* offsets, int64_t place, bint wide
 
 
 cdef inline bint take_cell(const Column* column, int64_t row, Field* field) noexcept nogil:
-    """False when the offsets lie."""
+    """Read a cell into `field`; return False if its offsets are invalid."""
     cdef int64_t begin, end
     field.at = NULL
     field.size = -1
@@ -93,9 +93,9 @@ cdef inline bint take_cell(const Column* column, int64_t row, Field* field) noex
 
 
 cdef inline int64_t longest_cell(const Column* column, int64_t count) noexcept nogil:
-    """Return the size of the longest of the first cells; -1 when any offset lies.
+    """Return the size of the longest of the first `count` cells; -1 if any offset is invalid.
 
-    For a column without nulls.  A loop without branches, which the compiler makes one of vectors.
+    For a column without nulls.  The loop has no branches, so that the compiler vectorizes it.
     """
     cdef const uint8_t* at
     cdef int64_t place, wide_begin, wide_end, wide_longest = 0, wide_signs
@@ -126,7 +126,7 @@ cdef inline int64_t longest_cell(const Column* column, int64_t count) noexcept n
 cdef inline bint take_list(
     const Lists* lists, int64_t row, int64_t* begin, int64_t* end
 ) noexcept nogil:
-    """Which of the names and contents are this row's headers; False when the offsets lie."""
+    """Find the range of a row's headers; return False if its offsets are invalid."""
     begin[0] = end[0] = 0
     if lists.offsets == NULL:
         return True
@@ -149,11 +149,11 @@ cdef inline int64_t time_of(const Times* times, int64_t row, int64_t now_ms) noe
     return timestamp
 
 
-# From Python's tuples to those.
+# Conversion of Python's tuples.
 
 
 cdef inline const uint8_t* lend(Columns* columns, object buffer, int64_t* size) except? NULL:
-    """A buffer's bytes until `give_back`; NULL for None and for none."""
+    """Return a buffer's bytes, valid until `give_back`; NULL for None and for an empty buffer."""
     cdef Py_buffer* view = &columns.buffers[columns.buffer_count]
     size[0] = 0
     if buffer is None:
@@ -174,7 +174,7 @@ cdef inline void give_back(Columns* columns):
 cdef inline int64_t rows_of(
     int64_t start, int64_t slots, bint has_validity, int64_t validity_size
 ) except -1:
-    """How many rows stand from `start` on in buffers of so many slots and validity bytes."""
+    """Return the number of rows from `start` on in buffers of these sizes."""
     if has_validity:
         slots = min(slots, validity_size * 8)
     if start < 0 or start > max(slots, 0):
@@ -193,7 +193,7 @@ cdef inline int take_column(Columns* columns, tuple given, Column* column) excep
     column.offsets = lend(columns, offsets, &offsets_size)
     column.content = lend(columns, content, &column.content_size)
     if column.content == NULL:
-        column.content = <const uint8_t*> b""   # an empty cell stands somewhere, too
+        column.content = <const uint8_t*> b""   # empty cells need an address, too
     column.count = rows_of(
         column.start, offsets_size // (8 if column.wide else 4) - 1,
         validity is not None, validity_size,
@@ -234,7 +234,7 @@ cdef inline int take_times(Columns* columns, tuple given, Times* times) except -
 cdef inline int take_columns(
     Columns* columns, tuple value, tuple key, tuple headers, tuple timestamps
 ) except -1:
-    """The caller gives back, also when this raises."""
+    """Open all columns; the caller must call `give_back`, also if this raises."""
     columns.buffer_count = 0
     take_column(columns, value, &columns.value)
     take_column(columns, key, &columns.key)

@@ -1,6 +1,6 @@
-"""Whether bytes are one whole RecordBatch: the one rule produce, recovery and rings share.
+"""Validation of a whole RecordBatch, shared by produce, recovery and rings.  Inline only.
 
-Inline only, so every module that walks batches can hold it to the same answer.
+Every module that walks batches uses it, so that all of them accept the same bytes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -20,7 +20,7 @@ cdef extern from "crc32c.h" nogil:
 
 
 cdef inline int check_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
-    """The error code these bytes earn as a batch, compacted or not; 0 when they are whole."""
+    """Return the error code of these bytes as one batch, compacted or not; 0 if valid."""
     if size < HEADER_SIZE:
         return CORRUPT_MESSAGE
     if <int64_t> load_i32(batch + BATCH_LENGTH) + PREFIX_SIZE != size:

@@ -1,6 +1,6 @@
-"""Where each field of a RecordBatch stands, what its bits mean, and the codes its faults earn.
+"""The layout of a RecordBatch: field positions, attribute bits, and error codes of invalid ones.
 
-     0 base offset         i64  ┐ the prefix: a length counts what follows it
+     0 base offset         i64  ┐ the prefix: the batch length counts what follows it
      8 batch length        i32  ┘
     12 leader epoch        i32
     16 magic               i8     2
@@ -13,7 +13,7 @@
     51 producer epoch      i16
     53 base sequence       i32
     57 record count        i32
-    61 records, compressed together as the attributes say
+    61 records, compressed together if the attributes have a codec
 """
 
 
@@ -35,7 +35,7 @@ cdef enum:
 
     PREFIX_SIZE = 12
     CURRENT_MAGIC = 2
-    # Length, attributes, both deltas, two lengths and a header count: a byte each.
+    # Length, attributes, both deltas, two lengths and a header count, one byte each.
     RECORD_SIZE_MIN = 7
 
 
@@ -44,7 +44,7 @@ cdef enum:
     LOG_APPEND_TIME = 0x08
     TRANSACTIONAL = 0x10
     CONTROL = 0x20
-    # The base timestamp holds when the cleaner may drop this batch's tombstones.
+    # The base timestamp is the time from which the cleaner may drop this batch's tombstones.
     DELETE_HORIZON = 0x40
 
 
@@ -56,7 +56,7 @@ cdef enum:
     CODEC_ZSTD = 4
 
 
-# Kafka's error codes, as far as compiled functions answer them (all of them: errors.py).
+# Kafka's error codes, as far as compiled functions return them (all of them: errors.py).
 cdef enum:
     NONE = 0
     CORRUPT_MESSAGE = 2

@@ -1,8 +1,8 @@
-"""Batch after batch of a record set that nobody has looked at yet.  Inline only.
+"""Walks over the batches of an untrusted record set.  Inline only.
 
-A batch must check as in `batch_check.pxd` and have an offset for each record it may hold.  Beside
-Kafka's error codes there are AT_END (nothing more of the set is there whole) and COMPRESSED (the
-batch at this position is, and somebody must open it first).
+A batch must be valid as in `batch_check.pxd` and have an offset for each of its records.  Besides
+Kafka's error codes there are AT_END (the set has no further whole batch) and COMPRESSED (the batch
+at this position is valid, but must be decompressed first).
 """
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
@@ -29,7 +29,7 @@ cdef struct Batch:
 
 
 cdef inline int check_framing(const uint8_t* at, Py_ssize_t left, bint check_crcs) noexcept nogil:
-    """AT_END when no batch stands there whole, or the code that the bytes earn as one."""
+    """Return AT_END if there is no whole batch, or the error code of the bytes as a batch."""
     cdef int64_t size
     if left < HEADER_SIZE:
         return AT_END
@@ -46,7 +46,7 @@ cdef inline int check_framing(const uint8_t* at, Py_ssize_t left, bint check_crc
 cdef inline int open_batch(
     const uint8_t* at, Py_ssize_t left, bint check_crcs, Batch* batch
 ) noexcept nogil:
-    """The fields of the batch that stands there, and a code as `check_framing` gives it."""
+    """Read the header of the batch at `at`; return a code as `check_framing` does."""
     cdef int32_t last_offset_delta
     cdef int code = check_framing(at, left, check_crcs)
     if code:
@@ -61,7 +61,7 @@ cdef inline int open_batch(
     if batch.base_offset < 0 or last_offset_delta < 0:
         return CORRUPT_MESSAGE
     if batch.base_offset >= INT64_MAX - last_offset_delta:
-        return CORRUPT_MESSAGE          # there would be no offset after its last one
+        return CORRUPT_MESSAGE          # no offset would be left after its last one
     batch.last_offset = batch.base_offset + last_offset_delta
     if batch.attributes & CODEC_MASK > CODEC_ZSTD:
         return UNSUPPORTED_COMPRESSION_TYPE
@@ -71,7 +71,7 @@ cdef inline int open_batch(
 cdef inline int open_only_batch(
     const uint8_t* at, Py_ssize_t size, bint check_crcs, Batch* batch
 ) noexcept nogil:
-    """As `open_batch`, of bytes that must be one batch and nothing else."""
+    """Do as `open_batch` for bytes that must be exactly one batch."""
     cdef int code = open_batch(at, size, check_crcs, batch)
     if code == AT_END or (code == NONE and batch.size != size):
         return CORRUPT_MESSAGE
@@ -79,7 +79,7 @@ cdef inline int open_only_batch(
 
 
 cdef inline bint holds_nothing(const Batch* batch, int64_t first_offset) noexcept nogil:
-    """Whether nobody need look into it: of a batch whose records are gone the header stays."""
+    """Return whether the batch has no records to return; an empty one keeps only its header."""
     return (
         batch.attributes & CONTROL or batch.last_offset < first_offset
         or (batch.count == 0 and batch.size == HEADER_SIZE)
@@ -93,11 +93,11 @@ cdef inline bint miscounted(const Batch* batch, Py_ssize_t size) noexcept nogil:
 cdef inline int64_t timestamp_of(const Batch* batch, const Record* record) noexcept nogil:
     if batch.attributes & LOG_APPEND_TIME:
         return batch.max_timestamp
-    # Hostile numbers wrap here as they do in Java.
+    # Overflow wraps as in Java.
     return <int64_t> (<uint64_t> batch.base_timestamp + <uint64_t> record.timestamp_delta)
 
 
-# What is left to be read, and where: a walk moves the position and the next offset.
+# The unread rest of a record set: a walk advances the position and the next offset.
 cdef struct Walk:
     const uint8_t* at
     Py_ssize_t size
@@ -108,12 +108,12 @@ cdef struct Walk:
 
 cdef inline void pass_batch(Walk* walk, const Batch* batch) noexcept nogil:
     walk.position += batch.size
-    # Offsets that do not ascend are another's fault; no record is given twice for it.
+    # Offsets that do not increase are the sender's error; no record is returned twice for it.
     walk.next_offset = max(walk.next_offset, batch.last_offset + 1)
 
 
 cdef inline int next_batch(Walk* walk, Batch* batch) noexcept nogil:
-    """Pass over what holds nothing, up to a batch whose records lie open."""
+    """Skip batches without records to return, up to one whose records are uncompressed."""
     cdef int code
     while True:
         code = open_batch(
@@ -129,7 +129,7 @@ cdef inline int next_batch(Walk* walk, Batch* batch) noexcept nogil:
 cdef inline Py_ssize_t end_of_whole(
     const uint8_t* at, Py_ssize_t size, int64_t* next_offset
 ) noexcept nogil:
-    """Where the last batch ends that is there whole, by the sizes alone."""
+    """Return the end of the last whole batch, judging by the batch lengths alone."""
     cdef Py_ssize_t position = 0, last = -1
     cdef int64_t claimed
     next_offset[0] = -1

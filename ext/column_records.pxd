@@ -1,6 +1,7 @@
-"""Rows of Arrow columns as records: their sizes, and their bytes one after another.  Inline only.
+"""Encoding of the rows of Arrow columns as records.  Inline only.
 
-Columns are a user's and may lie (arrow_columns.pxd), so each cell is checked when it is written.
+The columns are a user's and may be invalid (arrow_columns.pxd), so each cell is checked when it is
+written.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -48,7 +49,8 @@ cdef inline int headers_size(
 cdef inline uint8_t* store_headers(
     uint8_t* at, const uint8_t* end_of_record, const Lists* lists, int64_t begin, int64_t end
 ) noexcept nogil:
-    """Where the next byte goes; NULL when the columns are not what they were when measured."""
+    """Store a row's headers; return where the next byte goes, or NULL if the columns changed since
+    they were measured."""
     cdef int64_t place
     cdef Field name, content
     at = store_number(at, end - begin)
@@ -88,9 +90,10 @@ cdef inline int write_rows(
     uint8_t* out, int64_t room, const uint8_t* rows, int64_t first, int64_t end,
     const Columns* columns, int64_t now_ms, int64_t before, Written* written,
 ) noexcept nogil:
-    """As many of the rows as there is room for; what is written before a fault is of no use.
+    """Write as many of the rows as fit; after an error the output is not valid.
 
-    `before` is how many records the batch has already, whose timestamps are in `written` then.
+    `before` is the number of records that the batch has already; if there are any, their timestamps
+    are in `written`.
     """
     cdef uint8_t* at = out
     cdef const uint8_t* limit = out + room
@@ -118,7 +121,7 @@ cdef inline int write_rows(
         timestamp = time_of(&columns.times, row, now_ms)
         if not before and place == first:
             written.base_timestamp = written.max_timestamp = timestamp
-        # Hostile numbers wrap here as they do in Java.
+        # Overflow wraps as in Java.
         delta = <int64_t> (<uint64_t> timestamp - <uint64_t> written.base_timestamp)
         size = 1 + number_size(delta) + number_size(before + place - first)
         size += field_size(key) + field_size(value) + in_headers

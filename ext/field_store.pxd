@@ -1,8 +1,9 @@
-"""Stores what a record is made of, at the speed of memory.  Inline only.
+"""Fast stores of the fields of a record.  Inline only.
 
-The numbers are varint.pxd's, written for those of one to three bytes, as nearly all of a batch's
-are.  Fields are copied in steps of fixed size, the last of which overlaps the one before it: a
-call into memcpy costs as much as a hundred bytes do, and no byte outside the field is touched.
+Numbers are encoded as in varint.pxd, with separate code for those of one to three bytes, which
+nearly all in a batch are.  Fields are copied in steps of fixed size, the last of which overlaps the
+one before it: a call of memcpy costs as much as copying a hundred bytes.  No byte outside the field
+is touched.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -22,7 +23,7 @@ cdef extern from *:
 
 
 cdef enum:
-    COPY_SIZE_MAX = 1024    # above it memcpy's own wide moves win
+    COPY_SIZE_MAX = 1024    # above it memcpy is faster
 
 
 cdef struct Field:
@@ -39,7 +40,7 @@ cdef inline int64_t field_size(Field field) noexcept nogil:
 
 
 cdef inline uint8_t* store_number(uint8_t* at, int64_t value) noexcept nogil:
-    """Where the next byte goes."""
+    """Store a signed number; return where the next byte goes."""
     cdef uint64_t raw = zigzag(value)
     if raw < 0x80:
         at[0] = <uint8_t> raw
@@ -85,7 +86,7 @@ cdef inline void copy(uint8_t* to, const uint8_t* at, int64_t size) noexcept nog
 
 
 cdef inline uint8_t* store_field(uint8_t* at, Field field) noexcept nogil:
-    """Where the next byte goes."""
+    """Store a field with its length; return where the next byte goes."""
     at = store_number(at, field.size)
     if field.size <= 0:
         return at

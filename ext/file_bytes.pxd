@@ -1,6 +1,6 @@
-"""A file's bytes by position, and where they end: what follows may be a hole.  Inline only.
+"""Reads of a file by position, and the position at which its data ends.  Inline only.
 
-A hole is read as zeros.  It is a range that was never written, or space that was set aside.
+A hole reads as zeros.  It is a range that was never written, or preallocated space.
 """
 
 from libc.errno cimport EINTR, ENXIO, errno
@@ -20,7 +20,7 @@ cdef enum:
 cdef inline Py_ssize_t pread_whole(
     int fd, uint8_t* into, Py_ssize_t size, int64_t position
 ) noexcept nogil:
-    """The bytes read, fewer only at the file's end; -1 when reading failed."""
+    """Return the number of bytes read, fewer only at the file's end; -1 if the read failed."""
     cdef Py_ssize_t done = 0, got
     while done < size:
         got = pread(fd, into + done, size - done, <off_t> (position + done))
@@ -35,15 +35,15 @@ cdef inline Py_ssize_t pread_whole(
 
 
 cdef inline int64_t data_end_of(int fd, int64_t position, int64_t end) noexcept nogil:
-    """Return where the hole begins that reaches to `end`; `end` itself if nobody can say.
+    """Return the start of the hole that reaches to `end`; `end` itself if it is not known.
 
-    A hole is not read: to have the kernel make pages of zeros for each of a thousand logs takes
-    longer than all the rest.
+    Holes are not read: for a thousand logs, having the kernel make pages of zeros takes longer than
+    everything else.
     """
     cdef int64_t hole, data = position
     cdef int ranges = 0
     if lseek(fd, 0, SEEK_END) < end:
-        return end                      # a shorter file ends in a hole, too
+        return end                      # a file that became shorter: the read reports it
     while ranges < DATA_RANGES_MAX:
         hole = lseek(fd, <off_t> data, SEEK_HOLE)
         if hole < 0 or hole >= end:

@@ -1,7 +1,7 @@
-"""What the frames of a gateway's message say (kafkalite/gateway/README.md).  Inline only.
+"""Parsing of the frames of a gateway's message (kafkalite/gateway/README.md).  Inline only.
 
-Nothing in them is believed before it was measured: a measure walks a frame once and answers False
-when it is not what it should be; what was measured is then walked without asking again.
+Frames are untrusted until measured: a `measure_` function walks over a frame once and returns False
+if it is invalid; a measured frame is then walked over without further checks.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -20,7 +20,7 @@ cdef enum:
     TIMESTAMP = 4
     PARTITION = 5
     BODY_FRAMES_MAX = 6
-    # Two frames are a topic and a pack.
+    # A message of two frames is a topic and a pack.
     PACK_FRAMES = 2
     PACK = 1
 
@@ -36,7 +36,7 @@ cdef struct Body:
 
 
 cdef inline bint read_digits(Field frame, int64_t* number) noexcept nogil:
-    """A number in digits; an empty frame says none and leaves -1."""
+    """Read a decimal number; an empty frame is valid and gives -1."""
     cdef int64_t place
     number[0] = -1
     if not frame.size:
@@ -52,7 +52,7 @@ cdef inline bint read_digits(Field frame, int64_t* number) noexcept nogil:
 
 
 cdef inline const uint8_t* take_length(const uint8_t* at, Field* field) noexcept nogil:
-    """A length and its bytes, which are known to be there; what follows."""
+    """Read a length and its bytes, which must exist; return what follows."""
     cdef uint32_t size = load_u32(at)
     field.at = at + LENGTH_SIZE
     field.size = -1 if size == NULL_SIZE else size
@@ -60,7 +60,7 @@ cdef inline const uint8_t* take_length(const uint8_t* at, Field* field) noexcept
 
 
 cdef inline bint is_there(const uint8_t* at, const uint8_t* end, bint nullable) noexcept nogil:
-    """Whether a length and as many bytes stand before `end`."""
+    """Return whether a length and as many bytes are before `end`."""
     cdef uint32_t size
     if end - at < LENGTH_SIZE:
         return False
@@ -71,8 +71,8 @@ cdef inline bint is_there(const uint8_t* at, const uint8_t* end, bint nullable) 
 
 
 cdef inline bint measure_headers(Field frame, int64_t* count, int64_t* size) noexcept nogil:
-    """How many headers, and their size in a record with the count before them; False when the
-    frame does not hold headers."""
+    """Return in `count` and `size` the number of headers and their size in a record, with the count
+    before them; False if the frame does not hold headers."""
     cdef const uint8_t* at = frame.at
     cdef const uint8_t* end = frame.at + frame.size
     cdef Field name, value
@@ -101,7 +101,8 @@ cdef inline void store_headers(uint8_t* at, Field frame, int64_t count) noexcept
 
 
 cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexcept nogil:
-    """Whether entries have keys, and the bytes of the largest; False when it is no pack."""
+    """Return in `keyed` whether entries have keys, in `largest` the size of the largest; False if
+    the frame is no pack."""
     cdef const uint8_t* at = frame.at + MARK_SIZE
     cdef const uint8_t* end = frame.at + frame.size
     cdef Field key, value
@@ -124,11 +125,11 @@ cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexce
     return True
 
 
-# Frames and objects.
+# Frames as Python objects.
 
 
 cdef enum:
-    # What keeping a parked frame costs beside its bytes.
+    # Memory that a parked frame takes besides its bytes.
     PARKED_FRAME_SIZE = 64
 
 
@@ -137,7 +138,7 @@ cdef inline bytes bytes_of(Field field):
 
 
 cdef inline int64_t look_at(tuple frames, Body* body):
-    """Parked frames as those that have just come; what they were counted as."""
+    """Load parked frames into `body`; return the size that they were counted as."""
     cdef bytes frame
     cdef int64_t size = 0
     body.count = 0

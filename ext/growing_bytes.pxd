@@ -1,6 +1,6 @@
-"""Bytes that grow, in memory that was used before where there is some.  Inline only.
+"""Byte arrays that grow, in reused memory if there is some.  Inline only.
 
-Behind them STEP_SIZE bytes always lie unused, so whoever appends may write in whole steps.
+At least STEP_SIZE unused bytes always follow the content, so it can be written in whole steps.
 """
 
 from libc.stdint cimport uint8_t
@@ -24,7 +24,7 @@ cdef struct Bytes:
 
 
 cdef inline bint make_room(Bytes* bytes, Py_ssize_t size, Py_ssize_t likely) noexcept nogil:
-    """Whether there is room for so much more; if it must grow, for as much as is likely."""
+    """Make room for `size` more bytes, growing by `likely`; return False if memory ran out."""
     cdef size_t room = bytes.room
     cdef uint8_t* at
     if bytes.room - bytes.size >= size + STEP_SIZE:

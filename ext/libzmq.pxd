@@ -1,8 +1,8 @@
-"""The few functions of libzmq that a receive loop needs, found in the library pyzmq has loaded.
+"""The libzmq functions that a receive loop needs, looked up in the library that pyzmq has loaded.
 
-pyzmq's wheel brings its own libzmq, so nothing is linked here: the functions are looked up from
-pyzmq's compiled backend on, which knows them whether libzmq stands beside it or inside.  A message
-is 64 opaque bytes since libzmq 4.1, as zmq.h says.
+pyzmq's wheel has its own libzmq, so nothing is linked here: the functions are looked up through
+pyzmq's compiled backend, which resolves them whether libzmq is a separate library or linked in.  A
+message is 64 opaque bytes since libzmq 4.1 (zmq.h).
 """
 
 from libc.errno cimport EAGAIN, EINTR
@@ -39,7 +39,7 @@ cdef struct Libzmq:
 
 
 cdef inline bint find(Libzmq* zmq, const char* path) noexcept nogil:
-    """False when the file is not loaded, or does not know the functions."""
+    """Look up the functions; return False if the library is not loaded or lacks one."""
     cdef void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD)
     if library == NULL:
         return False
@@ -61,10 +61,11 @@ cdef inline bint find(Libzmq* zmq, const char* path) noexcept nogil:
 cdef inline int receive(
     Libzmq* zmq, void* socket, zmq_msg_t* frames, int count_max, int64_t* size, bint* too_many
 ) noexcept nogil:
-    """One message's frames, at most so many of them; 0 when none waits, -1 when that fails.
+    """Receive the frames of one message, at most `count_max`; return their number, 0 if no message
+    is waiting, or -1 on an error.
 
-    What is received is to be closed by the caller, its bytes are added to `size`, and frames
-    beyond those are received and let go.
+    The caller must close the received frames.  Their bytes are added to `size`; further frames are
+    received and closed.
     """
     cdef zmq_msg_t rest
     cdef zmq_msg_t* frame = frames
@@ -74,7 +75,7 @@ cdef inline int receive(
     while more:
         zmq.msg_init(frame)
         while zmq.msg_recv(frame, socket, DONTWAIT) < 0:
-            # libzmq hands a message over whole, so this is before the first of its frames.
+            # libzmq delivers a message whole, so this happens before its first frame only.
             code = zmq.error()
             if code != EINTR:
                 zmq.msg_close(frame)

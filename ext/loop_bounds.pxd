@@ -1,12 +1,12 @@
-"""Bounds of the loop: how much one tick does, for all connections and for each."""
+"""Limits of the event loop: the work of one tick, for all connections and for each."""
 
 cdef enum:
-    SCRATCH = 65536                 # one read at most, and what a connection may always hold
-    HELD_MIN = 512                  # the smallest buffer a begun frame gets
-    GROWTH = 4                      # a begun frame's buffer: at most so many times what has come
-    SPARES_SIZE_MAX = 16 << 20      # buffers kept warm for the next large frames
+    SCRATCH = 65536                 # maximum size of a read; a connection may always hold as much
+    HELD_MIN = 512                  # minimum size of the buffer of an incomplete frame
+    GROWTH = 4                      # maximum size of that buffer, as a multiple of what came
+    SPARES_SIZE_MAX = 16 << 20      # buffers kept for the next large frames
     EVENTS_PER_TICK = 256
-    TICK_NS = 500_000               # for frames: who comes meanwhile waits no longer than that
-    SHARE_NS = 100_000              # of it for a connection that is not alone
-    SENT_PER_CONNECTION = 1 << 20   # bytes in one tick, so that a long fetch shares the wire
+    TICK_NS = 500_000               # for frames; bounds how long other events wait
+    SHARE_NS = 100_000              # of TICK_NS, for one connection of several
+    SENT_PER_CONNECTION = 1 << 20   # bytes per tick, so that a long fetch does not block others
     SENT_PER_TICK = 16 << 20

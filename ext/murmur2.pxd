@@ -1,4 +1,4 @@
-"""The hash by which Kafka's clients place a key: MurmurHash2 with Kafka's seed.  Inline only.
+"""MurmurHash2 with Kafka's seed: the hash by which Kafka's clients partition keys.  Inline only.
 
 Java takes four bytes at a time, lowest first, which is a plain load here.
 """
@@ -36,5 +36,5 @@ cdef inline int32_t murmur2(const uint8_t* key, int64_t size) noexcept nogil:
 
 
 cdef inline int32_t partition_of(const uint8_t* key, int64_t size, int32_t count) noexcept nogil:
-    """The key's partition among so many, as every Kafka client has it."""
+    """Return the partition of a key, the same as every Kafka client's."""
     return (murmur2(key, size) & 0x7FFFFFFF) % count

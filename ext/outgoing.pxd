@@ -1,7 +1,7 @@
-"""What waits to be sent on one socket: chunks of memory and slices of files, in order.
+"""The send queue of one socket: chunks of memory and file slices, in order.
 
-An answer is queued as its size and its chunks.  Sending takes runs of bytes by sendmsg and file
-slices by sendfile, which reads them in the kernel.  A chunk is held until its last byte went.
+A response is queued as its size and its chunks.  Runs of chunks are sent by sendmsg and file slices
+by sendfile, which reads them in the kernel.  A chunk is held until its last byte was sent.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,33 +17,33 @@ from sockets cimport (
 
 
 cdef enum:
-    PREFIX = 4                      # the size before every frame
-    RUN_MAX = 64                    # chunks in one sendmsg
-    PIECES_KEPT = 64                # room that stays when nothing is queued
-    CALL_SIZE = 8192                # a call counts as so many bytes at least: it takes as long
+    PREFIX = 4                      # size field before every frame
+    RUN_MAX = 64                    # maximum number of chunks in one sendmsg
+    PIECES_KEPT = 64                # capacity kept when the queue is empty
+    CALL_SIZE = 8192                # minimum cost of a call in bytes: it takes as long
 
-cdef enum Outcome:                  # why sending ended
+cdef enum Outcome:                  # reason for which sending ended
     NOTHING_LEFT, SHARE_USED, SOCKET_FULL, BROKEN
 
 
 cdef struct Piece:
-    PyObject* owner                 # the bytes, or the file slice; a reference of ours
-    const char* bytes               # NULL: a slice of a file
+    PyObject* owner                 # the bytes or the file slice, a reference that is owned
+    const char* bytes               # NULL: a file slice
     int file
     int64_t position
-    Py_ssize_t size                 # what is still to send
+    Py_ssize_t size                 # bytes not yet sent
     bint ends_answer
 
 
 cdef struct Outgoing:
-    Piece* pieces                   # a ring
+    Piece* pieces                   # a ring buffer
     Py_ssize_t head, count, room
-    Py_ssize_t size                 # bytes in memory; what stands in files takes none
+    Py_ssize_t size                 # bytes in memory, without those in files
     Py_ssize_t answers
 
 
 cdef inline Piece* outgoing_next(Outgoing* out) except NULL:
-    """Room for one piece more."""
+    """Return a new zeroed piece at the end of the queue."""
     cdef Py_ssize_t room, front
     cdef Piece* pieces
     cdef Piece* piece
@@ -90,7 +90,7 @@ cdef inline int outgoing_slice(Outgoing* out, object file_slice) except -1:
 
 
 cdef inline Py_ssize_t memory_size(list chunks) except -1:
-    """The bytes that chunks take in memory."""
+    """Return the number of bytes that chunks take in memory."""
     cdef Py_ssize_t size = 0
     for chunk in chunks:
         size += PyBytes_GET_SIZE(chunk) if type(chunk) is bytes else 0
@@ -98,7 +98,7 @@ cdef inline Py_ssize_t memory_size(list chunks) except -1:
 
 
 cdef inline int outgoing_answer(Outgoing* out, list chunks) except -1:
-    """Queue one answer: its size, then its chunks."""
+    """Queue one response: its size, then its chunks."""
     cdef Py_ssize_t total = 0
     cdef uint8_t prefix[PREFIX]
     for chunk in chunks:
@@ -117,7 +117,7 @@ cdef inline int outgoing_answer(Outgoing* out, list chunks) except -1:
 
 
 cdef inline int outgoing_went(Outgoing* out, Py_ssize_t size) except -1:
-    """Take so many bytes off the first piece, and the piece off the ring when it is done."""
+    """Remove sent bytes from the first piece, and the piece from the queue once it is sent."""
     cdef Piece* piece = &out.pieces[out.head]
     piece.size -= size
     if piece.bytes is not NULL:
@@ -134,7 +134,7 @@ cdef inline int outgoing_went(Outgoing* out, Py_ssize_t size) except -1:
 
 
 cdef inline Py_ssize_t outgoing_send_run(Outgoing* out, int descriptor) except -2:
-    """Send the bytes up to the next file slice in one call; its result."""
+    """Send the chunks up to the next file slice in one call; return its result."""
     cdef iovec run[RUN_MAX]
     cdef msghdr message
     cdef Py_ssize_t count = 0
@@ -150,7 +150,7 @@ cdef inline Py_ssize_t outgoing_send_run(Outgoing* out, int descriptor) except -
     memset(&message, 0, sizeof(msghdr))
     message.msg_iov = run
     message.msg_iovlen = count
-    # what follows is sent at once, too: let it share the segment
+    # The file slice that follows is sent next: MSG_MORE lets it share the TCP segment.
     went = sendmsg(descriptor, &message,
                    MSG_DONTWAIT | MSG_NOSIGNAL | (MSG_MORE if count < out.count else 0))
     left = went
@@ -163,12 +163,12 @@ cdef inline Py_ssize_t outgoing_send_run(Outgoing* out, int descriptor) except -
 
 cdef inline Py_ssize_t outgoing_send_slice(Outgoing* out, int descriptor,
                                            Py_ssize_t share) except -2:
-    """Send of the file slice that comes first; the call's result."""
+    """Send from the file slice that is first in the queue; return the call's result."""
     cdef int64_t position = out.pieces[out.head].position
     cdef Py_ssize_t size = min(out.pieces[out.head].size, share)
     cdef int file = out.pieces[out.head].file
     cdef Py_ssize_t went
-    with nogil:                     # a cold page waits for the disk
+    with nogil:                     # a page that is not cached is read from the disk
         went = sendfile(descriptor, file, &position, size)
     if went > 0:
         outgoing_went(out, went)
@@ -177,7 +177,8 @@ cdef inline Py_ssize_t outgoing_send_slice(Outgoing* out, int descriptor,
 
 cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t* share,
                                      Outcome* outcome) except -1:
-    """Send about `share` bytes, if the socket takes them; return how many went, and why it ended.
+    """Send about `share` bytes, if the socket takes them; return how many were sent, and in
+    `outcome` the reason it ended.
 
     `share` is reduced by what was sent, or by CALL_SIZE for a call that sent less: a fetch of
     thousands of partitions is as many small slices.
@@ -199,7 +200,7 @@ cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t* 
         elif went < 0 and errno == EAGAIN:
             outcome[0] = SOCKET_FULL
             return sent
-        elif went == 0 or errno != EINTR:   # 0: the file ends before its slice does
+        elif went == 0 or errno != EINTR:   # 0: the file is shorter than its slice
             outcome[0] = BROKEN
             return sent
     if out.room > PIECES_KEPT:
@@ -208,7 +209,7 @@ cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t* 
 
 
 cdef inline int outgoing_clear(Outgoing* out) except -1:
-    """Let go of all that waits, and of the memory."""
+    """Drop everything queued, and free the memory."""
     while out.count:
         out.count -= 1
         Py_DECREF(<object> out.pieces[(out.head + out.count) % out.room].owner)

@@ -1,8 +1,8 @@
-"""One record after another, out of a payload that nobody has looked at yet.  Inline only.
+"""Walks over the records of an untrusted payload.  Inline only.
 
-`records.pyx` draws a record and says when a payload is believed.  What walks through one takes
-each record by `take_record`, so all hold it to the same rules; that the count is exact, offsets
-ascend and nothing is left over is for the walker to see.
+`records.pyx` shows the format of a record and says when a payload is valid.  All code that walks
+over a payload takes each record by `take_record`, so the same rules apply everywhere; the caller
+checks that the count is exact, offsets increase and nothing is left over.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -12,9 +12,9 @@ from varint cimport load_varint32, load_varint64, unzigzag
 
 
 cdef enum:
-    # Length, attributes, deltas and the key's length, of two bytes each but the attributes.
+    # Length, attributes, deltas and the key's length; two bytes each, but one for the attributes.
     SHORT_HEAD_SIZE_MAX = 9
-    # A name's length and a value's, a byte each.
+    # The lengths of a name and a value, one byte each.
     HEADER_SIZE_MIN = 2
 
 
@@ -35,7 +35,7 @@ cdef struct Record:
 cdef inline const uint8_t* take_field(
     const uint8_t* at, const uint8_t* end, Field* field
 ) noexcept nogil:
-    """What follows the field, or NULL when the field does not fit before `end`."""
+    """Return what follows the field, or NULL if the field does not fit before `end`."""
     cdef Py_ssize_t taken
     field.at = at
     field.size = -1
@@ -53,7 +53,7 @@ cdef inline const uint8_t* take_field(
 cdef inline const uint8_t* take_headers(
     const uint8_t* at, const uint8_t* end, Record* record
 ) noexcept nogil:
-    """What follows a record's headers, or NULL when they are not what they should be."""
+    """Return what follows a record's headers, or NULL if they are invalid."""
     cdef int32_t _
     cdef Field name, value
     cdef Py_ssize_t taken = load_varint32(at, end, &record.header_count)
@@ -76,7 +76,7 @@ cdef inline const uint8_t* take_headers(
 cdef inline const uint8_t* take_any_record(
     const uint8_t* at, const uint8_t* end, Record* record
 ) noexcept nogil:
-    """The same for every record."""
+    """Return what follows a record of any kind, or NULL if its bytes are invalid."""
     cdef int32_t length
     cdef Py_ssize_t taken = load_varint32(at, end, &length)
     if taken == 0:
@@ -105,7 +105,7 @@ cdef inline const uint8_t* take_any_record(
 
 
 cdef inline Py_ssize_t load_short(const uint8_t* at, uint32_t* raw) noexcept nogil:
-    """A number of one or two bytes, or 0; two bytes are there."""
+    """Load a number of one or two bytes; return its size, 0 if longer.  Two bytes must exist."""
     raw[0] = at[0]
     if at[0] < 0x80:
         return 1
@@ -116,7 +116,7 @@ cdef inline Py_ssize_t load_short(const uint8_t* at, uint32_t* raw) noexcept nog
 cdef inline const uint8_t* take_short_field(
     const uint8_t* at, const uint8_t* end, Field* field
 ) noexcept nogil:
-    """What follows the field, or NULL; two bytes are there."""
+    """Return what follows the field, or NULL.  Two bytes must exist."""
     cdef uint32_t raw
     cdef Py_ssize_t taken = load_short(at, &raw)
     field.at = at + taken
@@ -130,8 +130,8 @@ cdef inline const uint8_t* take_short_field(
 cdef inline const uint8_t* take_short_record(
     const uint8_t* at, const uint8_t* end, Record* record
 ) noexcept nogil:
-    """What follows a record without headers whose numbers take two bytes at most, as those of
-    nearly every record do; NULL for any other, and for what is no record."""
+    """Return what follows a record without headers whose numbers take two bytes at most, as nearly
+    every record's do; NULL for any other record, and for invalid bytes."""
     cdef uint32_t raw
     cdef Py_ssize_t taken
     if end - at < SHORT_HEAD_SIZE_MAX:
@@ -165,6 +165,6 @@ cdef inline const uint8_t* take_short_record(
 cdef inline const uint8_t* take_record(
     const uint8_t* at, const uint8_t* end, Record* record
 ) noexcept nogil:
-    """What follows the record, or NULL when its bytes are not one."""
+    """Return what follows the record, or NULL if its bytes are invalid."""
     cdef const uint8_t* after = take_short_record(at, end, record)
     return after if after != NULL else take_any_record(at, end, record)

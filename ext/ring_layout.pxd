@@ -1,39 +1,39 @@
-"""Where everything stands in a ring and its counters, and how two processes take turns there.
+"""The layout of a ring and its counters, and the protocol by which two processes share them.
 
-The ring's memory is the producer's to write, the counters' the worker's; the producer can map
-the counters only to read.  Little-endian; each counter on a line of its own, so that one side's
-stores do not take the line from under the other's.
+The producer writes the ring's memory, the worker writes the counters'; the producer can map the
+counters read-only.  Little-endian.  Each counter has a cache line of its own, so that the stores of
+one side do not invalidate the line of the other.
 
-    ring       0 u64  answers taken by the producer, ever growing
-             128 u32  how the producer sleeps: 0 not, else the sum of AWAITS and WANTS_ROOM
+    ring       0 u64  responses taken by the producer, monotonic
+             128 u32  sleep state of the producer: 0 awake, else the sum of AWAITS and WANTS_ROOM
             4096      frames, in a power of two of bytes
-    counters   0 u64  bytes the worker has consumed, padding too, ever growing
-             128 u32  how the worker sleeps: 0 not, AWAITS or WANTS_ROOM
-             256 u64  answers given by the worker, ever growing
-            4096      ANSWERS answers of 32 bytes; the n-th stands at place n modulo ANSWERS
+    counters   0 u64  bytes consumed by the worker, padding included, monotonic
+             128 u32  sleep state of the worker: 0 awake, AWAITS or WANTS_ROOM
+             256 u64  responses given by the worker, monotonic
+            4096      ANSWERS responses of 32 bytes; the n-th is at slot n modulo ANSWERS
 
-    frame      0 u32  its size with the header, stored last: what makes it one
-               4 u32  CRC-32C of the rest of the header, 8 to 48; the batch brings its own
-               8 u64  its number, from 0; padding has one as well
+    frame      0 u32  size with the header, stored last to publish the frame
+               4 u32  CRC-32C of the rest of the header, 8 to 48; the batch has its own
+               8 u64  sequence, from 0; padding frames have one as well
               16      topic id, 16 bytes
               32 i32  partition
-              36 u32  correlation, chosen by the producer, found again in the answer
+              36 u32  correlation id, chosen by the producer and returned in the response
               40 i16  acks
               42 u16  0
-              44 i32  time-out in milliseconds
+              44 i32  timeout in milliseconds
               48      one RecordBatch
 
-    answer     0 u32  correlation
+    response   0 u32  correlation id
                4 i16  error code
                6 u16  0
                8 i64  base offset
-              16 i64  append time in milliseconds, -1: the batch keeps the producer's times
+              16 i64  append time in milliseconds, -1: the batch keeps the producer's timestamps
               24 i64  log start offset
 
-A frame begins at a multiple of 8 and lies in one piece: where the end is too near, a padding
-frame takes what is left.  Of a padding frame only the word is there, its size and PADDING.  The
-word after a frame is set to 0 before that frame's own is stored, so the reader finds nothing yet
-or a whole frame, and no number of the producer's position is shared at all.
+A frame begins at a multiple of 8 and is contiguous: if the space up to the ring's end is too small,
+a padding frame fills it.  A padding frame consists of its first word only, its size and PADDING.
+The word after a frame is set to 0 before the frame's own size is stored, so the reader finds either
+nothing or a whole frame, and the producer's position is not shared at all.
 """
 
 
@@ -50,12 +50,12 @@ cdef enum:
     ANSWER_SIZE = 32
     COUNTERS_SIZE = ANSWERS_POSITION + ANSWERS * ANSWER_SIZE
 
-    AWAITS = 1                      # frames, or answers: whatever comes next
-    WANTS_ROOM = 2                  # for a frame, or in the lane of answers
+    AWAITS = 1                      # waits for the next frame or response
+    WANTS_ROOM = 2                  # waits for room for a frame or a response
 
     CAPACITY_MIN = 4096
     CAPACITY_MAX = 1 << 30
-    SHARE = 4                       # a frame takes at most so small a part of the ring
+    SHARE = 4                       # a frame takes at most this fraction of the ring
 
 
 cdef enum:
@@ -84,7 +84,7 @@ cdef extern from *:
     unsigned int PADDING "RING_PADDING"
 
 
-# Why a ring is left; transport/ring.py has the sentences.
+# Reasons for which a ring is closed; transport/ring.py has the messages.
 cdef enum:
     WRONG_SIZE = 1
     WRONG_PADDING = 2

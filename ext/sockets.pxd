@@ -1,4 +1,4 @@
-"""The kernel's calls about descriptors that are ready, bytes that come and bytes that go."""
+"""System calls for readiness (epoll), receiving and sending."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
@@ -49,7 +49,7 @@ cdef inline int epoll_add(int epoll, int descriptor, uint32_t wanted, void* sour
 cdef inline ssize_t receive_both(
     int descriptor, uint8_t* first, size_t first_size, uint8_t* second, size_t second_size
 ) noexcept nogil:
-    """One read into two places, one after the other; the second may have no room."""
+    """Receive into two buffers in one call; the second may be empty."""
     cdef iovec into[2]
     cdef msghdr message
     into[0].iov_base, into[0].iov_len = first, first_size

@@ -1,12 +1,12 @@
-"""Times of the loop's ticks: how long each took, and which of its steps took longest.
+"""Durations of the event loop's ticks and of the longest step of each.
 
-    tick_begin    the events are there; waiting for them is not part of a tick
-    step_ended    a request, a callback or a timer has been served
-    tick_ended    the responses are sent: count the tick by its time
+    tick_begin    events are ready; waiting for them is not part of a tick
+    step_ended    a request, a callback or a timer was handled
+    tick_ended    the responses are sent: the tick is counted by its duration
 
-One reading of the clock a step.  The processor time of the loop's thread is a system call, so it is
-read at most once a millisecond: the time given for a slow tick is exact to CPU_AGE_NS.  It tells a
-loop that computed from one that waited, for a disk or because other processes had the processor.
+The clock is read once per step.  Reading the CPU time of the loop's thread is a system call, so it
+is read at most once a millisecond: the CPU time of a slow tick is exact to CPU_AGE_NS.  It tells a
+loop that computed from one that waited, for a disk or because other processes had the CPU.
 
 Inline only; each Loop has its own.
 """
@@ -19,17 +19,17 @@ cdef extern from *:
     int __builtin_clzll(unsigned long long value) nogil
 
 cdef enum:
-    TICK_BUCKETS = 54               # bounds double from 1.024 us on, as in metrics.Histogram
-    SLOW_NS = 50_000_000            # no tick should take so long
-    CPU_AGE_NS = 1_000_000          # between two readings of the processor time, while busy
-    CPU_IDLE_NS = 20_000_000        # an older reading is not used for the next tick
+    TICK_BUCKETS = 54               # limits double from 1.024 us on, as in metrics.Histogram
+    SLOW_NS = 50_000_000            # a tick of this duration counts as slow
+    CPU_AGE_NS = 1_000_000          # interval of CPU time readings while busy
+    CPU_IDLE_NS = 20_000_000        # maximum age of a reading that the next tick may use
 
 
 cdef struct TickTimes:
-    int64_t began, last             # when the tick began, and its last step ended
+    int64_t began, last             # start of the tick, end of its last step
     int64_t step_ns                 # its longest step
-    int64_t cpu_at, cpu_ns          # processor time, and when it was read
-    int64_t tick_ns, tick_cpu_ns    # of the tick that ended last; its processor time if it was slow
+    int64_t cpu_at, cpu_ns          # time of the last reading, and the CPU time read
+    int64_t tick_ns, tick_cpu_ns    # of the last tick; its CPU time if it was slow
     int64_t total_ns
     int64_t counts[TICK_BUCKETS]
 
@@ -49,7 +49,7 @@ cdef inline void tick_begin(TickTimes* times) noexcept nogil:
 
 
 cdef inline bint step_ended(TickTimes* times) noexcept nogil:
-    """Note that a step has ended; whether it is the tick's longest so far."""
+    """Note that a step has ended; return whether it is the tick's longest so far."""
     cdef int64_t now = now_ns()
     cdef int64_t took = now - times.last
     times.last = now
@@ -60,7 +60,7 @@ cdef inline bint step_ended(TickTimes* times) noexcept nogil:
 
 
 cdef inline bint tick_ended(TickTimes* times) noexcept nogil:
-    """Count the tick, whose last step has ended; whether it was slow."""
+    """Count the tick, whose last step has ended; return whether it was slow."""
     cdef int64_t took = times.last - times.began
     cdef int64_t cpu_ns
     cdef unsigned long long units = <unsigned long long> took >> 10
@@ -75,6 +75,6 @@ cdef inline bint tick_ended(TickTimes* times) noexcept nogil:
 
 
 cdef inline list times_told(TickTimes* times):
-    """The time of all ticks in ns, then how many there were in each bucket."""
+    """Return the total duration of all ticks in ns, then the number of ticks in each bucket."""
     cdef int at
     return [times.total_ns, *[times.counts[at] for at in range(TICK_BUCKETS)]]

@@ -1,9 +1,9 @@
 """Variable-length integers, seven bits a byte, lowest first.  Inline only.
 
-A loader is given where its bytes end and never reads past it.  It answers how many bytes the
-number took, and 0 when the bytes end inside it or when it does not fit the width asked for:
-five bytes hold 32 bits and ten hold 64, and in the last of them only 4 bits, or 1, may be set.
-Zero-padded encodings shorter than that are accepted, as Kafka's own readers accept them.
+A loader gets the end of its bytes and never reads past it.  It returns the size of the number in
+bytes, or 0 if the bytes end inside it or it does not fit the requested width: five bytes hold 32
+bits and ten hold 64, and in the last of them only 4 bits, or 1, may be set.  Shorter zero-padded
+encodings are accepted, as in Kafka's own readers.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -63,7 +63,7 @@ cdef inline Py_ssize_t load_varint32(
 ) noexcept nogil:
     cdef uint32_t raw
     cdef Py_ssize_t size
-    # Most numbers of a record take a byte or two: say so first.
+    # Most numbers of a record take one or two bytes, so these are tried first.
     if at < end and at[0] < 0x80:
         value[0] = <int32_t> unzigzag(at[0])
         return 1
@@ -106,7 +106,7 @@ cdef inline Py_ssize_t varint_size(int64_t value) noexcept nogil:
 
 
 cdef inline uint8_t* store_uvarint(uint8_t* at, uint64_t value) noexcept nogil:
-    """Where the next byte goes."""
+    """Store an unsigned number; return where the next byte goes."""
     while value >= 0x80:
         at[0] = <uint8_t> (value | 0x80)
         at += 1

@@ -1,9 +1,9 @@
-"""Waiting for events: asleep or, where they follow each other closely, awake for a moment first.
+"""Waits for events, polling briefly before sleeping if events follow each other closely.
 
-To fall asleep and be woken costs a processor tens of microseconds, a virtual one more, and whoever
-waits for what another sends pays them for every record.  So while somebody waits so, and the last
-event came within AWAKE_NS, the next one is looked for as long before going to sleep; else sleep is
-at once.  An idle process never looks, and a saturated one never waits.
+Sleeping and waking up costs tens of microseconds, more on a virtual CPU, and a process that waits
+for each response pays it for every record.  So while a process waits so, and the last event came
+within AWAKE_NS, it polls for that long before it sleeps; otherwise it sleeps at once.  An idle
+process never polls, and a saturated one never waits.
 
 Inline only.
 """
@@ -15,7 +15,7 @@ from sockets cimport epoll_event, epoll_wait
 
 cdef enum:
     AWAKE_NS = 60_000
-    LOOKS = 64                      # between two glances at the clock
+    LOOKS = 64                      # polls between two readings of the clock
 
 
 cdef inline int64_t now_ns() noexcept nogil:
@@ -27,7 +27,7 @@ cdef inline int64_t now_ns() noexcept nogil:
 cdef inline int await_events(
     int epoll, epoll_event* events, int count_max, int timeout_ms, bint* soon
 ) noexcept nogil:
-    """epoll_wait; `soon` is whether to look first, and then whether the event came soon."""
+    """Call epoll_wait; `soon` says whether to poll first, then whether the event came soon."""
     cdef int64_t began
     cdef int look
     cdef int count = 0

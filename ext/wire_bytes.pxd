@@ -1,11 +1,10 @@
-"""Reading and writing the wire's primitive types inside bounds.  Inline only: see _ext/__init__.py.
+"""Bounded reads and writes of the protocol's primitive types.  Inline only: see _ext/__init__.py.
 
-A Cursor walks over bytes that nobody has judged yet.  It never passes `end`; the first fault sets
-`fault` and moves it to the end, so every later read is a fault as well and a caller may look once,
-after a run of reads, before it believes any of them.  Whoever loops by a count looks inside the
-loop.
+A Cursor walks over untrusted bytes and never passes `end`.  The first error sets `fault` and moves
+it to the end, so that every later read fails as well: a caller may check once after a run of reads,
+before it uses any of them.  A loop by a decoded count must check inside the loop.
 
-A Sink grows by doubling.  It starts in bytes of its own, so most answers cost one allocation: the
+A Sink grows by doubling.  It starts in bytes of its own, so most responses need one allocation: the
 bytes object they end in.
 """
 
@@ -20,7 +19,7 @@ from varint cimport load_uvarint32, store_uvarint, uvarint_size
 
 
 cdef extern from "Python.h":
-    # Declared as answering a bare pointer, so that bad UTF-8 can become a fault, not a raise.
+    # Declared to return a bare pointer, so that invalid UTF-8 sets `fault` instead of raising.
     PyObject* PyUnicode_DecodeUTF8(const char* at, Py_ssize_t size, const char* errors)
     void PyErr_Clear()
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -30,12 +29,13 @@ cdef extern from "Python.h":
 cdef enum:
     INVALID_REQUEST = 42
     NULL_LENGTH = -1
-    # What one request may be unfolded into, in units: a number or a string in an array is four, a
-    # struct its fields and three.  Without a bound, two bytes of frame could become three hundred.
-    # A unit is at most 64 bytes of objects.  The elements count for what an answer to each costs:
-    # 2^18 units are decoded within 10 ms and their answer is encoded in 30 at most, each of it in
-    # one tick; what is between is done in steps (broker/stepping.py).  That is room for 65,536
-    # partitions of an OffsetFetch, and for 37,000 of an OffsetCommit.
+    # Limit of the memory that one request may take when decoded, in units: an element of an array
+    # that is a number or a string is four, a struct its fields and three.  Without a limit two
+    # bytes of a frame could become three hundred.  A unit is at most 64 bytes of objects.  Elements
+    # also stand for the cost of their response: 2^18 units are decoded within 10 ms and their
+    # response is encoded in 30 ms at most, each in one tick; the work between is done in steps
+    # (broker/stepping.py).  That is enough for 65,536 partitions of an OffsetFetch, and for 37,000
+    # of an OffsetCommit.
     REQUEST_UNITS_MAX = 1 << 18
     STRUCT_UNITS = 3
     ELEMENT_UNITS = 4
@@ -60,7 +60,7 @@ cdef inline Py_ssize_t remaining(const Cursor* cursor) noexcept nogil:
 
 
 cdef inline const uint8_t* take(Cursor* cursor, Py_ssize_t size) noexcept nogil:
-    """The next bytes, all of them there; NULL, and a fault, when they are not."""
+    """Return the next `size` bytes; NULL, and `fault` set, if there are fewer."""
     cdef const uint8_t* at = cursor.at
     if size > cursor.end - at:
         refuse(cursor)
@@ -100,7 +100,7 @@ cdef inline uint32_t take_uvarint(Cursor* cursor) noexcept nogil:
 
 
 cdef inline Py_ssize_t take_length(Cursor* cursor, int width, bint nullable) noexcept nogil:
-    """A length that the bytes left can hold, or NULL_LENGTH; `width` is that of the old form."""
+    """Read a length within the bytes left, or NULL_LENGTH; `width` is for non-flexible versions."""
     cdef int64_t length
     if cursor.flexible:
         length = <int64_t> take_uvarint(cursor) - 1
@@ -121,10 +121,10 @@ cdef inline Py_ssize_t take_length(Cursor* cursor, int width, bint nullable) noe
 cdef inline Py_ssize_t take_count(
     Cursor* cursor, Py_ssize_t element_size_min, int units_each, bint nullable
 ) noexcept nogil:
-    """How many elements follow, or NULL_LENGTH.
+    """Read a number of elements, or NULL_LENGTH.
 
-    Never more than the bytes left can hold, nor than the request may still be unfolded into: so
-    the caller may allocate for all of them at once.
+    It is bounded by the bytes left and by the units left of the request, so the caller may allocate
+    for all elements at once.
     """
     cdef Py_ssize_t count = take_length(cursor, 4, nullable)
     if count <= 0:
@@ -140,7 +140,7 @@ cdef inline Py_ssize_t take_count(
 
 
 cdef inline object take_text(Cursor* cursor, Py_ssize_t length):
-    """So many bytes, known to be there, as a string; a fault when they are not UTF-8."""
+    """Return the next `length` bytes, which must exist, as a string; set `fault` if not UTF-8."""
     cdef PyObject* text = PyUnicode_DecodeUTF8(<const char*> take(cursor, length), length, NULL)
     if text == NULL:
         PyErr_Clear()
@@ -152,7 +152,7 @@ cdef inline object take_text(Cursor* cursor, Py_ssize_t length):
 
 
 cdef inline uint32_t take_tag_count(Cursor* cursor) noexcept nogil:
-    """How many tagged fields follow; each takes two bytes at least."""
+    """Read the number of tagged fields that follow; each takes two bytes at least."""
     cdef uint32_t count = take_uvarint(cursor)
     if count > remaining(cursor) // 2:
         refuse(cursor)
@@ -161,7 +161,7 @@ cdef inline uint32_t take_tag_count(Cursor* cursor) noexcept nogil:
 
 
 cdef inline void skip_tags(Cursor* cursor) noexcept nogil:
-    """Pass over tagged fields, all of them unknown here."""
+    """Skip tagged fields, none of which is known here."""
     cdef uint32_t count
     if not cursor.flexible:
         return
@@ -211,7 +211,7 @@ cdef inline int sink_grow(Sink* sink, Py_ssize_t size) except -1:
 
 
 cdef inline uint8_t* room(Sink* sink, Py_ssize_t size) except NULL:
-    """Where the next bytes go, already counted as written."""
+    """Return where to write the next `size` bytes, already counted as written."""
     cdef uint8_t* at
     if sink.capacity - sink.size < size:
         sink_grow(sink, size)
@@ -251,7 +251,7 @@ cdef inline int put_raw(Sink* sink, const void* source, Py_ssize_t size) except 
 
 
 cdef inline int put_length(Sink* sink, Py_ssize_t length, int width) except -1:
-    """A length or count, or NULL_LENGTH; `width` is that of the old form."""
+    """Write a length or count, or NULL_LENGTH; `width` is for non-flexible versions."""
     if sink.flexible:
         assert length < 0xFFFFFFFF, "a length does not fit its field"
         put_uvarint(sink, <uint32_t> (length + 1))
@@ -278,7 +278,7 @@ cdef inline int put_no_tags(Sink* sink) except -1:
 
 
 cdef inline int put_sized(Sink* sink, Py_ssize_t start) except -1:
-    """Put before everything written since `start` how many bytes it is: a tagged field's size."""
+    """Insert the size of what was written since `start` before it: a tagged field's size."""
     cdef Py_ssize_t size = sink.size - start
     cdef Py_ssize_t prefix = uvarint_size(size)
     room(sink, prefix)
