@@ -1,13 +1,13 @@
-"""Runs schema plans: cold requests and answers, read into Fields and written from dicts.
+"""Runs schema plans: decodes rare requests and responses into Fields, and encodes them from dicts.
 
-A Plan is what one message looks like in one version: its steps in the order of the bytes, compiled
-from tuples once.  `read` walks untrusted bytes under it and answers Fields or an error code;
-`write` walks a dict, made by us, and asserts.  Nothing here knows which API a plan belongs to; the
-words of schemas are in protocol/types.py, the making of plans in protocol/schema.py.
+A Plan is the layout of one message in one version: its steps in the order of the bytes, compiled
+once from tuples.  `read` decodes untrusted bytes and returns Fields or an error code; `write`
+encodes a dict of our own, and asserts that it is valid.  A plan does not depend on its API.
+protocol/types.py defines the types of schemas, protocol/schema.py creates plans.
 
-What a hostile frame can cost: every count is held against the bytes left and against what a message
-may unfold into, before anything is allocated for it; nesting is as deep as the schema, which is
-finite; a tagged field reads inside its own size.
+The cost of a hostile frame is bounded: every count is compared with the bytes left and with the
+maximum number of units of a message, before anything is allocated for it; nesting is limited by the
+schema, which is finite; a tagged field is read within its own size.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -59,13 +59,13 @@ cdef enum:
 
 
 cdef class Fields(dict):
-    """A message, or a part of one, as it was read: a dict whose items are attributes too.
+    """A decoded message, or a part of one: a dict whose items are attributes too.
 
     A field with the name of a dict method is read as an item.
     """
 
     def __getattribute__(self, name):
-        # The usual way would make an AttributeError of the class before each field is looked for.
+        # The default lookup would raise an AttributeError of the class before trying the field.
         cdef PyObject* value
         if _PyType_Lookup(Fields, name) == NULL:
             value = PyDict_GetItem(self, name)
@@ -76,7 +76,7 @@ cdef class Fields(dict):
 
 cdef struct Step:
     PyObject* name
-    PyObject* preset            # what the field is when nobody says
+    PyObject* preset            # the default of the field
     PyObject* plan              # of the struct, or of the array's element; NULL for the others
     Kind kind
     Kind element
@@ -87,9 +87,9 @@ cdef struct Step:
 cdef class Plan:
     """One message, or a struct inside one, in one version.
 
-    Made of tuples `(name, kind, element kind, nullable, tag, default, plan)`: the fields the
-    version has, untagged ones in order, then tagged ones by tag; then `(name, default, dropped)`
-    for those it lacks, `dropped` false where a value other than the default must not be lost.
+    Created from tuples `(name, kind, element kind, nullable, tag, default, plan)`: the fields of
+    the version, untagged ones in order, then tagged ones by tag; then `(name, default, dropped)`
+    for the fields it lacks, `dropped` false if a value other than the default must not be lost.
     """
 
     cdef Step* steps
@@ -121,7 +121,7 @@ cdef class Plan:
 
     cdef set_step(self, Step* step, tuple field):
         name, kind, element, nullable, tag, preset, plan = field
-        # Every object behind these pointers lives as long as `fields` holds its tuple.
+        # The objects behind these pointers live as long as `fields` holds their tuples.
         step.name, step.preset = <PyObject*> name, <PyObject*> preset
         step.plan = NULL if plan is None else <PyObject*> plan
         step.kind, step.element = kind, element
@@ -135,7 +135,7 @@ cdef class Plan:
 
 
 cdef Py_ssize_t step_size_min(const Step* step, bint flexible):
-    """The fewest bytes the field can take."""
+    """Return the minimum size of the field in bytes."""
     if step.kind == KIND_STRUCT:
         return 1 if step.nullable else (<Plan> step.plan).size_min
     return kind_size_min(step.kind, flexible)
@@ -162,10 +162,10 @@ cdef Py_ssize_t kind_size_min(Kind kind, bint flexible):
 def read(
     Plan plan not None, buffer, Py_ssize_t position=0, int64_t units_max=UNITS_MAX,
 ):
-    """The Fields these bytes hold from `position` on, or an error code.
+    """Decode the bytes from `position` on; return Fields or an error code.
 
-    Records are views of `buffer`; everything else is of its own.  What stands behind the last
-    field is not looked at, as in Kafka: librdkafka, for one, leaves bytes behind some requests.
+    Records are views of `buffer`; everything else is copied.  Bytes after the last field are
+    ignored, as in Kafka: librdkafka, for one, leaves bytes after some requests.
     """
     cdef Py_buffer view
     cdef Cursor cursor
@@ -207,7 +207,7 @@ cdef object read_struct(Plan plan, Cursor* cursor, object owner, const uint8_t* 
 
 
 cdef object fresh(preset):
-    """A default that its owner may change without changing everybody's."""
+    """Return a copy of a default, so that changing it does not change other messages."""
     if type(preset) is list:
         return []
     if type(preset) is dict:
@@ -251,7 +251,7 @@ cdef object read_value(Step* step, Cursor* cursor, object owner, const uint8_t* 
     if step.kind == KIND_ARRAY:
         return read_array(step, cursor, owner, start)
     if step.kind == KIND_STRUCT:
-        # A struct that may be null is told from one that is there by a byte before it.
+        # A nullable struct has a byte before it: negative for null.
         if step.nullable and take_i8(cursor) < 0:
             return None
         return read_struct(<Plan> step.plan, cursor, owner, start)
@@ -341,9 +341,10 @@ cdef inline double load_f64(const uint8_t* at) noexcept nogil:
 # ---- writing
 
 def write(Plan plan not None, values):
-    """The bytes of a message.  A field not given takes its default; an unknown one is a mistake.
+    """Return the bytes of a message.
 
-    Raises LookupError when the version lacks a field whose value must not be lost silently.
+    Missing fields have their defaults; an unknown one is an AssertionError.  Raises LookupError if
+    the version lacks a field whose value must not be dropped.
     """
     cdef Sink sink
     sink_open(&sink, plan.flexible)
@@ -395,7 +396,7 @@ cdef int write_tags(Plan plan, Sink* sink, object values) except -1:
 
 
 cdef bint is_preset(Step* step, object value) except -1:
-    """Whether a tagged field says no more than its absence would."""
+    """Return True if a tagged field equals its default, so that it is not written."""
     if step.kind == KIND_STRUCT and value is not None and not step.nullable:
         return is_preset_struct(<Plan> step.plan, value)
     if step.kind == KIND_ARRAY and value is not None:
@@ -414,12 +415,12 @@ cdef bint is_preset_struct(Plan plan, object values) except -1:
         known += 1
         if not is_preset(&plan.steps[index], <object> given):
             return False
-    # What is left over is a mistake, and writing the struct will tell which.
+    # Remaining names are unknown; writing the struct raises an error that names them.
     return known == PyDict_Size(values)
 
 
 cdef int check_lacking(Plan plan, object values, Py_ssize_t known) except -1:
-    """Whether everything given that was not written may be left out in this version."""
+    """Raise an error unless all values that were not written may be dropped in this version."""
     for name, preset, dropped in plan.lacking:
         if name not in values:
             continue

@@ -1,16 +1,17 @@
-"""Plain ZeroMQ messages into batches of records, one gathered at a time for each partition.
+"""Gathers ZeroMQ messages into record batches, one open batch for each partition.
 
-    Intake      receives what a PULL or a ROUTER socket has, and reads its frames
-    Gathering   the topics, and for each partition the batch that fills
-    Batch       when it is full, or old enough: records behind 61 bytes left free for the header
+    Intake      receives the messages of a PULL or a ROUTER socket, and parses their frames
+    Gathering   the topics, and the open batch of each partition
+    Batch       records after 61 bytes of space for the header; closed when full or old enough
 
-The frames are drawn in kafkalite/gateway/README.md.  What a sender put wrongly is refused message
-by message, through the one function the gathering is given; nothing a sender can say raises.  A
-Question is what a DEALER sent: it stands in each batch that has records of it, and when the last
-of them is settled it can be answered.
+kafkalite/gateway/README.md shows the frames.  Invalid messages are refused one by one, through the
+`refused` function of the Gathering; no content of a message raises an exception.  A Question is a
+message of a DEALER that gets a response.  Each batch with records of it refers to it, and its
+response can be sent when the last of these batches is settled.
 
-A topic that is met for the first time is asked for (`ask`), and what comes for it meanwhile is
-parked.  All of this is one thread's, which has the interpreter's lock.
+When a topic is met for the first time, `ask` requests it, and its messages are parked meanwhile.
+
+Not thread-safe: all of this belongs to one thread, which holds the interpreter's lock.
 """
 
 import cython
@@ -28,13 +29,13 @@ from murmur2 cimport partition_of
 
 
 cdef enum:
-    # A routing identity and a correlation id before them.
+    # With the routing identity and the correlation id before the body.
     FRAMES_MAX = BODY_FRAMES_MAX + 2
 
-    # Length, attributes, both deltas, two lengths and a header count, as long as they can be.
+    # Length, attributes, both deltas, two lengths and a header count, each of maximum size.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
     FIRST_ROOM_SIZE = 4096
-    # A Question with its two bytes objects, and its place in a queue.
+    # A Question with its two bytes objects and its entry in a queue.
     QUESTION_SIZE = 256
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -61,7 +62,7 @@ FRAME_TOO_LARGE = "a frame of the message is larger than gateway.message.max.byt
 @cython.final
 @cython.freelist(1024)
 cdef class Question:
-    """What a DEALER wants an answer to."""
+    """A message of a DEALER that gets a response."""
 
     cdef readonly bytes identity
     cdef bytes correlation
@@ -69,11 +70,11 @@ cdef class Question:
     cdef int code
     cdef int32_t partition      # -1: none, or several
     cdef int64_t offset         # of its first record
-    cdef bint settled           # some batch of it was
+    cdef bint settled           # at least one of its batches was settled
     cdef str sentence
 
     cdef void settle(self, int code, int32_t partition, int64_t offset, str sentence):
-        """What became of the records of it that one batch has."""
+        """Add the outcome of its records in one batch."""
         if code:
             if not self.code:
                 self.code = code
@@ -90,11 +91,11 @@ cdef class Question:
 
     @property
     def size(self) -> int:
-        """The memory it takes until it is answered, at least."""
+        """The least memory that it takes until its response is sent."""
         return QUESTION_SIZE + PyBytes_GET_SIZE(self.correlation)
 
     def fail(self, int code, str sentence) -> None:
-        """It was refused whole."""
+        """Record the error of a message that was refused as a whole."""
         self.settle(code, -1, -1, sentence)
 
 
@@ -111,7 +112,7 @@ cdef Question ask(bytes identity, bytes correlation):
 @cython.final
 @cython.freelist(1024)
 cdef class Share:
-    """The records of a batch that a question asks about."""
+    """The records of a batch that belong to one question."""
 
     cdef Question question
     cdef int32_t first
@@ -133,17 +134,17 @@ cdef class Batch:
 
     cdef readonly str topic
     cdef readonly int32_t partition
-    cdef readonly bytearray content     # 61 bytes for the header, the records, and room
+    cdef readonly bytearray content     # 61 bytes for the header, the records, and free space
     cdef readonly int64_t size          # of the records
     cdef readonly int32_t count
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
     cdef readonly int64_t began_ms
     cdef bint given
-    cdef list shares                    # None: no question has records here
+    cdef list shares                    # None: no record belongs to a question
 
     cdef int make_room(self, int64_t size) except -1:
-        """Room for so many more bytes of records."""
+        """Grow `content` to hold `size` more bytes of records."""
         cdef int64_t wanted = HEADER_SIZE + self.size + size
         cdef int64_t room = PyByteArray_GET_SIZE(self.content)
         if wanted > room:
@@ -151,7 +152,7 @@ cdef class Batch:
         return 0
 
     def settle(self, int code, int64_t base_offset, str sentence) -> list:
-        """The questions that can be answered now that this batch was written, or refused."""
+        """Settle a written or refused batch; return the questions that now can get a response."""
         cdef Share share
         cdef list done = []
         if self.shares is None:
@@ -165,7 +166,7 @@ cdef class Batch:
         return done
 
     def split(self, list payloads, list counts, list max_timestamps) -> list:
-        """Its records in several batches, encoded anew with these payloads; it has none then."""
+        """Return its records as several batches with these encoded payloads; it is empty then."""
         cdef Batch part
         cdef Share share
         cdef list parts = []
@@ -198,7 +199,7 @@ cdef class Batch:
         return parts
 
     cdef int share(self, Question question) except -1:
-        """The next record is one that the question asks about."""
+        """Add the next record to the share of a question."""
         cdef Share last = None
         if self.shares is None:
             self.shares = []
@@ -213,16 +214,16 @@ cdef class Batch:
 
 @cython.final
 cdef class Topic:
-    """A topic that was met."""
+    """A topic of which messages have arrived."""
 
     cdef readonly str name
     cdef bytes raw
     cdef readonly int32_t partition_count   # 0: not known yet
-    cdef list batches                       # by partition; None where nothing gathers
-    cdef int32_t keyless                    # where records without a key go at the moment
-    cdef int64_t room                       # what a batch of it begins with
+    cdef list batches                       # by partition; None without an open batch
+    cdef int32_t keyless                    # current partition of records without a key
+    cdef int64_t room                       # initial size of its next batch
     cdef readonly list parked
-    cdef readonly int refusal               # the code that whatever comes for it earns; 0: none
+    cdef readonly int refusal               # error code for all its messages; 0: none
     cdef readonly str sentence
 
     def __init__(self, str name):
@@ -236,11 +237,11 @@ cdef class Topic:
 
 @cython.final
 cdef class Gathering:
-    """What several intakes gather together; see the module.
+    """The open batches of several intakes; see the module.
 
-    `ask(name)` is called for the name, as bytes, of a topic that is not known, and answers a
-    Topic, which it may have refused; `refused(question, name, code, sentence)` for each message
-    that is refused, with None for a PUSH's.
+    `ask(name)` is called with the name, as bytes, of an unknown topic, and returns a Topic, which
+    may be refused already.  `refused(question, name, code, sentence)` is called for each message
+    that is refused, with None as question for a PUSH.
     """
 
     cdef object ask_for
@@ -250,8 +251,8 @@ cdef class Gathering:
     cdef readonly dict topics
     cdef Topic last
     cdef list filling
-    cdef readonly list full             # to be taken out by the owner
-    cdef readonly int64_t filling_size  # bytes of records in batches that fill
+    cdef readonly list full             # closed batches, for the owner to take
+    cdef readonly int64_t filling_size  # bytes of records in open batches
     cdef readonly int64_t parked_size
     cdef readonly int64_t record_count
 
@@ -268,7 +269,7 @@ cdef class Gathering:
     # Topics.
 
     def know(self, Topic topic, int32_t partition_count, int32_t keyless, int64_t now_ms) -> None:
-        """The topic has so many partitions, perhaps more than before; what is parked goes on."""
+        """Set the number of partitions of a topic, which only grows, and take parked messages."""
         cdef Question question
         cdef Body body
         cdef tuple frames
@@ -282,7 +283,7 @@ cdef class Gathering:
             self.take_body(&body, question, now_ms)
 
     def refuse(self, Topic topic, int code, str sentence) -> None:
-        """Whatever came for the topic is refused, and what comes while it is among the topics."""
+        """Refuse the parked messages of the topic, and those that come while it is in `topics`."""
         cdef Question question
         cdef Body body
         cdef tuple frames
@@ -295,7 +296,7 @@ cdef class Gathering:
             self.turn_away(&body, question, code, sentence)
 
     def forget(self, Topic topic) -> None:
-        """Ask for it anew when something comes for it; what it gathers is given away."""
+        """Close its batches and remove the topic; its next message requests it again."""
         cdef Batch batch
         assert not topic.parked
         for batch in topic.batches:
@@ -339,7 +340,7 @@ cdef class Gathering:
         return 0
 
     cdef int take_body(self, Body* body, Question question, int64_t now_ms) except -1:
-        """One message, from its topic on."""
+        """Take one message, from its topic frame on."""
         cdef Topic topic
         if body.count < PACK_FRAMES or body.count > BODY_FRAMES_MAX:
             return self.turn_away(body, question, INVALID_REQUEST, WRONG_COUNT)
@@ -403,7 +404,7 @@ cdef class Gathering:
         none.size = 0
         key.at = NULL
         key.size = -1
-        partition = topic.keyless   # a pack without keys stays together, whatever fills meanwhile
+        partition = topic.keyless   # a pack without keys stays together, also across batches
         while at < end:
             if keyed:
                 at = take_length(at, &key)
@@ -421,14 +422,14 @@ cdef class Gathering:
         int64_t header_count, int64_t header_size, int64_t timestamp, int64_t now_ms,
         Question question,
     ) except -1:
-        """One record more in the partition's batch, or in a new one where it does not fit."""
+        """Append a record to the partition's open batch, or to a new one if it does not fit."""
         cdef Batch batch = topic.batches[partition]
         cdef int64_t delta, size, whole
         cdef uint8_t* at
         while True:
             if batch is None:
                 batch = self.begin(topic, partition, timestamp, now_ms)
-            # Far times wrap here as they do in Java.
+            # Distant timestamps wrap here as they do in Java.
             delta = <int64_t> (<unsigned long long> timestamp
                                - <unsigned long long> batch.base_timestamp)
             size = 1 + number_size(delta) + number_size(batch.count)
@@ -471,7 +472,8 @@ cdef class Gathering:
 
     cdef int give(self, Topic topic, Batch batch) except -1:
         topic.batches[batch.partition] = None
-        # The next begins as large as half of this one was, so that few grow and little is idle.
+        # The next batch starts with half the size of this one, so that few grow and little memory
+        # is unused.
         topic.room = max(FIRST_ROOM_SIZE, min(batch.size, self.batch_size) // 2)
         if batch.partition == topic.keyless:
             topic.keyless = (topic.keyless + 1) % topic.partition_count
@@ -481,7 +483,8 @@ cdef class Gathering:
         return 0
 
     def ripen(self, int64_t until_ms) -> int:
-        """Give away the batches that began up to then; when the oldest of the others did, or -1."""
+        """Close the batches that began up to `until_ms`; return the start of the oldest open one,
+        or -1."""
         cdef Batch batch
         cdef list left = []
         for batch in self.filling:
@@ -497,7 +500,7 @@ cdef class Gathering:
 
 @cython.final
 cdef class Intake:
-    """One socket's end of a gathering; `socket` is its address in libzmq, `routed` a ROUTER's.
+    """Reads one socket for a gathering; `socket` is its address in libzmq, `routed` a ROUTER.
 
     A message with a frame above `frame_size_max` is refused.
     """
@@ -522,7 +525,7 @@ cdef class Intake:
         self.frame_size_max = frame_size_max
 
     def take(self, int count_max, int64_t size_max, int64_t now_ms) -> bool:
-        """Take so many messages at most, or until so many bytes came; True when none waits."""
+        """Receive up to a number of messages or bytes; return True if no message is left."""
         cdef int place, count
         cdef bint too_many
         cdef int64_t size_before = self.size
@@ -545,7 +548,7 @@ cdef class Intake:
         return False
 
     cdef int take_frames(self, int count, int64_t now_ms, int received) except -1:
-        """One message; a count of 0 says that it had more frames than any has."""
+        """Take one message; `count` is 0 if it had more frames than FRAMES_MAX."""
         cdef Question question = None
         cdef Body body
         cdef int first = 0, place
@@ -574,7 +577,8 @@ cdef class Intake:
         return field
 
     def answer(self, Question question) -> int:
-        """Send what became of it; 0, or the error of libzmq's that tells why it cannot be sent."""
+        """Send the response to a question; return 0, or the errno of libzmq if it cannot be sent.
+        """
         cdef bytes frame
         cdef tuple frames = (
             question.identity, question.correlation, b"%d" % question.code,

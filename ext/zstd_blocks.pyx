@@ -1,8 +1,8 @@
-"""Divide zstd frames between blocks (RFC 8878, section 3.1).
+"""Divides zstd frames between blocks (RFC 8878, section 3.1).
 
-zstd's decoder does not bound what one call makes, and four bytes can stand for a block of 128 KiB.
-No block makes more than that, though, so whoever gives the decoder a few blocks at a time knows
-what comes out.  Nothing else is checked here; that is the decoder's to do.
+zstd's decoder does not bound the output of one call, and four bytes can stand for a block of
+128 KiB.  A block's output is at most that, though, so passing a few blocks at a time to the decoder
+bounds the output.  Nothing else is validated here; the decoder does that.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -27,7 +27,7 @@ cdef uint32_t load_little(const uint8_t* at, int size) noexcept nogil:
 
 
 cdef Py_ssize_t header_size(uint8_t descriptor) noexcept nogil:
-    """The bytes of a frame's header, after magic number and descriptor."""
+    """Return the size of a frame's header after the magic number and the descriptor."""
     cdef bint single = descriptor >> 5 & 1
     cdef int content = descriptor >> 6
     cdef int dictionary = descriptor & 3
@@ -41,7 +41,7 @@ cdef Py_ssize_t header_size(uint8_t descriptor) noexcept nogil:
 cdef Py_ssize_t take_blocks(
     const uint8_t* start, Py_ssize_t size, Py_ssize_t position, Py_ssize_t output_max, bint* last
 ) noexcept nogil:
-    """Return the end of the next blocks of a frame that make `output_max` bytes at most, or -1."""
+    """Return the end of the next blocks of a frame with output up to `output_max`, or -1."""
     cdef Py_ssize_t made = 0
     cdef Py_ssize_t first = position
     cdef Py_ssize_t length, makes
@@ -68,9 +68,12 @@ cdef Py_ssize_t take_blocks(
 
 
 def divide(payload, Py_ssize_t output_max, Py_ssize_t frames_max):
-    """The positions behind each part of the payload that makes `output_max` bytes at most, as
-    (end, whether a frame ends there); None where these are no whole frames, or too many: a
-    skippable frame takes eight bytes of the payload and ten times as many in the list."""
+    """Divide the payload into parts with an output of at most `output_max` bytes each.
+
+    Returns a list of (end position, True if a frame ends there).  Returns None if the payload is
+    not a sequence of complete frames, or has more than `frames_max`: a skippable frame takes eight
+    bytes of the payload and ten times as many in the list.
+    """
     cdef Py_buffer view
     cdef const uint8_t* at
     cdef Py_ssize_t size, position = 0, frames = 0
