@@ -577,8 +577,7 @@ cdef class Intake:
         return field
 
     def answer(self, Question question) -> int:
-        """Send the response to a question; return 0, or the errno of libzmq if it cannot be sent.
-        """
+        """Send the response to a question; return 0, or the errno of libzmq."""
         cdef bytes frame
         cdef tuple frames = (
             question.identity, question.correlation, b"%d" % question.code,

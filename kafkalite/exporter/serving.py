@@ -127,8 +127,7 @@ class Request(BaseHTTPRequestHandler):
 
 
 def why_not_ready(nodes: dict[int, Address] | None) -> WhyNot:
-    """Return the reason why the broker is not ready, from a request to each node; empty if it is.
-    """
+    """Send a request to each node; return why the broker is not ready, or an empty string."""
     if nodes is None:
         return "no broker is ready"
     given_up = time.monotonic() + READY_S_MAX

@@ -48,8 +48,7 @@ from kafkalite.transport.reactor import Reactor
 LIBRARY = _zmq.__file__
 """The file in which libzmq's functions are looked up."""
 FRAME_SIZE_CUT_MIN = 16 << 20
-"""Frames up to this size, or twice gateway.message.max.bytes, are received, if only to be refused.
-"""
+"""Frames up to this size, or twice gateway.message.max.bytes, are received even if refused."""
 TAKEN_PER_TICK, TAKEN_SIZE_PER_TICK = 2_000, 4 << 20
 DRAINED_MAX, DRAINED_SIZE_MAX = 200_000, 1 << 30
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 10, 6

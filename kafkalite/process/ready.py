@@ -104,8 +104,7 @@ def is_locked(data: Path) -> bool:
 
 
 def running(data: Path) -> Ready | None:
-    """Return the state of the broker on this data directory; None if none runs or it is not ready.
-    """
+    """Return the state of the broker on this data directory; None if none is ready."""
     # The file first: if it is missing, the lock is left to a broker that may be starting now.
     try:
         found: Any = json.loads((data / STATUS_FILE).read_text())

@@ -12,7 +12,9 @@ stopped finds one heartbeat when it continues, and the socket keeps space for me
 not fail.
 
 Watching begins with the first heartbeat: until then the supervisor recovers logs, or runs an older
-version that sends none.  Left out: workers=0, where no other process watches the only one.
+version that sends none.
+
+Left out: workers=0, where no other process watches the only one.
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ class RecordKinds:
         return self.read(said)
 
     def read(self, value: bytes | memoryview) -> Record:
-        """Decode a record; raise CorruptMessage, or UnsupportedVersion for one of a newer version.
-        """
+        """Decode a record; raise CorruptMessage, or UnsupportedVersion for a newer one."""
         if len(value) < START_SIZE:
             raise CorruptMessage(f"A {self.noun} is too short.")
         kind = self.by_key.get(value[0])
