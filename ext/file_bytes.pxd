@@ -43,7 +43,7 @@ cdef inline int64_t data_end_of(int fd, int64_t position, int64_t end) noexcept 
     cdef int64_t hole, data = position
     cdef int ranges = 0
     if lseek(fd, 0, SEEK_END) < end:
-        return end                      # a file that became shorter: the read reports it
+        return end                      # the end of a shorter file would count as a hole
     while ranges < DATA_RANGES_MAX:
         hole = lseek(fd, <off_t> data, SEEK_HOLE)
         if hole < 0 or hole >= end:

@@ -24,7 +24,8 @@ cdef struct Bytes:
 
 
 cdef inline bint make_room(Bytes* bytes, Py_ssize_t size, Py_ssize_t likely) noexcept nogil:
-    """Make room for `size` more bytes, growing by `likely`; return False if memory ran out."""
+    """Make room for `size` more bytes, or for `likely` if the array must grow; return False if
+    memory ran out."""
     cdef size_t room = bytes.room
     cdef uint8_t* at
     if bytes.room - bytes.size >= size + STEP_SIZE:

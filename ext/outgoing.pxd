@@ -150,7 +150,7 @@ cdef inline Py_ssize_t outgoing_send_run(Outgoing* out, int descriptor) except -
     memset(&message, 0, sizeof(msghdr))
     message.msg_iov = run
     message.msg_iovlen = count
-    # The file slice that follows is sent next: MSG_MORE lets it share the TCP segment.
+    # If more follows it is sent next: MSG_MORE lets it share the TCP segment.
     went = sendmsg(descriptor, &message,
                    MSG_DONTWAIT | MSG_NOSIGNAL | (MSG_MORE if count < out.count else 0))
     left = went

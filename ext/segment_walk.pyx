@@ -239,7 +239,7 @@ cdef struct Scan:
     int64_t end
     int64_t data_end            # from here on the file is a hole, or space that was set aside
     int64_t position
-    int64_t wanted              # bytes that the next read must give if there are so many
+    int64_t wanted              # minimum size of the next read, if the file has as much
     int64_t segment_base
     int64_t next_offset
     int64_t interval
