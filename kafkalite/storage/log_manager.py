@@ -400,7 +400,7 @@ class LogManager:
         log.release()
 
     def _ended(self, log: Log) -> Known:
-        """Finish a log and return what is known of it then."""
+        """Finish a log and return its known state."""
         end = log.finish(flushed=False)
         if end is None:
             return self._points.known(log.directory, log.topic_id)._replace(end=None)

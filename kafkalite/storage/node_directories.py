@@ -177,7 +177,7 @@ def _evacuate(
             hand_over.send(disk, path, owner, known, to_directory)
             arrived = to_directory / layout.arrived(*owner)
             moved += [to_directory, arrived, arrived / layout.HANDOVER]
-    # The source is removed next, so a power cut must not lose what was moved.
+    # The checkpoint that is removed next is needed if a power cut undoes the moves.
     try:
         file_system.sync_paths(path for path in moved if path.exists())
     except OSError as error:

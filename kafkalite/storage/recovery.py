@@ -22,7 +22,7 @@ the log is served: at once if the log was truncated; else at once or, with many 
 (shared_flush.py).  In the same boot a log that is left to the kernel is not flushed.
 
 Nothing that is already correct is written: the zeros of preallocated space stay for the next
-append, and snapshots and indexes are written only if they save the next start much scanning.
+append, and snapshots and indexes are written only if they save the next start a long scan.
 
 Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
 here compacts; a log compacted by Kafka and copied here may be quarantined for that.

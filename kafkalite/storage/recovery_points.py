@@ -87,7 +87,7 @@ class RecoveryPoints:
             sync_directory(self._disk, self.directory)
 
     def known(self, directory: Path, topic_id: bytes) -> Known:
-        """Return what is known of the log in a directory."""
+        """Return the known state of the log in a directory."""
         name = directory.name
         known = Known(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)

@@ -150,8 +150,8 @@ class LogSegment:
 
     def reopened(self, reserved: int) -> OpenFile:
         """Return the file of batches opened again, read-only, for a caller that keeps it."""
-        # `file` is held until then: this segment may be released to free a descriptor, and its
-        # number could then be another file's.
+        # `file` is held until it is reopened: this segment may be released to free a descriptor,
+        # whose number could then be another file's.
         file = self.file
         path = f"/proc/self/fd/{file.fileno()}"
         return self._opened(lambda: self._disk.open_to_keep(path, os.O_RDONLY, reserved))
