@@ -92,8 +92,7 @@ cdef inline int write_rows(
 ) noexcept nogil:
     """Write as many of the rows as fit; after an error the output is not valid.
 
-    `before` is the number of records that the batch has already; if there are any, their timestamps
-    are in `written`.
+    If the batch has records already, `before` of them, their timestamps are in `written`.
     """
     cdef uint8_t* at = out
     cdef const uint8_t* limit = out + room

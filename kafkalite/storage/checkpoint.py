@@ -47,10 +47,12 @@ def read(path: Path) -> Any:
 
 
 def write(disk: Disk, path: Path, content: object) -> None:
-    """Replace the file, keeping its previous version."""
+    """Replace the file, keeping its previous version if that is valid."""
     try:
         before = path.read_bytes()
-    except FileNotFoundError:
+        unsealed(before)
+    except (FileNotFoundError, ValueError):
+        # A damaged file must not take the place of the version that is still good.
         before = b""
     if before:
         put_file(disk, previous(path), before)

@@ -1,0 +1,41 @@
+"""Tests of the small state files: their checksum, and the version that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkalite.storage import checkpoint
+from kafkalite.storage.disk import DISK
+
+DAMAGED = b"kafkalite 1 0000000000000000\n{}\n"
+
+
+def test_write_keeps_the_version_before(tmp_path: Path) -> None:
+    path = tmp_path / "points"
+    for content in ({"a": 1}, {"a": 2}):
+        checkpoint.write(DISK, path, content)
+    assert checkpoint.read(path) == {"a": 2}
+    path.write_bytes(DAMAGED)
+    assert checkpoint.read(path) == {"a": 1}
+
+
+@pytest.mark.parametrize("damaged", [DAMAGED, b"", b"noise"])
+def test_write_keeps_no_damaged_file_in_place_of_a_good_version(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    path = tmp_path / "points"
+    for content in ({"a": 1}, {"a": 2}):
+        checkpoint.write(DISK, path, content)
+    path.write_bytes(damaged)
+    checkpoint.write(DISK, path, {"a": 3})
+    path.write_bytes(damaged)
+    assert checkpoint.read(path) == {"a": 1}
+
+
+def test_file_without_a_valid_version_reads_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "points"
+    assert checkpoint.read(path) is None
+    path.write_bytes(DAMAGED)
+    assert checkpoint.read(path) is None
