@@ -1,4 +1,4 @@
-"""A process that appends until it is killed, and says of each batch when it was written."""
+"""A process that appends until it is killed and prints each batch that was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that fail on purpose, and one that remembers everything so that a crash can be staged."""
+"""Disks that inject faults, and a disk that records its calls so that a crash can be staged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = ("open", "pwritev", "pwrite", "ftruncate", "posix_fallocate", "fdatasync
 
 
 class QuickDisk(Disk):
-    """Does not wait for the device: nothing here cuts the power."""
+    """A disk that does not wait for the device; for tests without a power cut."""
 
     def fdatasync(self, descriptor: int) -> None:
         pass
@@ -28,9 +28,9 @@ class QuickDisk(Disk):
 
 
 class FaultyDisk(QuickDisk):
-    """The N-th call fails: once, or from then on.
+    """A disk whose N-th call fails: once, or from then on.
 
-    A `torn` write takes half of its bytes before it fails.
+    A `torn` write writes half of its bytes before it fails.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class FaultyDisk(QuickDisk):
 
 
 def tear(arguments: tuple[Any, ...]) -> None:
-    """Write the first half of what these arguments of a write ask for."""
+    """Write the first half of the bytes of a write call."""
     descriptor, content, position = arguments
     whole = b"".join(map(bytes, content)) if isinstance(content, (tuple, list)) else bytes(content)
     os.pwrite(descriptor, whole[: len(whole) // 2], position)
 
 
 class FullDisk(QuickDisk):
-    """Has room for so many more bytes; what is over is torn off, as the kernel does."""
+    """A disk with room for a given number of bytes; a longer write is short, as in the kernel."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -93,8 +93,8 @@ class FullDisk(QuickDisk):
 
 
 class ReportingDisk(QuickDisk):
-    """Reports write-back errors as Linux does: once to each descriptor, and never to one that was
-    opened after any other was told."""
+    """A disk that reports write-back errors as Linux does: once to each open descriptor, and not to
+    a descriptor that was opened after the error had been reported to another one."""
 
     def __init__(self, type_number: int = EXT4) -> None:
         self.type_number = type_number
@@ -112,7 +112,7 @@ class ReportingDisk(QuickDisk):
         return self.type_number
 
     def fail_write_back(self) -> None:
-        """The kernel could not write some page back."""
+        """Make the next flush of each open descriptor report a write-back error."""
         self._error += 1
         self._was_reported = False
 
@@ -132,9 +132,9 @@ class ReportingDisk(QuickDisk):
 
 
 class RecordingDisk(Disk):
-    """Does everything, and remembers in which order.
+    """A disk that performs every call and appends it to a journal.
 
-    An entry is (call, path, …).  From them `images` builds what a crash could have left.
+    An entry is (call, path, …).  `images` builds from them the states a crash can leave.
     """
 
     def __init__(self) -> None:
@@ -194,12 +194,12 @@ class RecordingDisk(Disk):
         self.journal.append(("unlink", str(path)))
 
     def note(self, what: str, value: Any) -> None:
-        """Remember what was promised up to here."""
+        """Append a guarantee (such as a durable offset) that holds from this point on."""
         self.journal.append(("note", what, value))
 
 
 def named(path: Any) -> str:
-    """A path without the descriptor it may go through."""
+    """Return the path with a leading /proc/self/fd/N resolved."""
     found = Path(path)
     if found.is_relative_to("/proc/self/fd"):
         found = Path(os.readlink(Path(*found.parts[:5])), *found.parts[5:])
@@ -207,7 +207,7 @@ def named(path: Any) -> str:
 
 
 class Inode:
-    """A file's bytes as the kernel has them, and those that are on the disk itself."""
+    """A file's bytes: as in the page cache, and as on the device."""
 
     def __init__(self) -> None:
         self.now = bytearray()
@@ -230,7 +230,7 @@ class Inode:
         self.writes.clear()
 
     def torn(self, chance: random.Random, page: int) -> bytes:
-        """What a power cut may leave: each page as it was last synced, or as it is."""
+        """Return the bytes a power cut may leave: each page as last synced, or as it is now."""
         content = bytearray(self.synced)
         size = chance.choice((len(self.synced), len(self.now)))
         content = content[:size] + bytes(max(0, size - len(content)))
@@ -241,14 +241,14 @@ class Inode:
 
 
 class Folder:
-    """A directory's names as the kernel has them, and those that are on the disk itself."""
+    """A directory's entries: as in the kernel, and as on the device."""
 
     def __init__(self) -> None:
         self.now: dict[str, Inode | Folder] = {}
         self.synced: dict[str, Inode | Folder] = {}
 
     def files(self, names: str, content: Callable[[Inode], bytes], at: str) -> dict[str, bytes]:
-        """The bytes of every file below, by its path."""
+        """Return the bytes of every file below this directory, by path."""
         found = {}
         for name, node in getattr(self, names).items():
             path = f"{at}/{name}"
@@ -260,7 +260,7 @@ class Folder:
 
 
 class Crash:
-    """The files after the first `count` entries of a journal."""
+    """The state of the files after the first `count` entries of a journal."""
 
     def __init__(self, journal: Sequence[tuple[Any, ...]], count: int) -> None:
         self.root = Folder()
@@ -300,7 +300,7 @@ class Crash:
             node.sync()
 
     def _place(self, path: str) -> tuple[Folder, str]:
-        """The folder a path is in; those that were there before the journal are durable."""
+        """Return (parent directory, name); directories not in the journal count as durable."""
         *folders, name = path.strip("/").split("/")
         at = self.root
         for each in folders:
@@ -311,7 +311,7 @@ class Crash:
 
     def _sync_folder(self, folder: Folder) -> None:
         folder.synced = dict(folder.now)
-        # A move from one folder to another is on the disk in both of them or in neither.
+        # A move between two directories is on the device in both of them or in neither.
         for move in [move for move in self._moves if folder in (move[0], move[2])]:
             self._moves.remove(move)
             before, name, after, to_name = move
@@ -328,18 +328,18 @@ class Crash:
                 node.sync()
 
     def images(self, chance: random.Random) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """(kind, files) of each way this crash may look afterwards."""
+        """Yield (kind, files) for each state this crash can leave."""
         yield "killed", self.root.files("now", lambda node: bytes(node.now), "")
         yield "unsynced", self.root.files("synced", lambda node: node.synced, "")
         for page in (512, 4096):
-            # The names may be newer than what was synced: the kernel writes them when it likes.
+            # Names may be newer than the last sync: the kernel may write them at any time.
             names = chance.choice(("now", "synced"))
             torn = partial(Inode.torn, chance=chance, page=page)
             yield f"torn at {page}", self.root.files(names, torn, "")
 
     @staticmethod
     def restore(image: dict[str, bytes], source: Path, target: Path) -> None:
-        """Write an image's files below one directory into another."""
+        """Write an image's files that are below `source` into `target`."""
         for name, content in image.items():
             if Path(name).is_relative_to(source):
                 path = target / Path(name).relative_to(source)

@@ -1,4 +1,4 @@
-"""Logs and batches for the tests of this room."""
+"""Factories for the storage tests: settings, logs and batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {
 
 
 def settings(values: dict[Any, Any] | None = None) -> Settings:
-    """Settings past their bounds: small segments show in ten batches what large ones hide."""
+    """Return settings below their minimums: with small segments ten batches show every case."""
     return Settings.broker().for_topic().replacing({**SMALL, **(values or {})})
 
 
@@ -56,7 +56,7 @@ def open_log(
 
 
 def close(log: Log) -> KnownEnd | None:
-    """Finish, flush, and let go of the files; the end, if it is a clean one."""
+    """Settle, flush and release the log; return its end if it is clean."""
     end = log.finish()
     if end is not None:
         log.flush()
@@ -65,21 +65,21 @@ def close(log: Log) -> KnownEnd | None:
 
 
 def batch(*values: bytes, timestamp: int = NOW, **how: Any) -> bytes:
-    """A batch of these values, each record a millisecond after the one before."""
+    """Return a batch of these values, with timestamps one millisecond apart."""
     return build(
         [Record(timestamp=timestamp + i, value=value) for i, value in enumerate(values)], **how
     )
 
 
 def produced(sequence: int, *values: bytes, producer_id: int = 7, epoch: int = 0) -> bytes:
-    """A batch of an idempotent producer."""
+    """Return a batch of an idempotent producer."""
     return batch(
         *values or (b"v",), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
     )
 
 
 def searched(search: Search) -> TimestampOffset | None:
-    """Return the result of a search by time, whose batches are opened at once."""
+    """Return the result of a search by time, opening its batches at once."""
     try:
         steps = next(search)
         while True:
@@ -90,12 +90,12 @@ def searched(search: Search) -> TimestampOffset | None:
 
 
 def found_since(log: Log, timestamp: int) -> TimestampOffset | None:
-    """Return the first record of a log at this time or later."""
+    """Return the first record of a log at or after this time."""
     return searched(first_since(log, timestamp))
 
 
 def records_of(log: Log, offset: int | None = None) -> list[Record]:
-    """Every record from an offset on, read as a consumer reads: slice after slice."""
+    """Return every record from an offset on, read slice by slice as a consumer does."""
     offset = log.log_start_offset if offset is None else offset
     found: list[Record] = []
     while (piece := log.read(offset, 300, log.end_offset)) is not None:
@@ -117,8 +117,8 @@ def manager(
     node_id: int = 0,
     **broker: str,
 ) -> LogManager:
-    """The manager of a node's logs, with no free space asked for; nobody else comes, so the data
-    directory is not locked any longer than it takes to make it."""
+    """Return a log manager without a required free space.  No other process uses the directory, so
+    the lock of the data directory is held only while it is created."""
     disk = disk or QuickDisk()
     directory = LogDirectory(data, QuickDisk())
     directory.lock()

@@ -1,4 +1,4 @@
-"""Some nodes' managers on one data directory, told by a test who leads the partition t-0."""
+"""Log managers of several nodes on one data directory; the test sets the leader of t-0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = ("t", 0)
 
 
 class Nodes:
-    """The managers, opened when first asked for."""
+    """The managers, opened at first use."""
 
     def __init__(self, data: Path, disk: Disk | None = None) -> None:
         self.data = data
@@ -36,7 +36,7 @@ class Nodes:
         return self._open[node_id]
 
     def belongs(self, topic: str, index: int, topic_id: bytes) -> Path | None:
-        """As the image says it: the leader's directory."""
+        """Return the directory of the leader, as the metadata image names it."""
         if (topic, index) == T and topic_id in (TOPIC_ID, NO_ID):
             return self.path(self.leader)
         return None
@@ -53,13 +53,13 @@ class Nodes:
         return self[node_id].create("t", TOPIC_ID, 0, self.settings)
 
     def send(self, to: int) -> None:
-        """The image names another leader, and the one before hands over."""
+        """Change the leader and have the previous leader transfer the partition."""
         before = self[self.leader]
         self.leader = to
         before.hand_over(before.logs[T], self.path(to))
 
     def move(self, to: int) -> Log:
-        """The same, and the new one takes it up."""
+        """Transfer the partition and open it at the new leader."""
         self.send(to)
         return self.found()
 
@@ -69,7 +69,7 @@ class Nodes:
         return found
 
     def crash(self, *node_ids: int) -> None:
-        """SIGKILL: these go without a word, all of them if none is named."""
+        """Crash these nodes, or all, as SIGKILL does: nothing is closed or written."""
         for node_id in node_ids or list(self._open):
             for log in self._open.pop(node_id).logs.values():
                 log.release()

@@ -1,4 +1,4 @@
-"""Tests of the small state files: their checksum, and the version that is kept."""
+"""Small state files: their checksum, and the previous version that is kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Damage at rest (F9, one replica): each kind of file, each kind of damage, then the log is opened.
 
-The log says what it lost or is not served; it never gives a record that was not written, never
-one under another's offset, and never fewer than it says.
+The log reports what it lost or is not served; it never returns a record that was not written, never
+a record under another offset, and never fewer records than it reports.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ KINDS: dict[str, Callable[[Log], Path]] = {
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, KnownEnd]:
-    """A log that was closed cleanly."""
+    """Return a log that was closed cleanly, and its end."""
     log = open_log(tmp_path_factory.mktemp("sound") / "t-0")
     for number in range(COUNT):
         value = b"value %d" % number
@@ -82,7 +82,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, KnownEnd]:
 
 
 def read_as_a_consumer(log: Log) -> dict[int, bytes | None]:
-    """What clients see: slices whose batches they check by CRC."""
+    """Return the records a client sees: slices whose batches it checks by CRC."""
     seen: dict[int, bytes | None] = {}
     offset = log.log_start_offset
     while (piece := log.read(offset, 400, log.end_offset)) is not None:

@@ -1,9 +1,9 @@
-"""What a power cut may leave (F7): every write of a log's life is remembered, then the disk is
-rebuilt as it may look after each of them, and recovered.
+"""Power cuts (F7): every write of a log's life is recorded, then the disk is rebuilt in the states
+a power cut may leave after each write, and recovered.
 
 At each point: everything written (the process was killed), only what was flushed, and mixtures of
 old and new pages of 512 and 4096 bytes.  Recovery must end, give a prefix of what was appended that
-holds all that was promised as durable, and, done again, change no byte.
+holds everything acknowledged as durable, and change no byte when it is repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUES = {keys.SEGMENT_BYTES: 900, keys.INDEX_INTERVAL_BYTES: 100, keys.DURABILI
 
 
 def lived(directory: Path, steps: int) -> tuple[list[tuple[Any, ...]], list[bytes]]:
-    """A journal of a log's life, and the values it was given, offset by offset."""
+    """Run a log's life; return its journal and the appended values in offset order."""
     disk = RecordingDisk()
     clock = ManualClock()
     log = open_log(directory, VALUES, clock, disk)
@@ -58,7 +58,7 @@ def lived(directory: Path, steps: int) -> tuple[list[tuple[Any, ...]], list[byte
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """The files a log consists of; those removed wait for their delay and are gone after it."""
+    """Return the files of a log, without those whose deferred delete is pending."""
     kept = (path for path in directory.iterdir() if not path.name.endswith(layout.DELETED))
     return {path.name: path.read_bytes() for path in sorted(kept)}
 

@@ -1,8 +1,8 @@
-"""A partition's files go either way: Apache Kafka reads what our Log wrote, and we read Kafka's.
+"""Exchange of partition directories: Apache Kafka reads what our Log wrote, and Log reads Kafka's.
 
-Kafka's dump tool walks segments, both indexes and the producer snapshot; a Kafka broker is then
-given the whole directory to serve, and a directory it wrote is opened by Log.  Needs Java and
-Maven's repository: `make oracle`.
+Kafka's dump tool walks segments, both indexes and the producer snapshot; a Kafka broker then serves
+the whole directory, and Log opens a directory that the broker wrote.  Needs Java and Maven's
+repository: `make oracle`.
 """
 
 import base64
@@ -43,7 +43,8 @@ def open_log(directory, topic_id, **topic):
 
 
 def filled(directory, topic_id, second_epoch=2):
-    """A log of several segments: every codec, two producers, two reigns, times that go back."""
+    """Return a log of several segments: every codec, two producers, two leader epochs, timestamps that
+    go back."""
     log = open_log(directory, topic_id)
     sequences = {4_000: 0, 4_001: 0}
     codecs = list(Codec)
@@ -110,7 +111,7 @@ def test_kafkas_tool_finds_every_batch_whole_and_in_place(written):
     firsts = [int(first) for first, _, _ in found]
     assert firsts == [0, *(int(last) + 1 for _, last, _ in found[:-1])]
     assert int(found[-1][1]) == written.end_offset - 1
-    # The tool begins every file at -1, and so finds a gap before each that is not the first.
+    # The tool begins every file at -1, and so reports a gap before each file but the first.
     assert {before for before, _ in re.findall(r"(\S+) is followed by (\d+)", shown)} == {"-1"}
     assert not DISAGREEMENTS.search(re.sub("Non-consecutive offsets", "", shown))
 
@@ -128,7 +129,7 @@ def test_kafkas_tool_finds_no_index_entry_that_disagrees_with_the_log(written, s
 
 @pytest.mark.parametrize(("suffix", "byte"), [(".index", 8 * 50 + 2), (".timeindex", 12 * 50 + 6)])
 def test_kafkas_tool_would_have_said_so(written, suffix, byte):
-    """Else the test above could not fail."""
+    """Damage makes the dump tool report an error, so the test above can fail."""
     path = min(written.directory.glob(f"*{suffix}"))
     entries = bytearray(path.read_bytes())
     entries[byte] ^= 1
@@ -184,7 +185,7 @@ def produced(bootstrap, values, **settings):
 
 @pytest.fixture
 def kafka(tmp_path, kafka_tools):
-    """A Kafka broker with the topic made, and stopped again."""
+    """Return a Kafka broker on which the topic was created, stopped again."""
     broker = apache_kafka.ApacheKafka(tmp_path / "kafka", {"log.index.interval.bytes": "256"})
     try:
         with broker:
@@ -203,12 +204,12 @@ def test_kafka_serves_a_partition_that_we_wrote(kafka):
     metadata = (directory / "partition.metadata").read_bytes()
     shutil.rmtree(directory)
     directory.mkdir()
-    # Kafka's controller says which reign this is, and has not come to a second one.
+    # The leader epoch is set by Kafka's controller, which has not elected a leader twice.
     log = filled(directory, topic_id, second_epoch=0)
     close(log)
     (directory / "partition.metadata").write_bytes(metadata)
     expected = records_of(directory)
-    # Kafka believes its checkpoints and its clean end, and both speak of the log that was there.
+    # Kafka trusts its checkpoints and its clean shutdown file, which describe the replaced log.
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint",
                  "replication-offset-checkpoint", "log-start-offset-checkpoint"):  # fmt: skip
         (kafka.data / name).unlink(missing_ok=True)

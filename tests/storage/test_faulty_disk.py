@@ -1,9 +1,9 @@
 """Each call to the disk fails in turn (F8): N = 1, 2, 3 … until a run meets no failure.
 
-A life of a log goes through append, roll, retention, flush, close and recovery.  Whatever call
-fails, once or from then on, with a full disk, an I/O error or no descriptors left: nothing acked
-and flushed is lost, what is read was written, the fault is a retriable KafkaStorageError or the
-end of the process (DiskFailed), and a whole disk makes the log serve again.
+A log's life goes through append, roll, retention, flush, close and recovery.  Whichever call
+fails, once or from then on, with a full disk, an I/O error or no descriptors left: nothing that was
+acknowledged and flushed is lost, reads return only what was written, the error is a retriable
+KafkaStorageError or ends the process (DiskFailed), and with a working disk the log serves again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SWEEPS = [
 
 
 class History:
-    """What a producer was told."""
+    """The acknowledgements a producer received."""
 
     def __init__(self) -> None:
         self.acked: dict[int, bytes] = {}
@@ -65,7 +65,7 @@ class History:
 
 
 def live(directory: Path, disk: FaultyDisk, history: History) -> None:
-    """One life of a log; DiskFailed ends it early, as it would end the process."""
+    """Run one life of a log; DiskFailed ends it early, as it would end the process."""
     clock = ManualClock()
     log = None
     while log is None:

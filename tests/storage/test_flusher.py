@@ -1,4 +1,4 @@
-"""The Flusher: what it gives back is on the disk, and a failed flush is never tried again."""
+"""The Flusher: a completed flush is on the disk, and a failed flush is never retried."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> No
     second = log.flush_begin()
     assert first is not None and second is not None
     assert first.epochs and not second.epochs
-    for flush in (second, first):  # the older one comes last
+    for flush in (second, first):  # the older one completes last
         flush.run(QuickDisk())
         log.flush_end(flush)
     log.append(batch(b"c"), 2)
@@ -117,7 +117,7 @@ def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> No
 
 
 class RefusingDisk(QuickDisk):
-    """Has no room for a replacement of the epochs file."""
+    """A disk without room for a replacement of the epochs file."""
 
     def __init__(self, error_code: int) -> None:
         self.error_code = error_code
@@ -308,7 +308,7 @@ def test_the_kernels_own_calls_flush(tmp_path: Path) -> None:
 
 
 class DeletingDisk(QuickDisk):
-    """A log is deleted while its directory is being flushed."""
+    """A disk that deletes a log while its directory is being flushed."""
 
     def __init__(self, delete: Callable[[], None]) -> None:
         self.delete: Callable[[], None] | None = delete
@@ -385,7 +385,8 @@ def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
 
 
 class OnceFailingDisk(QuickDisk):
-    """The first flush waits, and then it alone is told of the error, as with one descriptor."""
+    """A disk whose first flush blocks and is then the only one to get the error, as on one file
+    descriptor."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -423,14 +424,14 @@ def test_epochs_of_a_deleted_log_never_reach_the_next_one_of_its_name(
     assert flush is not None and flush.epochs is not None
 
     class Deleting(QuickDisk):
-        """The log is deleted and made again just when its epochs are written."""
+        """A disk that deletes and recreates the log just when its epochs are written."""
 
         made: Log | None = None
 
         def open(self, path: str | Path, flags: int) -> OpenFile:
             if str(path).endswith(f"{layout.LEADER_EPOCHS}.tmp") and self.made is None:
                 logs.delete(old)
-                if deleted_before == "their file is opened":  # and is gone by then
+                if deleted_before == "their file is opened":  # and is removed before the write
                     (aside,) = tmp_path.glob("t-0.*-delete")
                     shutil.rmtree(aside)
                 self.made = logs.create("t", bytes(reversed(TOPIC_ID)), 0, settings())

@@ -1,4 +1,4 @@
-"""The files of a log, byte for byte, as Kafka writes them; and those that are ours."""
+"""The files of a log, byte for byte: Kafka's formats, and our own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_time_index_holds_greatest_timestamps_and_ends_with_the_segments_own(
     for late in (0, 5, 3, 9, 8):
         log.append(batch(b"v", timestamp=NOW + late), 0)
     close(log)
-    # No entry for the first batch, nor where no newer record came.
+    # No entry for the first batch, nor for an interval without a newer record.
     assert (tmp_path / "00000000000000000000.timeindex").read_bytes() == struct.pack(
         ">qiqi", NOW + 5, 1, NOW + 9, 3
     )

@@ -1,4 +1,4 @@
-"""A log moves from node to node: nothing is lost, nothing is there twice, and little is read again.
+"""Partition transfers between nodes: no record is lost or duplicated, and little is read again.
 
 Nodes are managers of one data directory; a crash is a manager that is never closed.
 """
@@ -83,7 +83,7 @@ def test_nothing_is_flushed_for_a_move_of_a_log_that_is_left_to_the_kernel(tmp_p
 
 
 def test_what_is_not_flushed_is_known_to_the_new_owner(nodes: Nodes) -> None:
-    """Else its recovery point would claim what a power cut may still take."""
+    """A recovery point past them would claim records that a power cut may still take."""
     nodes.settings = settings({keys.SEGMENT_BYTES: 400})
     log = nodes.create()
     for number in range(20):
@@ -208,7 +208,7 @@ def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes
 
 
 def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Nodes) -> None:
-    """As of a log that comes back, of which nothing was flushed meanwhile."""
+    """For example for a log that comes back and of which nothing was flushed in between."""
     nodes.create().append(batch(b"v"), 0)
     for to in (2, 1, 2):
         log = nodes.move(to)
@@ -217,7 +217,7 @@ def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Node
 
 
 def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Nodes) -> None:
-    """As when a power cut undoes the removal of the file."""
+    """For example when a power cut undoes the removal of the transfer file."""
     log = nodes.create()
     for _ in range(5):
         log.append(batch(b"v"), 0)
@@ -317,7 +317,7 @@ def test_pages_that_may_differ_from_the_disk_are_dropped_by_the_next_owner(
     assert dropped
 
 
-# -- what is in the way ------------------------------------------------------------------------
+# -- obstacles at the target -------------------------------------------------------------------
 
 
 def test_an_older_topics_log_that_is_still_open_is_not_touched_by_who_hands_over(
@@ -393,7 +393,7 @@ def test_a_log_whose_id_was_lost_moves_with_its_name(nodes: Nodes, when: str) ->
     assert nodes[2].logs[T].topic_id == TOPIC_ID
 
 
-# -- what goes elsewhere, or not yet -----------------------------------------------------------
+# -- moves elsewhere, and refused or late moves ------------------------------------------------
 
 
 def test_a_log_that_came_to_a_node_that_leads_it_no_more_is_sent_on(nodes: Nodes) -> None:
@@ -421,7 +421,7 @@ def test_a_log_that_came_before_the_image_says_so_waits_to_be_looked_for(nodes: 
 
 
 class FullForMoves(QuickDisk):
-    """Has no room to rename a log's directory."""
+    """A disk without room to rename a log's directory."""
 
     full = False
 
@@ -484,7 +484,7 @@ def test_a_node_on_another_file_system_is_said_to_be_out_of_reach(
 
 
 def test_a_log_that_is_being_flushed_stays_until_it_is(nodes: Nodes) -> None:
-    """The flush writes small files, too: under names that would be another node's."""
+    """A flush also writes small files, under names that would then belong to another node."""
     log = nodes.create()
     log.append(batch(b"a"), 0)
     flush = log.flush_begin()
@@ -528,7 +528,7 @@ def test_a_log_that_comes_while_it_is_looked_for_is_not_taken_for_lost(
         found = directories(data)
         if nodes.leader == 2:
             nodes.send(1)
-            return {2: found[2]}  # node 1 was looked at before
+            return {2: found[2]}  # node 1 was listed before
         return found
 
     monkeypatch.setattr(layout, "node_directories", moved_meanwhile)

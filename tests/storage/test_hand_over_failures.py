@@ -1,8 +1,8 @@
-"""A move, interrupted at every call to the disk: the call fails, or the process is killed there.
+"""A partition transfer, interrupted at every disk call: the call fails or the process is killed.
 
-A life is: node 1 appends and hands over to node 2, which takes it up, appends, and writes its
-checkpoint.  Whatever happens, once every process has been started anew the leader has the log with
-everything that was appended, nobody else has one, and a retry is known as such.
+A life is: node 1 appends and transfers to node 2, which opens the log, appends, and writes its
+checkpoint.  After every process has been restarted, the leader has the log with everything that
+was appended, no other node has one, and a retry is recognized as a duplicate.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ VALUES = {keys.SEGMENT_BYTES: 400, keys.INDEX_INTERVAL_BYTES: 100}
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this runs in it."""
+    """Ends a process: nothing after it runs there."""
 
 
 class KillingDisk(QuickDisk):
-    """The process dies just before its N-th call, or in the middle of it if it is a write."""
+    """A disk that ends the process before its N-th call, or halfway through the call if it writes."""
 
     def __init__(self, kill_at: int) -> None:
         self.calls = 0
@@ -54,12 +54,12 @@ class KillingDisk(QuickDisk):
 
 
 class Sent:
-    """What a producer sent, and is sure of."""
+    """The batches a producer sent and had acknowledged."""
 
     def __init__(self) -> None:
         self.values: list[tuple[int, bytes]] = []
         self.start = 0
-        """Before this there are no records, whatever happens."""
+        """No records exist below this offset, at any point."""
 
     def append(self, log: Log) -> None:
         sequence = len(self.values)
@@ -68,7 +68,7 @@ class Sent:
         self.values.append((sequence, b"%d" % sequence))
 
     def check(self, nodes: Nodes, log: Log) -> None:
-        """The log holds it all, and nobody else has one."""
+        """Assert that the leader's log holds every batch and no other node has the log."""
         assert log.fault is None
         assert log.log_start_offset >= self.start
         assert values_of(log) == self.values[log.log_start_offset :]
@@ -80,7 +80,7 @@ class Sent:
 
 
 def live(nodes: Nodes, sent: Sent) -> None:
-    """Up to the end, or to the failure that would end a process."""
+    """Run a life to its end, or to the failure that would end a process."""
     log = nodes.create()
     for _ in range(9):
         sent.append(log)
@@ -97,14 +97,14 @@ def live(nodes: Nodes, sent: Sent) -> None:
 
 
 def restored(nodes: Nodes, log: Log, sent: Sent) -> None:
-    """What could not be handed over is here as before, and may be written to."""
+    """Assert that a log that could not be transferred is unchanged and accepts appends."""
     nodes.leader = 1
     assert nodes[1].logs[T] is log and not log.released
     sent.append(log)
 
 
 def again_and_again(step: Callable[[], Any], before: Callable[[], None] = lambda: None) -> Any:
-    """As the broker does: what is refused for now is tried again."""
+    """Retry a step that is refused, as the broker does."""
     for _ in range(3):
         try:
             return step()
@@ -188,7 +188,7 @@ def test_a_move_survives_being_killed_before_every_single_call(
 
 
 def recorded(nodes: Nodes, disk: RecordingDisk, sent: Sent) -> None:
-    """A life on three nodes, with notes of what it promised."""
+    """Run a life on three nodes, recording its guarantees in the journal."""
     log = nodes.create()
     disk.note("leader", 1)
     for to in (2, 3, 1):

@@ -1,7 +1,7 @@
-"""A process that appends is killed again and again: what it said it wrote is there, once.
+"""Repeated kills of a process that appends: each acknowledged batch is in the log exactly once.
 
-The next life begins where the last one's word ended, so its first batches are retries of what the
-dead one wrote without having said so.
+The next process begins at the last acknowledged batch, so its first batches are retries of those
+the killed process wrote without acknowledging them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.storage.making import settings, values_of
 
 
 def life(data: Path, first: int, batches: int) -> dict[int, int]:
-    """Append at least so many batches, be killed, and answer sequence → offset as acknowledged."""
+    """Append at least `batches` batches in a process that is then killed; return the offset of each
+    acknowledged sequence."""
     command = [sys.executable, "-m", "tests.storage.appending", str(data), str(first)]
     acked = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -44,7 +45,7 @@ def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
     chance = random.Random(seed)
     acked: dict[int, int] = {}
     for _ in range(lives):
-        # The last five may be sent again: that many a producer is remembered by.
+        # Up to five batches may be repeated: the broker remembers five of each producer.
         first = max(0, len(acked) - chance.randrange(5))
         for sequence, offset in life(data, first, chance.randrange(1, 800)).items():
             assert acked.setdefault(sequence, offset) == offset, "a retry was written again"

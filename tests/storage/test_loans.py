@@ -1,4 +1,4 @@
-"""Loans end where batches do, whatever the index says, and are cut when their segment goes."""
+"""Segment grants end at batch boundaries, whatever the index says, and end with their segment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.storage.making import batch, open_log
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """Forty batches of growing size, in segments of a few, with an index entry for every third."""
+    """Return forty batches of growing size, in small segments, with an index entry per three."""
     log = open_log(tmp_path / "t-0")
     for number in range(40):
         log.append(batch(*[b"%d" % number * (number % 7 + 1)] * (number % 3 + 1)), 0)
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def batches_of(loan: Loan) -> list[tuple[int, int]]:
-    """The base offset and the size of each batch that was lent; none may be cut off."""
+    """Return the base offset and size of each granted batch; none may be cut off."""
     content = os.pread(loan.segment.descriptor, loan.size, loan.position)
     assert len(content) == loan.size
     found = []
@@ -42,7 +42,7 @@ def batches_of(loan: Loan) -> list[tuple[int, int]]:
 
 
 def walk(log: Log, size_max: int, upper: int | None = None) -> list[int]:
-    """The base offsets of all batches, lent in turn."""
+    """Return the base offsets of all batches, granted one range after the other."""
     upper = log.end_offset if upper is None else upper
     found: list[int] = []
     offset = log.log_start_offset
@@ -147,7 +147,7 @@ def test_a_segment_released_to_make_room_is_reopened_all_the_same(log, monkeypat
     assert os.fstat(again.fileno()).st_ino == inode
 
 
-# -- what becomes of a file that was lent --------------------------------------------------------
+# -- removal of a granted file -------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A log is appended to, rolled, read and shortened by plain calls, with small segments."""
+"""A log is appended to, rolled, read and truncated by direct calls, with small segments."""
 
 from __future__ import annotations
 
@@ -464,7 +464,7 @@ def test_with_durability_os_a_small_log_sets_no_space_aside(tmp_path: Path) -> N
 
 
 def test_a_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    gc.collect()  # what earlier tests left is theirs
+    gc.collect()  # descriptors left by earlier tests do not count
     before = len(os.listdir("/proc/self/fd"))
     log = filled(tmp_path, 60)
     records_of(log)

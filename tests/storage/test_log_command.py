@@ -1,4 +1,4 @@
-"""`kafkalite log dump` and `kafkalite log verify` over files that are sound, torn and damaged."""
+"""`kafkalite log dump` and `kafkalite log verify` over valid, torn and damaged files."""
 
 from __future__ import annotations
 

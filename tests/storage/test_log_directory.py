@@ -1,4 +1,4 @@
-"""A data directory: whose it is, that nobody else writes to it, and what its nodes own of it."""
+"""A data directory: its owner, its lock against other processes, and its nodes' directories."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def dead_process() -> int:
 
 
 def left_behind(data: Path, holder: int) -> int:
-    """A lock that somebody holds although the process that took it is dead."""
+    """Return a descriptor whose lock is still held although the process that took it is dead."""
     directory = locked(data)
     os.truncate(data / ".lock", 0)
     (data / ".lock").write_text(f"{holder}\n")
@@ -155,7 +155,7 @@ def test_damaged_meta_properties_are_not_guessed(tmp_path: Path, text: str) -> N
 
 @pytest.fixture
 def closed_directory() -> Iterator[Path]:
-    """One that nobody may write, and nobody who may write anywhere to try it."""
+    """Yield a directory without write permission, with a user that the permission applies to."""
     # Not under tmp_path, whose parents only their owner may enter.
     directory = Path(tempfile.mkdtemp(prefix="kafkalite-closed-"))
     directory.chmod(0o555)
@@ -171,7 +171,7 @@ def test_a_directory_that_cannot_be_written_is_refused(closed_directory: Path) -
     assert "is not writable" in refused(closed_directory)
 
 
-# -- a node's own part -------------------------------------------------------------------------
+# -- a node's directory ------------------------------------------------------------------------
 
 
 def test_each_node_has_a_directory_of_its_own_that_says_so(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""A log against a list: random appends, rolls, reads, deletions, clean ends and crashes.
+"""A log against a list: random appends, rolls, reads, deletions, clean closes and crashes.
 
 The model is a list of (value, timestamp) under offsets from its start.  A crash cuts the last
-segment's file anywhere above what was flushed, or writes garbage behind it; the log must come
-back as a prefix that holds all that was flushed.
+segment's file anywhere above what was flushed, or writes garbage behind it; the recovered log must
+be a prefix that holds everything that was flushed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogMachine(RuleBasedStateMachine):
     def end(self) -> int:
         return len(self.records)
 
-    # -- appending ---------------------------------------------------------------------------
+    # -- appends -----------------------------------------------------------------------------
 
     @rule(
         values=st.lists(st.binary(max_size=40), min_size=1, max_size=5),
@@ -86,14 +86,14 @@ class LogMachine(RuleBasedStateMachine):
             try:
                 placed = self.log.append(again, 0)
             except OutOfOrderSequenceNumber:
-                # A snapshot remembers the last batch only, as Kafka's does.
+                # A snapshot holds only the last batch of a producer, as in Kafka.
                 assert back > 0 and self.reopened
             else:
                 assert (placed.base_offset, placed.duplicate) == (offset, True)
 
     reopened = False
 
-    # -- keeping and forgetting --------------------------------------------------------------
+    # -- flushes and deletions ---------------------------------------------------------------
 
     @rule()
     def roll(self) -> None:
@@ -127,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.size - self.log.segments[0].size < max(size, 1)
         self.start = self.log.log_start_offset
 
-    # -- ending ------------------------------------------------------------------------------
+    # -- closes and crashes ------------------------------------------------------------------
 
     @rule()
     def close_and_open(self) -> None:
@@ -145,7 +145,7 @@ class LogMachine(RuleBasedStateMachine):
         size, kept = active.size, active.boundary(max(self.flushed, active.base_offset))
         assert kept is not None
         self.log.release()
-        # Nothing flushed is lost; of the rest some is, and the last of it is torn.
+        # Nothing flushed is lost; a part of the rest is, and its last batch is torn.
         os.truncate(active.path, kept + int(share * (size - kept)))
         with active.path.open("ab") as file:
             file.write(garbage)
@@ -157,12 +157,12 @@ class LogMachine(RuleBasedStateMachine):
         del self.records[self.log.end_offset :]
         self.sent = [entry for entry in self.sent if entry[0] < self.end]
         if self.start > self.flushed and self.log.size == 0 and not self.log.producers:
-            self.sent.clear()  # deleted and then lost before any snapshot told of it
+            self.sent.clear()  # deleted, and then lost before a snapshot held it
         self.start = min(self.start, self.end)
         self.flushed = self.end
         self.reopened = True
 
-    # -- what always holds -------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------
 
     @invariant()
     def ends_agree(self) -> None:

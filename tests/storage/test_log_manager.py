@@ -1,4 +1,4 @@
-"""A data directory: who may have it, how its logs come and go, and what the next start is told."""
+"""LogManager: data directory lock, creation and deletion of logs, state for the next start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(logs: LogManager) -> dict[tuple[str, int], Log]:
 
 
 def crash(logs: LogManager) -> None:
-    """End without a word, as SIGKILL does."""
+    """Crash as SIGKILL does: nothing is closed or written."""
     for log in logs.logs.values():
         log.release()
 
@@ -116,7 +116,7 @@ def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> 
         loaded["t", 0].read(0, 100, 1)
     assert values_of(loaded["t", 1]) == [(0, b"v" * 100)]
     logs.close()
-    # What was known of it is still known: the next start does not take the rest for all.
+    # The checkpoint still knows the log: the next start does not accept the shortened file.
     logs = manager(tmp_path)
     assert load(logs)["t", 0].quarantined
     logs.close()
@@ -343,7 +343,7 @@ def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: 
     disk.dead = True
     logs.flusher.submit([flush])
     logs.flusher.close()
-    log.flush_end(Flush(log, 1, [], [], []))  # as if nothing had been wrong with it
+    log.flush_end(Flush(log, 1, [], [], []))  # as if the flush had succeeded
     disk.dead = False
     with pytest.raises(DiskFailed):
         logs.hand_over(log, tmp_path / "nodes" / "1")

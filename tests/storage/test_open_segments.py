@@ -1,4 +1,4 @@
-"""However many segments are read, few of their files stay open."""
+"""OpenSegments: the number of open files is bounded, however many segments are read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.storage.making import (
 
 
 def open_here(directory: Path) -> list[str]:
-    """The files below a directory that this process has open."""
+    """Return the files below a directory that this process has open."""
     found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
     return [path for path in found if path.startswith(f"{directory}/")]
 
 
 def of_segments(directory: Path, count: int, open_segments: OpenSegments) -> Log:
-    """A log of so many closed segments, with one batch each."""
+    """Return a log of `count` closed segments, with one batch each."""
     log = open_log(directory, {keys.RETENTION_MS: 10**9}, open_segments=open_segments)
     for number in range(count):
         log.append(batch(b"%d" % number, timestamp=NOW + number), 0)
@@ -105,7 +105,7 @@ def test_removed_segments_are_not_held(tmp_path: Path) -> None:
 
 @contextmanager
 def descriptors(count: int) -> Iterator[None]:
-    """Allow about so many more than are open now."""
+    """Limit the process to about `count` more descriptors than are open now."""
     gc.collect()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
@@ -162,7 +162,7 @@ def test_a_log_that_is_not_flushed_keeps_its_descriptor(tmp_path: Path) -> None:
         assert all(log.active.descriptor >= 0 for log in unflushed)
         held = open_here(tmp_path)
         assert all(str(log.active.path) in held for log in unflushed)
-        with pytest.raises(KafkaStorageError, match="too many files"):  # nothing is idle now
+        with pytest.raises(KafkaStorageError, match="too many files"):  # no open file is idle
             for log in logs[30:]:
                 log.append(batch(b"not on the disk"), 0)
         for log in unflushed:

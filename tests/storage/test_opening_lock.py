@@ -1,4 +1,4 @@
-"""Tests of OpeningLock: one thread opens logs, and others only while it scans much."""
+"""OpeningLock: one thread opens logs; other threads get the lock only during a long scan."""
 
 import threading
 

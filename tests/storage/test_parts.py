@@ -1,4 +1,4 @@
-"""The parts of a data directory: what is missing or there twice is said, what is nobody's kept."""
+"""Node directories of a data directory: missing ones, partitions found twice, unassigned files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused(data: Path) -> str:
 
 
 def filled(data: Path, *node_ids: int) -> Nodes:
-    """Nodes that are closed again: the first has the partition, with two records."""
+    """Return closed nodes, of which the first has the partition with two records."""
     nodes = Nodes(data)
     nodes[0].open_metadata()
     log = nodes.create(node_ids[0])

@@ -1,5 +1,5 @@
-"""Idempotent producers: a retry is answered with its old offset, a gap is refused, in a log that
-is rolled, closed, crashed and opened again."""
+"""Idempotent producers: a retry returns the old offset, a sequence gap is refused; in a log that is
+rolled, closed, crashed and reopened."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None
     with pytest.raises(InvalidProducerEpoch):
         log.append(produced(3, epoch=0), 0)
     with pytest.raises(OutOfOrderSequenceNumber):
-        log.append(produced(2, epoch=1), 0)  # which the old epoch had, and the new one has not
+        log.append(produced(2, epoch=1), 0)  # the sequence exists in the old epoch only
     assert not log.append(produced(1, epoch=1), 0).duplicate
 
 
@@ -135,7 +135,7 @@ def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> 
 def test_after_two_crashes_all_five_batches_are_remembered_still(
     tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client may be slower than the second one, and a snapshot tells of the last batch only."""
+    """A client may be slower than the second crash, and a snapshot holds only the last batch."""
     monkeypatch.setattr("kafkalite.storage.recovery.NOTES_FROM", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size})
     write(log, 30)
@@ -179,7 +179,7 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
         log.flush()
     between = log.producers.snapshots()
     assert len(between) == 2
-    # Damage before both is not looked at; behind the first, it is.
+    # Damage below both snapshots is not read; above the first one it is.
     content = bytearray(log.active.path.read_bytes())
     content[100] ^= 1
     log.active.path.write_bytes(content)
@@ -247,7 +247,7 @@ def test_producers_that_wrote_least_recently_are_forgotten_beyond_the_bound(tmp_
     known = {producer.producer_id for producer in log.producers}
     assert known == {0, *range(3, 21)}, "a tenth is forgotten at once, and the active one is not"
     assert log.append(produced(1, b"again", producer_id=0), 0).duplicate
-    # As in Kafka of a producer that has expired: it is taken as it comes.
+    # As in Kafka for an expired producer: any sequence is accepted.
     assert not log.append(produced(7, b"later", producer_id=1), 0).duplicate
     with pytest.raises(OutOfOrderSequenceNumber):
         log.append(produced(7, b"gap", producer_id=5), 0)

@@ -1,4 +1,4 @@
-"""Files out of service: removed beside the loop, in bounded steps; and names flushed there."""
+"""Deferred deletes: files are removed off the event loop, in bounded steps; so are name flushes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.storage.test_upkeep import collect, collect_from
 
 
 class NotedDisk(QuickDisk):
-    """Notes each call that changes names, with the thread that made it."""
+    """A disk that records each call that changes names, with its thread."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, threading.Thread]] = []

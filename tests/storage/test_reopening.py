@@ -1,6 +1,6 @@
-"""What a killed process's successor reads of its logs: what came since the checkpoint, no more.
+"""Reopening the logs of a killed process reads only the bytes that no checkpoint covers.
 
-Counted in bytes, by the kernel: all that this process reads from files.
+The kernel counts them: everything that this process reads from files.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ SETTINGS = settings({
     keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 30, keys.INDEX_INTERVAL_BYTES: 4096,
 })  # fmt: skip
 NOT_OF_LOGS = 256 << 10
-"""Bytes of modules, of the node's own small files, and of headers looked for."""
+"""Bytes read for modules, for the node's own small files, and for headers."""
 
 
 def bytes_read() -> int:
-    """How many bytes this process has read so far."""
+    """Return the number of bytes this process has read so far."""
     lines = Path("/proc/self/io").read_text("ascii").splitlines()
     return int(dict(line.split(": ") for line in lines)["rchar"])
 
 
 class Life:
-    """A node's life: it writes, makes checkpoints as time passes, and is killed."""
+    """A node's life: it appends, writes checkpoints as time passes, and is killed."""
 
     def __init__(self, data: Path, clock: ManualClock) -> None:
         self.clock = clock
@@ -128,7 +128,7 @@ def test_producer_that_wrote_long_ago_is_not_looked_for(tmp_path: Path) -> None:
 
 
 def written(tmp_path: Path) -> tuple[Life, Path]:
-    """A log of which all is known, and its file; its process was killed."""
+    """Return a killed node whose checkpoint covers its whole log, and the log's file."""
     life = Life(tmp_path, ManualClock())
     life.write(8 * MEGABYTE, numbered=True)
     life.checkpoint(2)
@@ -146,7 +146,7 @@ def test_torn_write_behind_what_is_known_is_cut(tmp_path: Path) -> None:
         file.write(produced(life.sequence, VALUE)[:-1])
     again = Life(tmp_path, life.clock)
     assert (again.log.fault, again.log.end_offset) == (None, end_offset)
-    assert again.bytes_read < 4 * MEGABYTE  # of which one is looked through for whole batches
+    assert again.bytes_read < 4 * MEGABYTE  # one of these is scanned for whole batches
     assert path.stat().st_size == size
     again.logs.close()
 
@@ -189,7 +189,7 @@ def test_nothing_is_known_of_a_log_made_again_for_another_topic(tmp_path: Path) 
     logs.delete(old)
     made = logs.create("t", bytes(reversed(TOPIC_ID)), 0, SETTINGS)
     made.append(produced(0), 0)
-    made.release()  # killed before the next checkpoint
+    made.release()  # crash before the next checkpoint
     again = Life(tmp_path, clock)
     assert (again.log.fault, again.log.end_offset) == (None, 1) != (None, end_offset)
     assert again.log.append(produced(0), 0).duplicate
@@ -197,7 +197,7 @@ def test_nothing_is_known_of_a_log_made_again_for_another_topic(tmp_path: Path) 
 
 
 def test_leader_epoch_that_its_file_does_not_tell_of_is_read_from_the_log(tmp_path: Path) -> None:
-    """Of two flushes under way one takes the epochs' file, and the other may come back first."""
+    """One of two flushes in flight writes the epochs file, and the other may complete first."""
     life = Life(tmp_path, clock := ManualClock())
     life.write(2 * MEGABYTE, numbered=True)
     began = life.log.end_offset
@@ -213,7 +213,7 @@ def test_leader_epoch_that_its_file_does_not_tell_of_is_read_from_the_log(tmp_pa
     log.flush_end(second)
     life.checkpoint(2)
     assert log.durable_offset == log.end_offset == log.producers.snapshots()[-1]
-    life.kill()  # before the first is run
+    life.kill()  # before the first flush runs
     assert "7" not in (log.directory / layout.LEADER_EPOCHS).read_text("ascii").split()
     again = Life(tmp_path, clock)
     assert again.log.end_of_epoch(0) == (0, began)
@@ -273,7 +273,7 @@ def test_byte_behind_holes_is_seen(tmp_path: Path, at: int) -> None:
 
 
 def test_batch_whose_end_is_a_hole_is_whole(tmp_path: Path) -> None:
-    """As file systems have it that compress."""
+    """Compressing file systems store such blocks as holes."""
     log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(VALUE + bytes(64 << 10)), 0)
     log.append(batch(bytes(64 << 10)), 0)
@@ -290,7 +290,7 @@ def test_batch_whose_end_is_a_hole_is_whole(tmp_path: Path) -> None:
 def test_checkpoint_notes_some_logs_at_a_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes a while, for thousands of logs, is done in steps."""
+    """Snapshots of thousands of logs take long, so they are written in steps."""
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())
@@ -309,10 +309,10 @@ def test_checkpoint_notes_some_logs_at_a_tick(
     now_ms = clock.monotonic_ms()
     assert logs.tick(now_ms) == 1, "more is to be done"
     assert noted == [0, 1]
-    logs.delete(made[0], made[3])  # of which nothing is to be said any more
+    logs.delete(made[0], made[3])  # which need no snapshot any more
     logs.tick(now_ms)
     assert noted == [0, 1, 2]
-    collect_from(logs.flusher, 2)  # the names of deleted logs, and the checkpoint
+    collect_from(logs.flusher, 2)  # the directory flush of the deleted logs, and the checkpoint
     assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT).keys() == {
         "boot_id", "t-1", "t-2",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recovery while the machine runs on: what a killed process wrote is all there."""
+"""Recovery without a reboot: everything that a killed process wrote is still there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reboot(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def written(directory: Path, segment_size: int = 1 << 20) -> Log:
-    """A log of COUNT batches whose process was killed."""
+    """Return a log of COUNT batches whose process was killed."""
     log = open_log(directory, {keys.SEGMENT_BYTES: segment_size})
     append(log)
     log.release()
@@ -74,7 +74,7 @@ def test_a_batch_that_was_not_written_whole_is_cut(tmp_path: Path, zeros: int) -
     log = written(tmp_path / "t-0")
     with log.active.path.open("r+b") as file:
         file.truncate(log.active.size - 3)
-        file.truncate(log.active.size - 3 + zeros)  # space set aside
+        file.truncate(log.active.size - 3 + zeros)  # preallocated space
     again = open_log(tmp_path / "t-0", ONE_SEGMENT, same_boot=True)
     assert again.fault is None
     assert [offset for offset, _ in values_of(again)] == list(range(COUNT - 1))
@@ -154,7 +154,7 @@ def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new
         if opened == "and renewed":
             nodes[1].has_new_epoch(nodes.found())
         nodes.send(2)
-    else:  # node 1 hands it over before it opens its logs
+    else:  # node 1 transfers it before it opens its logs
         nodes.leader = 2
         assert nodes[1].logs == {}
     left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
@@ -163,7 +163,7 @@ def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new
 
 
 def boot_id_of(data: Path) -> str:
-    """The boot that a node's checkpoint names."""
+    """Return the boot id in a node's checkpoint."""
     return str(checkpoint.read(data / layout.RECOVERY_CHECKPOINT)["boot_id"])
 
 
@@ -221,7 +221,7 @@ def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
     nodes[1].checkpoint()
     reboot()
     nodes.crash()
-    nodes.leader = 2  # whom the node cannot believe yet
+    nodes.leader = 2  # of which the node has no confirmation yet
     logs = manager(tmp_path, node_id=1)
     logs.hand_over_misplaced(nodes.belongs, sure=False)
     assert logs.load(lambda topic: nodes.settings) == {}

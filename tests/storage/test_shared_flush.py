@@ -1,4 +1,4 @@
-"""Recovery of many logs: one flush for all of them, and no write to what is right already."""
+"""Recovery of many logs: one flush for all of them, and no write to files that are correct."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
 
 COUNT = 20
 NFS = 0x6969
-"""A type (statfs(2), f_type) that is flushed file by file."""
+"""A file system type (statfs(2), f_type) that is flushed file by file."""
 DURABILITIES = ("fsync", "interval", "os")
 
 
 class CountingDisk(QuickDisk):
-    """Counts the calls that change a disk, or wait for it."""
+    """A disk that counts the calls that change it or wait for it."""
 
     def __init__(self, type_number: int = EXT4) -> None:
         self.count: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class CountingDisk(QuickDisk):
 
 
 def killed(data: Path, durability: str, *, unflushed: bool = False) -> dict[str, bytes]:
-    """Have a node write COUNT logs and die after a checkpoint; their files."""
+    """Have a node write COUNT logs and die after a checkpoint; return their files."""
     logs = manager(data, disk=CountingDisk())
     logs.load(lambda topic: config(durability))
     made = [logs.create("t", TOPIC_ID, i, config(durability)) for i in range(COUNT)]
@@ -173,7 +173,7 @@ def test_a_shared_flush_that_fails_ends_the_process_and_marks_the_next_start(
 
 
 def test_a_failure_that_another_process_was_told_of_ends_the_process(tmp_path: Path) -> None:
-    """The kernel tells of a failed write-back once; the other process leaves a mark for all."""
+    """The kernel reports a failed write-back once; the other process leaves a mark for all."""
     killed(tmp_path, "fsync", unflushed=True)
     logs = opened(tmp_path, CountingDisk())
     (tmp_path / FAILURE_MARK).touch()

@@ -1,4 +1,4 @@
-"""Files of one log that cannot be opened or read: an error of that log, and of nothing else."""
+"""A log whose files cannot be opened or read: the error affects that log and no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = (errno.EIO, errno.ENOENT, errno.EACCES, errno.EMFILE)
 
 
 def closed_log(directory: Path, disk: FaultyDisk) -> Log:
-    """A log of some batches, not flushed, whose files are not open."""
+    """Return a log of some batches, not flushed, whose files are not open."""
     disk.armed = False
     log = open_log(directory, {keys.DURABILITY: "fsync"}, disk=disk)
     for number in range(20):
@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
     ):
         with pytest.raises(KafkaStorageError, match="cannot"):
             failing()
-    log.active.offset_index.tail += bytes(8 * 600)  # much, so that it is written now
+    log.active.offset_index.tail += bytes(8 * 600)  # enough to be written immediately
     log.active.offset_index.count += 600
     log.settle()
     assert disk.failed
@@ -124,7 +124,7 @@ def test_a_log_whose_directory_was_removed_does_not_end_the_process_at_a_roll(
 
 
 class Submitted:
-    """A flusher that runs what it is given when it is told."""
+    """A flusher that runs submitted work only on request."""
 
     def __init__(self) -> None:
         self.flushes: list[Flush] = []

@@ -1,4 +1,4 @@
-"""What is done to logs from time to time: a little at a tick, and the slow part beside the loop."""
+"""Periodic work on logs: a bounded part in each tick, and the slow part off the event loop."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MINUTE_MS = 60_000
 
 
 def collect(logs: LogManager, count: int = 1) -> None:
-    """Take back what the flusher has done, as a node does."""
+    """Collect results of the flusher, as a node does."""
     assert logs.flusher is not None
     collect_from(logs.flusher, count)
 
 
 def collect_from(flusher: Flusher, count: int = 1) -> None:
-    """The same, of a flusher alone."""
+    """Collect results of a flusher that no LogManager uses."""
     done = 0
     while done < count:
         assert select.select([flusher], [], [], 30)[0], "nothing came back"
@@ -89,7 +89,7 @@ def test_new_intervals_count_from_when_they_are_set(tmp_path: Path) -> None:
     clock.advance(100)
     assert logs.tick(clock.monotonic_ms()) == 100
     assert log.log_start_offset == 1
-    logs.reconfigure(Settings.broker())  # what was due stays due, once
+    logs.reconfigure(Settings.broker())  # work that was due stays due, once
     clock.advance(100)
     assert logs.tick(clock.monotonic_ms()) == 200
     clock.advance(200)
@@ -181,7 +181,7 @@ def test_recovery_of_an_os_log_begins_where_the_background_flush_was(
         log.append(produced(minute), 0)
         clock.advance(MINUTE_MS)
         logs.tick(clock.monotonic_ms())
-        collect(logs, minute in (0, 2, 3, 5))  # a checkpoint, a flush, and again
+        collect(logs, minute in (0, 2, 3, 5))  # a checkpoint, a flush, and the same again
     log.append(produced(6), 0)
     log.release()
     logs.flusher.close()
@@ -220,7 +220,7 @@ def test_closed_segments_of_an_os_log_are_flushed_when_a_checkpoint_is_due(tmp_p
 
 
 class StuckDisk(QuickDisk):
-    """Its flushes wait until they are let go, and may fail then."""
+    """A disk whose flushes block until released, and may fail then."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -273,7 +273,7 @@ def test_a_log_deleted_while_a_checkpoint_is_written_is_not_in_the_next(tmp_path
     logs.tick(clock.monotonic_ms())
     disk.free.set()
     logs.delete(log)
-    collect(logs, 2)  # the checkpoint, and the names of what was removed
+    collect(logs, 2)  # the checkpoint, and the directory flush of what was removed
     assert "t-0" in points(tmp_path)
     logs.flusher.close()
     logs.close()

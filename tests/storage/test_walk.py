@@ -1,4 +1,4 @@
-"""The compiled walks and searches against their twins: good files, and files with bytes changed."""
+"""Compiled segment walks and searches against their twins, on valid and on changed files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.twins import segment_walk as walk_twin
 
 
 class File:
-    """A file whose content is given."""
+    """A file with given content."""
 
     def __init__(self, content: bytes) -> None:
         self.fd, path = tempfile.mkstemp()
@@ -37,7 +37,7 @@ class File:
 
 @st.composite
 def segments(draw: st.DrawFn) -> bytes:
-    """Batches one after the other, some of producers, some with a gap before them."""
+    """Draw consecutive batches, some with a producer id, some after an offset gap."""
     content, offset = b"", 1000
     for _ in range(draw(st.integers(0, 12))):
         offset += draw(st.sampled_from([0, 0, 0, 3]))
@@ -149,7 +149,7 @@ def test_the_next_whole_batch_behind_damage_is_found(content: bytes, garbage: by
 
 
 def test_a_search_among_many_false_batches_ends_and_calls_them_damage() -> None:
-    """Each begins like a batch that reaches to the end, so checking all is quadratic."""
+    """Each false batch header claims to reach the end, so validating all of them is quadratic."""
     size = 1 << 20
     content = b"".join(
         struct.pack(">qiibI", 1000, size - place - 12, 0, 2, 0xDEADBEEF).ljust(HEADER_SIZE, b"\0")
