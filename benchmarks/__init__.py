@@ -1,8 +1,8 @@
-"""What kafkalite costs, in ratios within one run: against Apache Kafka and plain system calls.
+"""Benchmarks of kafkalite: ratios within one run, against Apache Kafka and plain system calls.
 
-`make bench` runs everything (`python -m benchmarks --help`); `pytest benchmarks` runs each
-benchmark once, tiny, so that none can rot.  `bench_*.py` time one compiled module each, on
-pytest-benchmark; the other files load a whole broker through client.c.
+`make bench` runs all of them (`python -m benchmarks --help`); `pytest benchmarks` runs each one
+once with a tiny load, so that none breaks unnoticed.  Each `bench_*.py` times one component on its
+own; the other files load a whole broker, most of them through client.c.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ ALL = (
 
 
 def one(name: str) -> Callable[[Bench], None]:
-    """The benchmark of this name, to be called with a Bench."""
+    """Return the run function of this benchmark; it takes a Bench."""
     run: Callable[[Bench], None] = import_module(f"benchmarks.{name}").run
     return run

@@ -1,8 +1,8 @@
-"""python -m benchmarks: run the benchmarks, print the table, and leave it in benchmarks/results.
+"""python -m benchmarks: run the benchmarks, print the table and write it to benchmarks/results.
 
 python -m benchmarks                      all of them, beside Apache Kafka; about a quarter hour
 python -m benchmarks produce fetch        only these
-python -m benchmarks --small --alone      a first look: less load, and no Apache Kafka
+python -m benchmarks --small --alone      a quick run: less load, without Apache Kafka
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.apache_kafka import Unavailable
 RESULTS = Path(__file__).with_name("results")
 WARM_UP_RECORDS = 300_000
 LIKE_OURS = {"group.initial.rebalance.delay.ms": "0"}
-"""What would not be compared otherwise but waited for."""
+"""Settings of Apache Kafka without which a wait would be measured instead of its work."""
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def warm_up(subject: Subject) -> None:
-    """A JVM is at its best only after a while; nobody is measured cold."""
+    """Load a subject before it is measured: a JVM reaches its speed only after a while."""
     with topic(subject) as name:
         for mode in ("produce", "consume"):
             run_client(subject, mode, topic=name, records=WARM_UP_RECORDS)

@@ -1,8 +1,8 @@
-"""Log.append against a plain pwrite of the same bytes, in one process, no socket between.
+"""Log.append against a plain pwrite of the same bytes, in one process, without a socket.
 
-The sketch: judging 16 KiB is 1 us of checksum, placing it a copy of 61 bytes, and the rest is
-Python calling: some 5 us in all, beside the kernel's 4 us to copy 16 KiB into the page cache.  At
-1 MB only the checksum is left to see.
+Estimate: validating 16 KiB is 1 us of checksum, assigning its offset a copy of 61 bytes, and the
+rest is Python calls: about 5 us in all, beside the kernel's 4 us to copy 16 KiB into the page
+cache.  At 1 MB only the checksum is visible.
 """
 
 from __future__ import annotations

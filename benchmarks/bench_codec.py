@@ -1,10 +1,11 @@
-"""What reading and writing a message costs, against kio and kafka-python on the same bytes.
+"""Message codec: the cost of reading and writing a message, against kio and kafka-python.
 
-Cold messages are run by one plan interpreter.  The sketch: a field is a dict look-up and a store,
-some 20 ns, so Metadata of 100 partitions (13 values each with their elements) is near 25 us each
-way; making the dicts costs a handler about as much again.  Above 100 us a node with many topics
-would feel its clients starting.  Produce and Fetch are written by hand, because every record passes
-them: a request of one partition has to stay below 2 us, header and answer included, of the 15 us a
+All three process the same bytes.  Messages of infrequent APIs are read and written by an
+interpreter of compiled plans.  Estimate: a field is a dict look-up and a store, about 20 ns, so
+Metadata of 100 partitions (13 values each with their elements) is near 25 us each way; making the
+dicts costs a handler about as much again.  Above 100 us a node with many topics would be slowed by
+clients that start.  Produce and Fetch have hand-written codecs because every record passes them: a
+request of one partition must stay below 2 us, header and response included, of the 15 us that a
 request of 16 KiB may take.
 
     python -m benchmarks.bench_codec
@@ -84,7 +85,7 @@ SUBJECTS: list[Subject] = [
 
 
 def read_and_write(subject: Subject, count: int, repeats: int = REPEATS) -> dict[str, float]:
-    """Microseconds, by whose codec it is and which way it goes."""
+    """Return microseconds by codec and direction."""
     api, message, version, make, kafka_python = subject
     values = make(count)
     frame = message.write(version, values)
@@ -107,7 +108,7 @@ def read_and_write(subject: Subject, count: int, repeats: int = REPEATS) -> dict
 
 
 def hot(repeats: int = REPEATS) -> dict[str, float]:
-    """Microseconds of what every Produce and Fetch of one partition passes."""
+    """Return microseconds of the codec steps of a Produce and a Fetch of one partition."""
     produce = {"name": "flights", "partition_data": [{"index": 3, "records": bytes(16 << 10)}]}
     head = write_header(PRODUCE.key, 12, 7, "rdkafka", flexible=True)
     produced = memoryview(head + PRODUCE.request.write(12, {"acks": -1, "topic_data": [produce]}))
@@ -136,7 +137,7 @@ print((time.perf_counter() - began) * 1e3)
 
 
 def import_ms(repeats: int = 7) -> float:
-    """How long a fresh interpreter takes over the codec and every schema."""
+    """Return the milliseconds a new interpreter takes to import the codec and every schema."""
     runs = [
         subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
         for _ in range(repeats)
@@ -156,7 +157,7 @@ def main() -> None:
     print(f"import of the codec and every schema: {import_ms():.1f} ms")
 
 
-# A benchmark is also a test, so that it cannot rot.
+# Every benchmark is also a test, so that it does not break unnoticed.
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject[1].name)

@@ -1,16 +1,16 @@
-"""What a Log costs, against the kernel calls it cannot do without.
+"""Log: the cost of append, read and recovery, against the system calls they need.
 
-append    One pwritev of a 16 KiB batch is the floor.  The sketch: one pass of CRC (1 us), a header
-          read, a header written, a look at the producer, an index entry: some forty steps of
-          Python at 50 to 100 ns.  Above 6 us beside the write, the broker's budget of 15 us for a
-          Produce is in danger.
-read      A slice is a search in the index and a walk to the batch: twenty cached preads at most.
+append    One pwritev of a 16 KiB batch is the minimum.  Estimate: one pass of CRC (1 us), a header
+          read, a header written, a look-up of the producer, an index entry: about forty steps of
+          Python at 50 to 100 ns.  Above 6 us beside the write, the broker exceeds its budget of
+          15 us for a Produce.
+read      A slice is a search in the index and a scan to the batch: at most twenty cached preads.
           Above 10 us it would show in a fetch of many partitions.
 recovery  Every byte above the recovery point passes the CRC once: memory speed for large batches,
-          and a few tens of ns a header for tiny ones.  A gigabyte must be seconds, whatever is in
-          it.
+          and a few tens of ns per header for tiny ones.  A gigabyte must take seconds, whatever
+          its batch sizes.
 
-Times are the thread's own, kernel included, so that what else runs on the machine counts less.
+Times are CPU times of the thread, kernel included, so that other load on the machine counts less.
 
     python -m benchmarks.bench_log
 """
@@ -38,7 +38,7 @@ REPEATS = 7
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A directory in memory where there is one: the disk's own speed is not the question."""
+    """Make a directory in memory where possible: the speed of the disk is not measured."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     try:
@@ -62,11 +62,11 @@ def batch_of(size: int, sequence: int = -1) -> memoryview:
 
 
 def append_us(directory: Path, count: int, idempotent: bool) -> tuple[float, float]:
-    """Microseconds of an append, and of a bare pwritev of the same bytes: the best rounds."""
+    """Return microseconds of an append and of a bare pwritev of the same bytes: the best rounds."""
     best = [float("inf"), float("inf")]
     for repeat in range(REPEATS):
         log = opened(directory / f"log-{repeat}")
-        # Few enough to stay in the cache: memory's speed is not the question either.
+        # Few enough to stay in the processor cache: memory speed is not measured.
         batches = [batch_of(BATCH_SIZE, i if idempotent else -1) for i in range(20)]
         raw = os.open(directory / "raw", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         spent = [0.0, 0.0]
@@ -91,7 +91,7 @@ def append_us(directory: Path, count: int, idempotent: bool) -> tuple[float, flo
 
 
 def read_us(directory: Path, count: int) -> dict[str, float]:
-    """Microseconds of a read at the tail and anywhere, in a log of small batches."""
+    """Return microseconds of a read at the tail and anywhere, in a log of small batches."""
     log = opened(directory / "read")
     batch = batch_of(200)
     for _ in range(count):
@@ -119,7 +119,7 @@ def best_of(run: Callable[[], object]) -> float:
 
 
 def recovery(directory: Path, size: int, batch_size: int, idempotent: bool) -> tuple[float, float]:
-    """(GB/s, batches/s) of opening a log after a crash, its pages in memory."""
+    """Return (GB/s, batches/s) of opening a log after a crash, its pages in memory."""
     log = opened(directory / "recover")
     count = size // batch_size
     for sequence in range(count):
@@ -141,7 +141,7 @@ def recovery(directory: Path, size: int, batch_size: int, idempotent: bool) -> t
     return written / best / 1e9, count / best
 
 
-def test_tiny() -> None:  # a benchmark is also a test, so that it cannot rot
+def test_tiny() -> None:  # every benchmark is also a test, so that it does not break unnoticed
     with workplace() as directory:
         append, write = append_us(directory, 40, idempotent=True)
         assert append > write > 0

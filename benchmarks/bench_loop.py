@@ -1,11 +1,11 @@
-"""What the loop costs, against the same echo by `select.epoll` and by one blocking connection.
+"""Event loop: an echo server on it, against `select.epoll` and one blocking connection.
 
-Every request passes the loop twice.  The sketch: a round trip over loopback is two wakeups and
-four system calls, about 15 us, and none of that is ours; ours is epoll_wait, recv, one Python call
-and sendmsg.  The floor is a process that only blocks in recv and sends the same bytes back: the
-loop should stay within a quarter of its round trip, and below the epoll loop written in Python.
-With 16 requests in flight the kernel's share is divided, and what is left is the loop's own user
-time, which should stay below 2 us a request.
+Every request passes the loop twice.  Estimate: a round trip over loopback is two wake-ups and
+four system calls, about 15 us, none of it in the loop; the loop adds epoll_wait, recv, one Python
+call and sendmsg.  The lower bound is a process that only blocks in recv and sends the same bytes
+back: the loop should stay within a quarter of its round trip, and below the epoll loop written in
+Python.  With 16 requests in flight the kernel's share is divided, and the rest is the loop's own
+user time, which should stay below 2 us per request.
 
     python -m benchmarks.bench_loop
 """
@@ -30,7 +30,7 @@ IN_FLIGHT = 16
 
 
 def by_reactor(listener: socket.socket) -> None:
-    """The loop under test, with a handler that gives the frame back."""
+    """Serve with the event loop under test and a handler that returns the frame."""
     reactor = Reactor(SystemClock())
     reactor.listen(listener, lambda connection, frame: [bytes(frame)])
     signal.signal(signal.SIGTERM, lambda *_: reactor.stop())
@@ -38,7 +38,7 @@ def by_reactor(listener: socket.socket) -> None:
 
 
 def by_select_epoll(listener: socket.socket) -> None:
-    """The same written with Python's own epoll."""
+    """Serve with an event loop written on Python's own epoll."""
     epoll = select.epoll()
     epoll.register(listener.fileno(), select.EPOLLIN)
     connections: dict[int, tuple[socket.socket, bytearray]] = {}
@@ -69,7 +69,7 @@ def by_select_epoll(listener: socket.socket) -> None:
 
 
 def by_blocking(listener: socket.socket) -> None:
-    """The floor: one connection, no frames, every byte sent back."""
+    """Serve one connection without frames, sending every byte back: the lower bound."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,7 +82,7 @@ def by_blocking(listener: socket.socket) -> None:
 def served(
     how: Callable[[socket.socket], None],
 ) -> Iterator[tuple[socket.socket, Callable[[], float]]]:
-    """A connection to a child that echoes so, and what user time the child has used when asked."""
+    """Fork a child that echoes; yield a connection to it and a function for its user time."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
@@ -102,20 +102,20 @@ def served(
 
 
 def user_s(pid: int) -> float:
-    """The user time of a process; ten milliseconds are the smallest step."""
+    """Return the user time of a process, in steps of ten milliseconds."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is there and not only claimed."""
+    """Return the resident memory of this process."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def exchange(connection: socket.socket, frames: int) -> None:
-    """Send so many frames at once, and wait until all are back."""
+    """Send `frames` frames at once, and wait until all are back."""
     connection.sendall(FRAME * frames)
     left = len(FRAME) * frames
     while left:
@@ -125,7 +125,7 @@ def exchange(connection: socket.socket, frames: int) -> None:
 
 
 def round_trip_us(how: Callable[[socket.socket], None], count: int) -> float:
-    """The median round trip with one request in flight."""
+    """Return the median round trip with one request in flight."""
     times = []
     with served(how) as (connection, _):
         for _ in range(count):
@@ -136,7 +136,7 @@ def round_trip_us(how: Callable[[socket.socket], None], count: int) -> float:
 
 
 def user_us_per_request(how: Callable[[socket.socket], None], count: int) -> float:
-    """The server's user time with 16 requests in flight."""
+    """Return the server's user time per request, with 16 requests in flight."""
     with served(how) as (connection, used_s):
         exchange(connection, IN_FLIGHT)
         before_s = used_s()
@@ -146,7 +146,7 @@ def user_us_per_request(how: Callable[[socket.socket], None], count: int) -> flo
 
 
 def bytes_per_idle_connection(count: int) -> float:
-    """What the loop's own process grows by, for each connection that has sent one request."""
+    """Return the growth of the server process per connection that has sent one request."""
     reactor = Reactor(SystemClock())
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     reactor.listen(listener, lambda connection, frame: [bytes(frame)])

@@ -1,12 +1,12 @@
-"""What judging a batch, and taking its records apart, costs against copying its bytes.
+"""Record batches: the cost of validating a batch and of decoding its records.
 
-Every produced byte passes `judge` once, and what it does with them is the CRC.  The sketch: the
-instruction takes 8 bytes a cycle when three streams keep it busy, some 25 GB/s, where a copy of
-bytes in the cache runs at two or three times that.  Below 0.2 of a copy the check would be the
-broker's bottleneck.  One stream alone, waiting 3 cycles for each answer, has a third of it; a
-table, 2 GB/s.
+Both are compared with a copy of the same bytes.  Every produced byte passes the batch validator
+(`judge`) once, and most of its time is the CRC.  Estimate: the instruction takes 8 bytes per cycle
+when three streams keep it busy, about 25 GB/s, where a copy of bytes in the cache runs at two or
+three times that.  Below 0.2 of a copy the check would be the broker's bottleneck.  A single stream,
+which waits 3 cycles for each result, reaches a third of it; a table, 2 GB/s.
 
-Records are opened only by clients, tools and topics with a codec of their own: some 60 ns each
+Records are decoded only by clients, tools and topics with a codec of their own: about 60 ns each
 for the objects, and a seventh of that where they are only checked.
 
     python -m benchmarks.bench_record_batch
@@ -34,14 +34,14 @@ def batch_of(count: int) -> bytes:
 
 
 def crc_against_copy(size: int, repeats: int = REPEATS) -> tuple[float, float]:
-    """Nanoseconds a CRC takes, and how fast that is where a copy of the same bytes is 1.0."""
+    """Return the CRC's nanoseconds, and its speed where a copy of the same bytes is 1.0."""
     payload = bytearray(os.urandom(size))
     crc = best_ns(repeats, lambda: record_batch.crc32c(payload))
     return crc, best_ns(repeats, lambda: bytes(payload)) / crc
 
 
 def table_against_instruction(size: int, repeats: int = REPEATS) -> float:
-    """How fast the table is, where what was chosen at load is 1.0."""
+    """Return the speed of the table where the implementation chosen at load is 1.0."""
     payload = os.urandom(size)
     chosen = best_ns(repeats, lambda: record_batch.crc32c(payload))
     return chosen / best_ns(repeats, lambda: record_batch.crc32c_by(0, payload))
@@ -54,7 +54,7 @@ def judge_against_copy(count: int, repeats: int = REPEATS) -> tuple[float, float
 
 
 def records_ns(count: int, repeats: int = REPEATS) -> dict[str, float]:
-    """Nanoseconds a record, by what is done with it."""
+    """Return nanoseconds per record, by operation."""
     payload = bytes(RecordBatch(batch_of(count)).payload())
     whole = batch_of(count)
     decoded = records.decode(payload, count)
@@ -69,7 +69,7 @@ def records_ns(count: int, repeats: int = REPEATS) -> dict[str, float]:
 
 
 def codecs_mb_s(size: int, repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
-    """Megabytes of text a second, packing and unpacking."""
+    """Return megabytes of text per second, compressing and decompressing."""
     line = '{"carrier": "UA", "flight": %d, "delay": %d}\n'
     text = "".join(line % (n, n * n % 97) for n in range(size // 40)).encode()[:size]
     speeds = {}
@@ -97,7 +97,7 @@ def main() -> None:
         )
 
 
-# A benchmark is also a test, so that it cannot rot.
+# Every benchmark is also a test, so that it does not break unnoticed.
 
 
 def test_a_crc_is_not_the_bottleneck_of_a_16_kib_batch():

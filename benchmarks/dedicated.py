@@ -1,9 +1,9 @@
 """A process for each partition, against workers that share them: one topic of 16 partitions.
 
-The sketch: on no more cores than workers there is nothing to win and 16 processes to pay for, some
-7 MiB each; a partition of its own process waits for nobody else's flush, scan or deletion, and on
-many cores it has one of them.  What is shown is the price, and whether the throughput pays it.
-The files lie in memory, as in workers.py.
+Estimate: on no more cores than workers there is no gain, and 16 processes cost about 7 MiB each.
+A partition with a process of its own waits for no other partition's flush, scan or deletion, and
+on many cores it has one of them.  The figures show the memory cost and whether the throughput
+justifies it.  The files are in memory, as in workers.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Produce with every acknowledged record on the disk: `durability=fsync`, acks all.
 
-The sketch: a flush of a few KiB costs this disk some 0.1 to 1 ms, whatever shares it.  One
-connection pays it for every batch; a hundred at once share a flush, so throughput should grow
-almost as they do, and more files make it dearer only until one syncfs takes them all.  Apache
-Kafka does the same with flush.messages=1, in the request's own thread.
+Estimate: a flush of a few KiB costs this disk about 0.1 to 1 ms, however many requests share it.
+One connection pays it for every batch; a hundred at once share a flush, so throughput should grow
+almost as they do, and more files increase the cost only until one syncfs replaces their flushes.
+Apache Kafka does the same with flush.messages=1, in the request's own thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(bench: Bench) -> None:
 
 
 def one_writer(bench: Bench) -> None:
-    """The disk itself: one file, write and fdatasync in turn."""
+    """Measure the disk itself: one file, write and fdatasync in turn."""
     batch = batch_of(BATCH)
     count = bench.scale(1000, at_least=5)
     values = []

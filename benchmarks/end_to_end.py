@@ -1,8 +1,8 @@
-"""The round trip: from produce() to the moment the record is in a consumer's hands, one at a time.
+"""End-to-end latency: from produce() until a consumer has the record, one record at a time.
 
-The sketch: two round trips over loopback (produce; the fetch that waits), each some 20 us of
-kernel, and librdkafka's threads waking each other four times on the way, 10 to 50 us each.  What
-is ours is the time between: judging, appending, waking the fetch that waits.
+Estimate: two round trips over loopback (produce; the fetch that waits), each about 20 us of
+kernel, and librdkafka's threads waking each other four times, 10 to 50 us each.  The broker's part
+is the time between: validating, appending, completing the fetch that waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.harness import Bench, run_client, topic
 from benchmarks.report import Budget
 from benchmarks.subjects import Subject
 
-# Where there is another to compare with, it is half of its time; the design names our own besides.
+# Where there is another subject, the bound is half of its time; without one the design sets it.
 RATIOS = {"p50, us": Budget(at_most=1 / 2), "p99, us": Budget(at_most=1 / 2)}
 VALUES = {
     "p50, us": Budget(at_most=250, of_value=True),
@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
 
 
 def plain_sockets(bench: Bench, records: int) -> None:
-    """The same without librdkafka: what of a round trip is the broker and the kernel."""
+    """Measure the same without librdkafka: the broker's and the kernel's part of a round trip."""
     produced, waiting = bench.scratch / "produced", bench.scratch / "waiting"
 
     def measure(subject: Subject) -> Mapping[str, float]:

@@ -1,14 +1,14 @@
-"""How long a killed worker's partitions are away: from SIGKILL to the first accepted produce.
+"""Failover: the time from SIGKILL of a worker to the first accepted produce to its partitions.
 
-The sketch: the launcher learns of the death by a pidfd at once and forks a process that has all
-modules loaded (3 ms); that one reads the metadata log and opens its partitions, each checked from
-its recovery point on, 0.1 ms/MB.  The listener never closed, so a client that comes back waits in
-its backlog: what it sees is those milliseconds and nothing of a time-out.  So the curve over what
-has come since the last recovery points shows how long a busy worker is away.
+Estimate: the launcher gets the death from a pidfd at once and forks a process that has all
+modules loaded (3 ms); it reads the metadata log and opens its partitions, each checked from its
+recovery point on, 0.1 ms/MB.  The listener never closed, so a client that reconnects waits in its
+backlog: it sees those milliseconds and no timeout.  The curve over the bytes written since the
+last recovery points therefore shows how long a busy worker is unavailable.
 
-With many partitions it is their number that counts, not their size: what a checkpoint knows of is
-not read again.  Each log costs 0.2 to 0.3 ms of opening files and looking for its end, on two
-threads that share one interpreter.
+With many partitions their number counts, not their size: what a checkpoint covers is not read
+again.  Each log costs 0.2 to 0.3 ms of opening files and finding its end, on two threads that
+share one interpreter.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ KILLS = 20
 KILLS_OF_A_SIZE = 3
 BATCH = 1_000_000
 BATCHES_BETWEEN = 32
-"""Batches that come between two kills, so that there is a tail to check."""
+"""Batches written between two kills, so that there is a tail to check."""
 TAILS_MB = (100, 300, 1000)
 MANY = {2_500: (2, BATCH, 1.0), 10_000: (1, BATCH // 10, 4.0)}
-"""Numbers of partitions: the batches in each, their size, and in how many seconds they are to be
+"""Numbers of partitions: the batches in each, their size, and the bound in seconds until all are
 served again."""
 REQUEST_BYTES = 50_000_000
 CHECKPOINT_S_MAX = 300.0
@@ -61,7 +61,7 @@ def run(bench: Bench) -> None:
     for size_mb in TAILS_MB:
         taken = []
         for repeat in range(bench.scale(KILLS_OF_A_SIZE)):
-            # A broker of its own for each kill: what one has checked it need not check again.
+            # A new broker for each kill: what one has checked it need not check again.
             place = bench.scratch / f"killed-{size_mb}-{repeat}"
             with Kafkalite(place, workers=1) as broker:
                 batches = bench.scale(size_mb * 1_000_000 // BATCH)
@@ -81,10 +81,10 @@ def run(bench: Bench) -> None:
 
 
 def many_away_s(place: Path, partitions: int, batches: int, size: int) -> float:
-    """How long the last of so many partitions is away, once a checkpoint knows of all they hold.
+    """Return how long the last of these partitions is unavailable after a complete checkpoint.
 
-    Its files are read before the kill: a killed process leaves them in the page cache, but some
-    virtual machines give idle pages back to their host within seconds.
+    The files are read before the kill: a killed process leaves them in the page cache, but some
+    virtual machines return idle pages to their host within seconds.
     """
     with (
         Kafkalite(place, workers=1, durability="fsync") as broker,
@@ -120,7 +120,7 @@ def fill(topic: str, where: Sequence[str], batch: bytes) -> None:
 
 
 def await_checkpoint(broker: Kafkalite, topic: str, partitions: int, end_offset: int) -> None:
-    """Wait until the recovery checkpoints know all partitions to be durable up to their end."""
+    """Wait until the recovery checkpoints say that all partitions are durable up to their end."""
     deadline = time.monotonic() + CHECKPOINT_S_MAX
     names = {layout.directory_name(topic, partition) for partition in range(partitions)}
     while time.monotonic() < deadline:
@@ -137,7 +137,7 @@ def await_checkpoint(broker: Kafkalite, topic: str, partitions: int, end_offset:
 def killed_again_and_again(
     bench: Bench, broker: Kafkalite, kills: int, batches: int
 ) -> list[float]:
-    """How long partition 0 was away each time, with so many batches before each kill."""
+    """Return how long partition 0 was unavailable after each kill; `batches` precede each."""
     taken = []
     with topic(broker, PARTITIONS, {"file.delete.delay.ms": "0"}) as name:
         load = produce_frame(name, batch_of(BATCH), partitions=PARTITIONS)
@@ -151,7 +151,7 @@ def killed_again_and_again(
 
 
 def produce_body(topic: str, batch: bytes, *partitions: int) -> dict[str, object]:
-    """A request that writes this batch into each of these partitions."""
+    """Return a Produce request that writes this batch into each of these partitions."""
     entries = [{"index": partition, "records": batch} for partition in partitions]
     return {
         "acks": 1, "timeout_ms": 30_000, "topic_data": [{"name": topic, "partition_data": entries}],
@@ -159,7 +159,7 @@ def produce_body(topic: str, batch: bytes, *partitions: int) -> dict[str, object
 
 
 def away_s(pid: int, topic: str, address: str, partition: int = 0) -> float:
-    """Kill the process that leads a partition at this address, and produce until one accepts."""
+    """Kill the process that leads a partition at this address, and produce until it accepts."""
     request = frame(PRODUCE, PRODUCE_VERSION, produce_body(topic, batch_of(200), partition))
     begun = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -180,7 +180,7 @@ def is_accepted(address: str, request: bytes) -> bool:
 
 
 def await_process(broker: Kafkalite, address: str, killed: int) -> None:
-    """Wait until the broker says of this node that another process is it."""
+    """Wait until the broker reports a new process for this node."""
     deadline = time.monotonic() + AGAIN_S_MAX
     while process_at(broker, address) in (0, killed):
         if time.monotonic() > deadline:
@@ -189,6 +189,6 @@ def await_process(broker: Kafkalite, address: str, killed: int) -> None:
 
 
 def process_at(broker: Kafkalite, address: str) -> int:
-    """The process of the node that listens there; 0 while it has none that answers."""
+    """Return the process id of the node at this address; 0 while it has none that responds."""
     pids = {f"{node['host']}:{node['port']}": node["pid"] for node in broker.nodes}
     return pids.get(address, 0)

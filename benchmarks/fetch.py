@@ -1,7 +1,7 @@
-"""Fetching: records per second to a client that parses them, and bytes to one that does not.
+"""Fetch: records per second to a client that parses them, and bytes to one that does not.
 
-The sketch: `sendfile` hands pages to the socket without a copy by us, so a fetch of 1 MB is a
-request of a hundred bytes, one search in an index, and the kernel's work; against a process that
+Estimate: `sendfile` hands pages to the socket without a copy in the broker, so a fetch of 1 MB is
+a request of a hundred bytes, one search in an index, and the kernel's work; against a process that
 only calls sendfile the broker should lose nothing but that search.
 """
 
@@ -30,7 +30,7 @@ def by_a_client(bench: Bench) -> None:
         names: dict[str, str] = {}
         for subject in bench.subjects:
             name = names[subject.name] = topics.enter_context(topic(subject))
-            # A run counts from its second answer on, so there is something to answer twice.
+            # A run counts from its second response on, so there must be enough for two.
             run_client(subject, "produce", topic=name, records=records + 20_000, linger_ms=5)
 
         def measure(subject: Subject) -> Mapping[str, float]:

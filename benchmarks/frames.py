@@ -1,6 +1,6 @@
-"""Request frames for `client frames`, and the integers in them that it draws anew each time.
+"""Request frames for `client frames`, and the integers in them that it draws for each request.
 
-One old version of each, which every broker takes: Produce 7, Fetch 11, ListOffsets 4.
+One old version of each API, which every broker supports: Produce 7, Fetch 11, ListOffsets 4.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ RECORD_SIZE = 100
 
 @dataclass(frozen=True)
 class Frame:
-    """A request without its size prefix; `varied` is what the client's --vary takes.
+    """A request without its size prefix.
 
-    `partition_at` is where the partition stands, in a request that is for a drawn one.
+    `varied` is what the client's --vary takes; `partition_at` is the position of the partition
+    index in a request whose partition is drawn.
     """
 
     api: Api
@@ -47,10 +48,10 @@ class Frame:
         connections: int = 1,
         leaders: Sequence[str] = (),
     ) -> Run:
-        """Send it so many times; first once alone, to see that it is answered without error.
+        """Send it `requests` times; first once alone, to see that its response has no error.
 
-        With `leaders`, the address of each partition's, a connection keeps to one partition and
-        goes where it is led; without, all go to the bootstrap address and draw.
+        With `leaders`, the leader's address for each partition, each connection keeps to one
+        partition and connects to its leader; without, all use the bootstrap address and draw.
         """
         path = scratch / "frame"
         path.write_bytes(self.request)
@@ -75,7 +76,7 @@ class Frame:
 
 
 def produce_frame(topic: str, batch: bytes, *, partitions: int = 1, acks: int = 1) -> Frame:
-    """One batch for one partition; a partition drawn for each request where there are several."""
+    """Return a Produce of one batch; with several partitions, each request draws one."""
     index = PARTITION_MARK if partitions > 1 else 0
     body: dict[str, object] = {
         "acks": acks,
@@ -90,7 +91,7 @@ def produce_frame(topic: str, batch: bytes, *, partitions: int = 1, acks: int = 
 
 
 def fetch_frame(topic: str, *, end_offset: int, size_max: int) -> Frame:
-    """What lies at an offset below the end, drawn for each request, and so much of it."""
+    """Return a Fetch of up to `size_max` bytes at an offset drawn for each request."""
     wanted = {"partition": 0, "fetch_offset": OFFSET_MARK, "partition_max_bytes": size_max}
     body: dict[str, object] = {
         "max_wait_ms": 100,
@@ -104,7 +105,7 @@ def fetch_frame(topic: str, *, end_offset: int, size_max: int) -> Frame:
 
 
 def waiting_fetch(topic: str) -> tuple[bytes, int]:
-    """A fetch that waits for one record, and where its offset stands in the request."""
+    """Return a Fetch that waits for one record, and the position of its offset in the frame."""
     wanted = {"partition": 0, "fetch_offset": OFFSET_MARK, "partition_max_bytes": 1 << 16}
     body: dict[str, object] = {
         "max_wait_ms": 10_000,
@@ -118,7 +119,7 @@ def waiting_fetch(topic: str) -> tuple[bytes, int]:
 
 @cache
 def batch_of(size: int) -> bytes:
-    """A batch of records of 100 bytes, about so large; the same bytes whenever it is asked for."""
+    """Return a cached batch of about `size` bytes with records of 100 bytes."""
     now_ms = int(time.time() * 1000)
     count = max(1, (size - 61) // (RECORD_SIZE + 8))
     values = os.urandom(RECORD_SIZE * count)

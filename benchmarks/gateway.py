@@ -1,13 +1,13 @@
-"""How fast programs that speak ZeroMQ produce.
+"""ZeroMQ gateway: the produce rate of programs that speak ZeroMQ.
 
-The sketch: pyzmq sends a message of three frames in some 5 us, and receives one in as long; libzmq
-itself needs under 1 us at either end.  The gateway receives in C, so the sender should be what is
-measured: at least 0.9 of its rate into a PULL in Python that only counts.  With a thousand
-messages of 100 bytes in a frame ZeroMQ's cost is gone, and what is left is to find each message and
-to write it as a record: above a million a second.
+Estimate: pyzmq sends a message of three frames in about 5 us, and receives one in the same time;
+libzmq itself needs under 1 us at either end.  The gateway receives in C, so the sender should be
+the limit: at least 0.9 of its rate into a PULL in Python that only counts.  With a thousand
+messages of 100 bytes in a frame ZeroMQ's cost disappears, and the rest is to find each message and
+to write it as a record: above a million per second.
 
 The sender is one program for both; the time runs from its first message until the last one is
-counted, or stands in the log.
+counted, or written to the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gated:
         self.pids = broker.pids
 
     def rate(self, packed: bool, count: int) -> float:
-        """Messages a second, from the first sent to the last written."""
+        """Return messages per second, from the first sent to the last written."""
         assert self.broker.ready is not None
         push = self.broker.ready["gateway"]["push"]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
@@ -67,7 +67,7 @@ class Counting:
     pids: list[int] = []
 
     def rate(self, packed: bool, count: int) -> float:
-        """Messages a second, from the first sent to the last counted."""
+        """Return messages per second, from the first sent to the last counted."""
         with zmq.Context() as context, context.socket(zmq.PULL) as pull:
             port = pull.bind_to_random_port("tcp://127.0.0.1")
             each = PACK_COUNT if packed else 1
@@ -79,7 +79,7 @@ class Counting:
 
 @contextlib.contextmanager
 def sending(endpoint: str, name: str, packed: bool, count: int) -> Iterator[float]:
-    """The sender, in a process of its own, and when it sent its first message."""
+    """Run the sender in a process of its own; yield the time of its first message."""
     command = [sys.executable, "-m", "benchmarks.gateway", endpoint, name]
     command += ["packed" if packed else "plain", str(count)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as sender:
@@ -91,7 +91,7 @@ def sending(endpoint: str, name: str, packed: bool, count: int) -> Iterator[floa
 
 
 def end_of(consumer: Any, name: str) -> int:
-    """How many records stand in the topic's one partition; 0 while it is not there."""
+    """Return the end offset of the topic's one partition; 0 while it does not exist."""
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=1)
     except KafkaException:
@@ -121,7 +121,7 @@ def run(bench: Bench) -> None:
 
 
 def send(endpoint: str, topic_name: str, packed: bool, count: int) -> None:
-    """Send so many messages, and say when the first one went."""
+    """Send `count` messages, and print the time of the first."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as push:
         push.connect(endpoint)
         name = topic_name.encode()

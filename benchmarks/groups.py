@@ -1,10 +1,10 @@
-"""Groups: how long they take to come together, and what they cost while nothing happens.
+"""Consumer groups: the time of a rebalance, and the cost of idle members, commits and a start.
 
-The sketch: a request of a group is 50 us in the coordinator, most of it the table codec and the
-machine in Python.  A rebalance takes as long as the last member needs to hear of it, which is a
-heartbeat; so what counts is how few of them it takes, and not the 100 requests.  5,000 members that
-beat every 3 s are 1,700 requests/s: 0.1 of a core.  A commit is a heartbeat and a batch of 150
-bytes.  A start reads the log of offsets, 5 us a commit.
+Estimate: a group request is 50 us in the coordinator, most of it the table-driven codec and the
+state machine in Python.  A rebalance lasts until the last member learns of it by its heartbeat, so
+the number of heartbeats it needs counts, and not the 100 requests.  5,000 members with a heartbeat
+every 3 s are 1,700 requests/s: 0.1 of a core.  A commit costs as a heartbeat and a batch of 150
+bytes.  A start reads the log of offsets, 5 us per commit.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def new_group() -> str:
 
 
 def join(bench: Bench) -> None:
-    """Members that come at once.  Who has joined hears of a rebalance when it beats: every 3 s, as
-    clients do by default, or so often that only the coordinator's own time is left."""
+    """Measure members that join at once, with a heartbeat every 3 s, which is the default of
+    clients, and with one so frequent that only the coordinator's own time is left."""
     count = bench.scale(MEMBERS, at_least=3)
     what = f"a group of {count} members over {PARTITIONS} partitions"
 
@@ -77,7 +77,7 @@ def join(bench: Bench) -> None:
 
 
 def idle(bench: Bench) -> None:
-    """Members of many groups that only beat."""
+    """Measure members of many groups that only send heartbeats."""
     count = bench.scale(IDLE_MEMBERS, at_least=IDLE_GROUP)
     seconds = IDLE_S * min(1.0, bench.scale.factor * 10)
 
@@ -90,7 +90,7 @@ def idle(bench: Bench) -> None:
             members.join()
             members.run(lambda: members.stable, JOIN_S_MAX)
             end = time.monotonic() + BEAT_S
-            members.run(lambda: time.monotonic() > end, JOIN_S_MAX)  # all have settled
+            members.run(lambda: time.monotonic() > end, JOIN_S_MAX)  # all are stable
             before = sum(cpu_s(subject.pids))
             begun = time.monotonic()
             members.run(lambda: time.monotonic() > begun + seconds, JOIN_S_MAX)
@@ -105,7 +105,7 @@ def idle(bench: Bench) -> None:
 
 
 def commit(bench: Bench) -> None:
-    """OffsetCommit of one partition, one request at a time on each of some connections."""
+    """Measure OffsetCommit of one partition, one request at a time on each of some connections."""
     count = bench.scale(COMMITS, at_least=COMMIT_CONNECTIONS)
 
     def measure(subject: Subject) -> Mapping[str, float]:
@@ -134,7 +134,7 @@ def framed_commit(group: str, name: str, partitions: list[int], offset: int) -> 
 
 
 def asked_again_and_again(wires: list[Wire], request: bytes, count: int) -> float:
-    """Send a request so many times, one after the other on each connection; the seconds."""
+    """Send a request `count` times, in turn on each connection; return the seconds."""
     with selectors.DefaultSelector() as selector:
         for wire in wires:
             selector.register(wire.socket, selectors.EVENT_READ, wire)
@@ -158,7 +158,7 @@ def asked_again_and_again(wires: list[Wire], request: bytes, count: int) -> floa
 
 
 def metadata(bench: Bench) -> None:
-    """Metadata of a topic with very many partitions, which every client of a group asks for."""
+    """Measure Metadata of a topic with many partitions, which each client of a group requests."""
     partitions = bench.scale.up_to((10, METADATA_PARTITIONS))[-1]
     count = bench.scale(METADATA_REQUESTS, at_least=2)
 
@@ -178,7 +178,7 @@ def metadata(bench: Bench) -> None:
 
 
 def restart(bench: Bench) -> None:
-    """The supervisor is killed: how long until a group's offsets are told again."""
+    """Kill the supervisor and measure the time until a group's offsets can be fetched again."""
     count = bench.scale(OFFSETS, at_least=OFFSETS_A_COMMIT)
     groups = max(1, count // OFFSET_PARTITIONS)
     taken = []
@@ -211,7 +211,7 @@ def restart(bench: Bench) -> None:
 
 
 def supervisor(broker: Kafkalite) -> int:
-    """Its process, once the launcher has found that it answers."""
+    """Return the supervisor's process id, once the launcher has found it ready."""
     deadline = time.monotonic() + AGAIN_S_MAX
     while time.monotonic() < deadline:
         for node in broker.nodes:
@@ -222,7 +222,7 @@ def supervisor(broker: Kafkalite) -> int:
 
 
 def fetched(address: str, group: str) -> tuple[int, int]:
-    """How many offsets the group has, and the last of them; nothing while nobody answers."""
+    """Return the group's number of offsets and the last of them; (0, 0) without a response."""
     try:
         with Wire(address) as wire:
             answer = wire.ask(OFFSET_FETCH, FETCH, {"group_id": group, "topics": None})

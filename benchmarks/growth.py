@@ -1,9 +1,9 @@
-"""What a request costs as things grow: partitions, connections, and the log itself.
+"""Growth: the cost of a request as partitions, connections and the log itself increase.
 
-The sketch: a partition is an entry in a dictionary, a connection one in epoll's tree, and a log's
-size is in no path of an append; a fetch somewhere in the middle pays one bisection over segments
-and one search in an index, tens of nanoseconds more for a thousand times the bytes.  So the three
-curves should be flat; what bends them is the processor's cache.
+Estimate: a partition is an entry in a dictionary, a connection one in epoll's tree, and the log
+size is in no path of an append; a fetch in the middle pays one bisection over segments and one
+search in an index, tens of nanoseconds more for a thousand times the bytes.  So the three curves
+should be flat; the processor's cache is what bends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNTS = (1, 10, 100, 1000)
 SMALL_LOG, LARGE_LOG = 10_000_000, 10_000_000_000
 FILL_BATCH = 1_000_000
 SMALL_FETCH = 1000
-# More than this part of what is free on the disk is not taken.
+# The largest part of the free disk space that is used.
 DISK_SHARE = 1 / 4
 
 
@@ -63,7 +63,7 @@ def connections(bench: Bench) -> None:
 
 
 def log_size(bench: Bench) -> None:
-    """Ours alone, a large log against a small one: a curve of one's own needs no other."""
+    """Measure a large log against a small one, of kafkalite alone: the curve needs no other."""
     free = shutil.disk_usage(bench.scratch).free
     large = min(bench.scale(LARGE_LOG, at_least=10 * FILL_BATCH), int(free * DISK_SHARE))
     small = min(SMALL_LOG, large // 10)
@@ -93,6 +93,6 @@ def of_a_log(bench: Bench, name: str, size: int) -> Mapping[str, float]:
     fetched = fetch.run(bench.ours, bench.scratch, bench.scale(20_000, at_least=10))
     return {
         "produce, us of CPU/request": produce.cpu_us_per(requests),
-        # A fetch answers with a whole batch of 1 MB, and its bytes are not what is asked here.
+        # A fetch response holds a whole batch of 1 MB, and its bytes are not measured here.
         "fetch anywhere, us of user time/request": fetched.user_us_per(fetched.client["records"]),
     }

@@ -1,10 +1,10 @@
-"""How a figure is taken.
+"""Benchmark harness: runs the client, compares the subjects and records the figures.
 
-Two subjects are loaded by the same program in turn, A B A B, so that what the machine does
-meanwhile meets both.  A figure is the median of the repeats, and what counts is the ratio of the
-two medians within one run: other machines, and this one tomorrow, give other numbers.  CPU time
-is the kernel's account of the broker's processes (user and system apart) before and after.
-Memory is PSS, the sum over its processes.
+Subjects are loaded by the same program in turn, A B A B, so that other load on the machine
+affects both.  A figure is the median of the repeats, and the ratio of the two medians within one
+run is what counts: absolute numbers differ between machines and between days.  CPU time is the
+kernel's account of the broker's processes (user and system apart) before and after.  Memory is
+PSS, the sum over its processes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CLIENT_S_MAX = 600
 IN_MEMORY_SIZE_MIN = 4 << 30
 PORTION_SIZE = 128 << 10
 AT_HAND_S_PER_MB, AT_HAND_TRIES = 0.0005, 5
-"""What a MB of a file costs at the most where its memory is at hand; how often that is tried."""
+"""Maximum cost of a MB of a file whose memory is available; number of attempts to reach it."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much load: a count is what takes a second or two at full scale, times a factor."""
+    """Amount of load: a count that takes a second or two at full scale, times a factor."""
 
     repeats: int
     factor: float
@@ -56,7 +56,7 @@ TINY = Scale(repeats=1, factor=0.0005, things_max=10)
 
 
 def best_ns(repeats: int, call: Callable[[], object], round_ns: int = 4_000_000) -> float:
-    """Nanoseconds of one call in this process: the best of `repeats` rounds of about `round_ns`."""
+    """Return nanoseconds of one call in this process: the best of `repeats` rounds."""
     began = time.perf_counter_ns()
     call()
     count = max(1, round_ns // max(1, time.perf_counter_ns() - began))
@@ -97,7 +97,7 @@ class Run:
 
 @dataclass
 class Bench:
-    """What a benchmark file is handed: the subjects, the scale, and where its figures go."""
+    """Argument of each benchmark: the subjects, the scale, and the list of its figures."""
 
     subjects: Sequence[Subject]
     scale: Scale
@@ -116,7 +116,7 @@ class Bench:
         subjects: Sequence[Subject] | None = None,
         at: float | None = None,
     ) -> None:
-        """Measure every subject in turn; each key of the answer ("name, unit") is a figure."""
+        """Measure every subject in turn; each key of the result ("name, unit") is a figure."""
         chosen = subjects if subjects is not None else self.subjects
         taken: dict[str, dict[str, list[float]]] = {}
         for _ in range(self.scale.repeats):
@@ -130,7 +130,7 @@ class Bench:
 
 
 def run_client(subject: Subject, mode: str, **options: object) -> Run:
-    """Run the client to its end against the subject; a client that fails is a failed benchmark."""
+    """Run the client to its end against the subject; raise if it fails."""
     command = [str(client_program()), mode, "--broker", subject.bootstrap]
     for name, value in options.items():
         for each in value if isinstance(value, list) else [value]:
@@ -149,7 +149,7 @@ _client: list[Path] = []
 
 
 def client_program() -> Path:
-    """client.c, built when it is newer than what was built; needs cc and librdkafka-dev."""
+    """Return client.c's program, compiled if its source is newer; needs cc, librdkafka-dev."""
     if not _client:
         place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
         place.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def client_program() -> Path:
 
 
 def what_is_missing() -> str:
-    """Why client.c cannot be built here; empty when it can."""
+    """Return the reason why client.c cannot be compiled here, or an empty string."""
     if shutil.which("cc") is None:
         return "the load is a C program, and there is no `cc` on the path"
     probe = ["cc", "-E", "-include", "librdkafka/rdkafka.h", "-x", "c", "/dev/null"]
@@ -174,10 +174,10 @@ def what_is_missing() -> str:
 
 
 def cpu_s(pids: Sequence[int]) -> tuple[float, float]:
-    """User and system seconds these processes have used so far."""
+    """Return user and system seconds these processes have used so far."""
     user = system = 0
     for pid in pids:
-        # The name in parentheses may hold anything; the numbers begin after the last one.
+        # The name in parentheses may contain spaces; the numbers begin after the last one.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         user += int(fields[11])
         system += int(fields[12])
@@ -185,12 +185,12 @@ def cpu_s(pids: Sequence[int]) -> tuple[float, float]:
 
 
 def pss_mib(pids: Sequence[int]) -> float:
-    """The memory these processes use, what they share counted once."""
+    """Return the memory these processes use, shared pages counted once."""
     return sum(memory_mib(pid, "Pss") for pid in pids)
 
 
 def private_mib(pid: int) -> float:
-    """The memory that is a process's own: what ending it alone would give back."""
+    """Return the memory that would be freed if only this process ended."""
     return memory_mib(pid, "Private_Clean") + memory_mib(pid, "Private_Dirty")
 
 
@@ -202,14 +202,13 @@ def memory_mib(pid: int, kind: str) -> float:
 
 
 def have_memory_at_hand(size: int) -> None:
-    """Have the machine's next pages be ones that it has, for files that will hold so much.
+    """Write and delete files until the machine has free pages for files of this size.
 
-    What a guest does not use for a while its host takes back, and gives again a page at a time: a
-    MB of a file then costs 3 ms instead of 0.3.  Without this it is luck who pays.  It is a file
-    that takes and frees them, in a log's portions, for the kernel keeps free memory by how much of
-    it lies together: what other kinds of memory leave behind is not what a file is given next.
-    And it is done again while it shows that there were more of the others, on each processor, for
-    each has free memory of its own.
+    A virtual machine's host takes back memory that is unused for a while and returns it a page at
+    a time: a MB of a file then costs 3 ms instead of 0.3, at random to one subject or the other.
+    The pages are taken by a file written in a log's portions because the kernel sorts free memory
+    by contiguous size: pages freed by other kinds of memory are not those a file gets next.  This
+    repeats while the write is slow, and on each processor, because each has its own free list.
     """
     allowed = os.sched_getaffinity(0)
     try:
@@ -223,7 +222,7 @@ def have_memory_at_hand(size: int) -> None:
 
 
 def write_for_nothing(size: int) -> float:
-    """The seconds that a file of this size takes, which is gone again."""
+    """Return the seconds it takes to write a temporary file of this size."""
     portion = bytes(PORTION_SIZE)
     began_s = time.monotonic()
     with tempfile.TemporaryFile(buffering=0) as file:
@@ -239,7 +238,7 @@ _topic_numbers = iter(range(1, 1 << 30))
 def topic(
     subject: Subject, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """A new topic, led everywhere, and gone afterwards so that disks do not fill."""
+    """Create a topic, wait for all its leaders, and delete it afterwards to free the disk."""
     admin = AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 4})
     name = f"bench-{os.getpid()}-{next(_topic_numbers)}"
     wanted = NewTopic(name, partitions, 1, config=dict(configs or {}))
@@ -255,13 +254,13 @@ def topic(
 
 @contextmanager
 def scratch_directory(where: Path | None = None) -> Iterator[Path]:
-    """A directory on the disk of the temporary files, or there, removed afterwards."""
+    """Make a temporary directory, in `where` if given, and remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="kafkalite-bench-", dir=where) as path:
         yield Path(path)
 
 
 def file_system_in_memory() -> Path | None:
-    """For figures of which a disk is no part; None where there is none, and the disk must do."""
+    """Return a file system in memory for figures without a disk, or None if there is none."""
     path = Path("/dev/shm")
     roomy = path.is_dir() and shutil.disk_usage(path).free >= IN_MEMORY_SIZE_MIN
     return path if roomy and os.access(path, os.W_OK) else None

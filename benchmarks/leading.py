@@ -46,7 +46,7 @@ KEPT = {
 
 
 class Load(NamedTuple):
-    """The outcome of producers that ran at the same time."""
+    """Result of producers that ran at the same time."""
 
     records_per_s: float
     latency_ms: float | None
@@ -84,7 +84,7 @@ def subjects_of(bench: Bench, cores: int, shapes: Sequence[int]) -> list[Kafkali
 
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
-    """Run this process, and all that it starts meanwhile, on these cores."""
+    """Run this process, and all processes it starts meanwhile, on these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -123,7 +123,7 @@ def against(figure: Figure, program: str) -> Iterator[Figure]:
     for label, who in (("best", best), (Kafka.name, Kafka.name)):
         if who in figure.values:
             values = {OURS: figure.values[OURS], who: figure.values[who]}
-            # The Java producer's figures are the ones that are promised beside Apache Kafka.
+            # The budget beside Apache Kafka holds for the Java producer.
             promised = label == "best" or program == "Java"
             budget = KEPT.get((label, figure.unit)) if promised else None
             yield replace(figure, values=values, budget=budget)

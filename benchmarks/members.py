@@ -1,8 +1,8 @@
-"""Group members as plain sockets: what a client library does to be in a group, and no more.
+"""Group members as plain sockets: the group requests of a client library, and no more.
 
-They all live in one loop, so that a benchmark can have thousands.  A member joins, brings or gets
-its assignment, beats, joins again when it hears of a rebalance, and counts as stable in the
-generation that its last SyncGroup was answered for.
+They share one event loop, so that a benchmark can have thousands.  A member joins, sends or gets
+its assignment, sends heartbeats and rejoins on a rebalance.  It counts as stable in the generation
+of its last SyncGroup response.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READY_S_MAX = 60.0
 
 
 def coordinator(address: str, group: str) -> str:
-    """Where a group's coordinator is, once it answers for the group."""
+    """Return the address of a group's coordinator, once it responds for the group."""
     deadline = time.monotonic() + READY_S_MAX
     while True:
         with Wire(address) as wire:
@@ -49,10 +49,10 @@ def coordinator(address: str, group: str) -> str:
 
 
 class Members:
-    """So many members on their connections to one coordinator."""
+    """A number of members on their connections to one coordinator."""
 
     def __init__(self, address: str, groups: list[str], beat_s: float, assignment: int) -> None:
-        """`groups` names each member's group; an assignment is so many bytes."""
+        """`groups` names each member's group; an assignment has `assignment` bytes."""
         self.selector = selectors.DefaultSelector()
         self.beat_s = beat_s
         self.assignment = bytes(assignment)
@@ -68,7 +68,7 @@ class Members:
             member.join()
 
     def run(self, until: Callable[[], bool], seconds_max: float) -> float:
-        """Go on until the condition holds; how long that took."""
+        """Run the members until the condition holds; return the seconds."""
         begun = time.monotonic()
         while not until():
             now = time.monotonic()
@@ -83,7 +83,7 @@ class Members:
 
     @property
     def stable(self) -> bool:
-        """Whether every group's members are all in one generation, and have what they read."""
+        """Return True if every group's members are in one generation and have assignments."""
         generations: dict[str, int] = {}
         return (
             all(
@@ -96,7 +96,7 @@ class Members:
 
 
 class Member:
-    """One of them."""
+    """One member and its connection."""
 
     def __init__(self, all_of_them: Members, address: str, group: str) -> None:
         self.all = all_of_them

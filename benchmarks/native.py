@@ -1,13 +1,13 @@
-"""The native client beside confluent-kafka's, plain system calls, and other ways between programs.
+"""The native client beside confluent-kafka, plain system calls, and other means of messaging.
 
 Each side of a figure is a Python program of its own (programs.py), run in turn; the slower sides
-are given fewer records, for it is the rates that are compared.
+get fewer records, because only rates are compared.
 
-The sketch: a record of 100 bytes is some 107 in a batch.  Written from a column it costs 12 ns
-with its checksum, and 30 to 50 ns to come into the log: one copy into the ring, one out of it,
-one into the page cache, which is all that plain `write` does.  Read from the page cache into a
-column it costs one copy and a checksum more, 20 ns.  A Python object for each record costs 50 to
-100 ns on either side, and that is what separates rows from columns.
+Estimate: a record of 100 bytes is about 107 in a batch.  Written from a column it costs 12 ns with
+its checksum, and 30 to 50 ns to get into the log: one copy into the ring, one out of it, one into
+the page cache, which is all that plain `write` does.  Read from the page cache into a column it
+costs one copy and a checksum more, 20 ns.  A Python object for each record costs 50 to 100 ns on
+either side, and that is the difference between rows and columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRODUCE, PRODUCE_BATCH = f"{CONFLUENT}'s produce()", f"{CONFLUENT}'s produce_bat
 CONSUME, POLL = f"{CONFLUENT}'s consume(10000)", f"{CONFLUENT}'s poll()"
 
 SENT_RECORDS = 1_000_000
-"""As columns: what they take of memory is still at hand when it is written (harness.py)."""
+"""As columns: free memory suffices for their log when it is written (harness.py)."""
 ARROW_RECORDS = 3_000_000
 TABLE_ROWS = [100, 1_000, 10_000, 100_000, 1_000_000]
 """Rows of the tables, which are sent one after the other."""
@@ -62,7 +62,7 @@ def run(bench: Bench) -> None:
 
 
 def program(module: str, mode: str, **options: object) -> dict[str, float]:
-    """What a program prints at its end; one that fails is a failed benchmark."""
+    """Run a program to its end and return the figures it prints; raise if it fails."""
     with started(module, mode, **options) as output:
         told: dict[str, float] = json.loads(output.read())
         return told
@@ -70,7 +70,7 @@ def program(module: str, mode: str, **options: object) -> dict[str, float]:
 
 @contextmanager
 def started(module: str, mode: str, **options: object) -> Iterator[IO[str]]:
-    """A program's output while it runs; it is waited for, and killed when it takes too long."""
+    """Start a program and yield its output; wait for it, and kill it after a deadline."""
     command = [sys.executable, "-m", f"benchmarks.{module}", mode, json.dumps(options)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -97,7 +97,7 @@ def rate(told: Mapping[str, float]) -> float:
 def in_turn(
     bench: Bench, sides: Mapping[str, Rate], repeats_max: int = 5
 ) -> dict[str, list[float]]:
-    """A B A B, as many times as the scale says."""
+    """Measure the sides in turn, A B A B, as many times as the scale says."""
     values: dict[str, list[float]] = {who: [] for who in sides}
     for _ in range(min(bench.scale.repeats, repeats_max)):
         for who, side in sides.items():
@@ -112,7 +112,7 @@ def against(
     ours: str,
     budgets: Mapping[str, Budget | None],
 ) -> None:
-    """A figure of one of our ways beside each of these others; without others, of its own value."""
+    """Add a figure of `ours` beside each other side; beside itself, of its own value."""
     for other, budget in budgets.items():
         both = {OURS: values[ours]}
         if other != ours:
@@ -262,7 +262,7 @@ def round_trips(bench: Bench) -> None:
 
 
 def idle_rings(bench: Bench) -> None:
-    """What producers cost that are attached and send nothing: theirs and the broker's CPU time."""
+    """Measure the CPU time of idle attached producers: theirs and the broker's."""
     producers = bench.scale.up_to([2, IDLE_PRODUCERS])[-1]
     seconds = IDLE_S * min(1.0, max(bench.scale.factor, 0.05))
     brokers, theirs = [], []
@@ -285,7 +285,7 @@ def idle_rings(bench: Bench) -> None:
         bench.figures.append(Figure(what, "% of a core", {OURS: values}, budget))
 
 
-# From program to program.
+# Between programs on one host.
 
 
 def between_programs(bench: Bench) -> None:
@@ -326,7 +326,7 @@ def between_programs(bench: Bench) -> None:
         },
         SHARED_REPEATS,
     )
-    # Redis is given and gives a thousand a call in any case: its one figure stands beside both.
+    # Redis takes a thousand per call in either case: its one figure is beside both.
     by_columns |= {who: by_rows[who] for who in redis}
     what = "from program to program"
     bench.figures.append(Figure(f"{what}, row by row", "records/s", by_rows))
@@ -335,7 +335,7 @@ def between_programs(bench: Bench) -> None:
 
 @contextmanager
 def redis_server(scratch: Path) -> Iterator[Path | None]:
-    """Debian's, on a Unix socket of its own; None, and a word, where it is not installed.
+    """Start Debian's redis-server on a Unix socket; yield None, with a message, if it is missing.
 
     It appends to its file and leaves the disk to the kernel, as a broker in `os` mode does.
     """

@@ -1,8 +1,8 @@
-"""Producing: records per second, and the broker's own time for each of them.
+"""Produce: records per second, and the broker's own time for each of them.
 
-The sketch: a full batch of 1 MB costs the broker a checksum (0.1 ms at 10 GB/s) and two copies
-through the kernel (socket in, page cache out; 0.3 ms together), so some 10,000 records share half
-a millisecond, and the client is the limit.  At one record a request everything is per request:
+Estimate: a full batch of 1 MB costs the broker a checksum (0.1 ms at 10 GB/s) and two copies
+through the kernel (socket in, page cache out; 0.3 ms together), so about 10,000 records share half
+a millisecond, and the client is the limit.  At one record per request the cost is per request:
 four system calls and the handling, a few microseconds of user time.
 """
 
@@ -15,7 +15,7 @@ from benchmarks.harness import Bench, Run, run_client, topic
 from benchmarks.report import Budget
 from benchmarks.subjects import Subject, Yardstick
 
-# What a run has written is deleted at once, or five repeats would fill the page cache.
+# The log of a run is deleted at once, or five repeats would fill the page cache.
 CONFIGS = {"file.delete.delay.ms": "0"}
 SMALL_BATCH, LARGE_BATCH = 16 << 10, 1_000_000
 
@@ -70,9 +70,9 @@ def one_record_a_request(bench: Bench) -> None:
 
 
 def as_they_come(bench: Bench) -> None:
-    """Linger 0 as programs use it: a batch is what gathered while the last one was under way.
+    """Measure linger 0: a batch is what accumulated while the last one was in flight.
 
-    So a faster answer makes smaller batches, and more work for the client: no budget is set.
+    A faster response makes smaller batches, and more work for the client: no budget is set.
     """
     records = bench.scale(1_000_000, at_least=100)
 

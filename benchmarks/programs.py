@@ -2,10 +2,10 @@
 
     python -m benchmarks.programs MODE '{"option": value, …}'
 
-prints a line of JSON: records and seconds, or what the mode is about.  Whoever sends counts from
-its first record, after one that paid for connections and metadata, to the last acknowledgement.
-Whoever receives counts from the first records that came, without them, to the last ones: the time
-a client takes to find a broker is no part of its speed.
+prints a line of JSON: records and seconds, or the figures of the mode.  A sender counts from its
+first record, after one that paid for connections and metadata, to the last acknowledgement.  A
+receiver counts from the first records, without them, to the last: the time a client takes to find
+a broker is not part of its speed.
 
 A record is 100 bytes without a key.  Every client has its own defaults, and its delivery is
 awaited by its own flush.
@@ -32,7 +32,7 @@ Wait = Callable[[], object]
 
 
 class Stamps:
-    """When how many records had come."""
+    """Times and counts of the first and the last records received."""
 
     def __init__(self) -> None:
         self.first_s = self.last_s = 0.0
@@ -45,14 +45,14 @@ class Stamps:
         self.count += count
 
     def told(self, begun_s: float) -> dict[str, float]:
-        """The rate after the first ones; of all of them where there were no more."""
+        """Return records and seconds after the first ones; of all if there were no more."""
         if self.count == self.first:
             return {"records": self.count, "seconds": self.last_s - begun_s}
         return {"records": self.count - self.first, "seconds": self.last_s - self.first_s}
 
 
 def table_of(count: int) -> Any:
-    """So many records as an Arrow table, in pieces of a million."""
+    """Return `count` records as an Arrow table, in record batches of a million."""
     import numpy as np
     import pyarrow as pa
 
@@ -68,16 +68,16 @@ def table_of(count: int) -> Any:
     return pa.Table.from_batches(pieces, schema)
 
 
-# Sending; `go` is called when the first record is through, and waits until the others may go.
+# Sending; `go` is called after the first record is acknowledged, and waits for the other programs.
 
 
 def at_once() -> None: ...
 
 
 def begin(go: Wait, records: int) -> None:
-    """The last thing before the clock starts; what the log will take of memory is there.
+    """Make memory for the log available and wait for the other programs; the clock starts next.
 
-    Only now, for what this program took for itself was at hand before.
+    Not earlier, because this program's own allocations would use that memory.
     """
     have_memory_at_hand(records * (RECORD_SIZE + 8))
     go()
@@ -103,7 +103,7 @@ def send_arrow(
 def send_tables(
     bootstrap: str, topic: str, records: int, rows: int, **options: Any
 ) -> dict[str, float]:
-    """Send the same table of so many rows again and again, and tell the CPU time as well."""
+    """Send the same table of `rows` rows repeatedly; return the CPU time as well."""
     from kafkalite import Producer
 
     table = table_of(rows)
@@ -142,7 +142,7 @@ def send(
 
 
 def confluent_producer(bootstrap: str, topic: str) -> Any:
-    """One that has sent a record, and has room for whatever is sent."""
+    """Return a producer that has sent a record, and has room for the load."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -169,7 +169,7 @@ def produce(bootstrap: str, topic: str, records: int, go: Wait = at_once) -> dic
 
 
 def produce_batch(bootstrap: str, topic: str, records: int, go: Wait = at_once) -> dict[str, float]:
-    """confluent-kafka's own way of many records a call, ten thousand at a time."""
+    """Send with confluent-kafka's own batch call, ten thousand records at a time."""
     messages = [{"value": os.urandom(RECORD_SIZE)}] * min(CONSUME_COUNT, records)
     producer = confluent_producer(bootstrap, topic)
     begin(go, records)
@@ -182,7 +182,7 @@ def produce_batch(bootstrap: str, topic: str, records: int, go: Wait = at_once) 
 
 
 def write(path: str, records: int) -> dict[str, float]:
-    """The same bytes into a file, by plain `write` of as much as a batch holds."""
+    """Write the same bytes into a file, by plain `write` of as much as a batch holds."""
     from kafkalite._ext.record_writer import encode_columns, seal
     from kafkalite.client.producer.arrow_columns import columns_of
     from kafkalite.client.producer.column_batches import CHUNK_SIZE_MAX as batch_size
@@ -207,7 +207,7 @@ def write(path: str, records: int) -> dict[str, float]:
 
 
 def round_trips(bootstrap: str, topic: str, count: int, **options: Any) -> dict[str, float]:
-    """One record, its acknowledgement, the next record."""
+    """Measure one record, its acknowledgement, the next record."""
     from kafkalite import Producer
 
     value = os.urandom(RECORD_SIZE)
@@ -227,9 +227,9 @@ def round_trips(bootstrap: str, topic: str, count: int, **options: Any) -> dict[
 
 
 def idle(bootstrap: str, topic: str, producers: int, seconds: float) -> dict[str, float]:
-    """Producers that have sent a record and then nothing; what that costs here.
+    """Return the CPU time here of producers that have sent a record and are idle.
 
-    The line `idle` says that they are, and the answer comes when all have been so for so long.
+    Prints the line `idle` when the measurement begins, and `busy` when it ends.
     """
     from kafkalite import Producer
 
@@ -247,7 +247,7 @@ def idle(bootstrap: str, topic: str, producers: int, seconds: float) -> dict[str
     return {"used_s": used_s, "seconds": seconds}
 
 
-# Receiving; `ready` is called when the first records have come.
+# Receiving; `ready` is called when the first records have been received.
 
 
 def batches(
@@ -300,9 +300,9 @@ def told_by_ones(count: int, begun_s: float, first_s: float, ended_s: float) -> 
 
 
 def confluent_consumer(bootstrap: str, topic: str) -> Any:
-    """One that reads partition 0 from its beginning, and never rests.
+    """Return a consumer that reads partition 0 from its beginning without pauses.
 
-    By default librdkafka rests for a second when it holds 100,000 records.
+    By default librdkafka pauses for a second when it holds 100,000 records.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -322,7 +322,7 @@ def consume(bootstrap: str, topic: str, records: int, ready: Wait = at_once) -> 
     stamps, begun_s = Stamps(), time.monotonic()
     with closing(confluent_consumer(bootstrap, topic)) as consumer:
         while stamps.count < records:
-            # The first alone: with more it would wait for them, which wait for it to be ready.
+            # First one alone: the sender sends more only after the receiver is ready.
             count_max = min(CONSUME_COUNT, records - stamps.count) if stamps.count else 1
             found = consumer.consume(count_max, PATIENCE_S)
             assert found, f"{stamps.count} of {records} records came"

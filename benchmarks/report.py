@@ -1,4 +1,4 @@
-"""A figure, its budget, and what a person sees of them: a table, a JSON file, a plot."""
+"""Figures and budgets, and their output: a table, a JSON file, plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OURS = "kafkalite"
 
 @dataclass(frozen=True)
 class Budget:
-    """A bound: on ours divided by the other's, or on our own value where `of_value` says so."""
+    """A bound: on ours divided by the other's, or on our own value if `of_value` is set."""
 
     at_most: float | None = None
     at_least: float | None = None
@@ -40,7 +40,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing measured, several times, of ours and mostly of one other."""
+    """One quantity, measured several times, of kafkalite and mostly of one other subject."""
 
     name: str
     unit: str
@@ -56,7 +56,7 @@ class Figure:
         return next((who for who in self.values if who != OURS), None)
 
     def pairs(self) -> list[Figure]:
-        """Ours against each of the others, where there are several."""
+        """Split into one figure per other subject, where there are several."""
         if len(self.values) <= 2 or OURS not in self.values:
             return [self]
         return [
@@ -73,7 +73,7 @@ class Figure:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the budget holds; None where there is none, or nothing to hold it against."""
+        """Return True if the budget holds; None without a budget, or without another subject."""
         if self.budget is None:
             return None
         number = self.median(OURS) if self.budget.of_value else self.ratio
@@ -81,7 +81,7 @@ class Figure:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The figures as a markdown table."""
+    """Return the figures as a markdown table."""
     lines = [
         "| what | kafkalite | against | ratio | budget | |",
         "|---|---:|---:|---:|---:|---|",
@@ -101,14 +101,14 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, thousands apart."""
+    """Format with three significant digits and separated thousands."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def write(figures: Sequence[Figure], directory: Path, command: str) -> None:
-    """Leave table.md, figures.json and pictures in the directory: ratios, curves, line-ups."""
+    """Write table.md, figures.json and plots to the directory: ratios, curves, comparisons."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "table.md").write_text(table(figures))
     entries = [
@@ -137,7 +137,7 @@ def cpu_model() -> str:
 
 
 def plot_ratios(figures: Sequence[Figure], path: Path) -> None:
-    """Every ratio as a bar, its budget as a stroke across."""
+    """Plot every ratio as a bar, its budget as a line across."""
     shown = [figure for figure in figures if figure.ratio and figure.at is None]
     shown = [pair for figure in shown for pair in figure.pairs()]
     if not shown:
@@ -162,7 +162,7 @@ def plot_ratios(figures: Sequence[Figure], path: Path) -> None:
 
 
 def plot_curves(figures: Sequence[Figure], path: Path) -> None:
-    """One panel for each thing that was measured at several sizes."""
+    """Plot one panel for each quantity that was measured at several sizes."""
     curves: dict[str, list[Figure]] = {}
     for figure in figures:
         if figure.at is not None:
@@ -180,7 +180,7 @@ def plot_curves(figures: Sequence[Figure], path: Path) -> None:
             axes.plot(at, [p.median(who) for p in points if who in p.values], "o-", label=who)
         axes.set_title(what, fontsize=9)
         axes.set_xscale("log")
-        # Of a tiny run the clock may say 0, and 0 has no logarithm.
+        # In a tiny run the clock may give 0, and 0 has no logarithm.
         positive = all(value > 0 for p in points for who in p.values for value in p.values[who])
         axes.set_yscale("log" if positive else "linear")
         axes.legend(fontsize=8)
@@ -190,7 +190,7 @@ def plot_curves(figures: Sequence[Figure], path: Path) -> None:
 
 
 def plot_line_ups(figures: Sequence[Figure], path: Path) -> None:
-    """One panel for each thing that is done in several ways, a bar each."""
+    """Plot one panel for each task that was measured in several ways, a bar each."""
     shown = [figure for figure in figures if len(figure.values) > 2 and figure.at is None]
     if not shown:
         return
@@ -214,7 +214,7 @@ def plot_line_ups(figures: Sequence[Figure], path: Path) -> None:
 
 
 def drawing() -> ModuleType:
-    """pyplot, without a screen; imported when there is something to draw."""
+    """Return pyplot with a backend without a screen; imported only to plot."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,14 +1,14 @@
-"""From program to program on one host: every way is a sender and a receiver, started together.
+"""Messaging between programs on one host: a sender and a receiver process per way.
 
     python -m benchmarks.sharing WAY '{"records": n, …}'
 
 prints records and seconds, from the sender's first record until the receiver has the last.  Both
-are processes of Python's own; the sender begins when the receiver waits, or, where a broker stands
-between them, when it has had a record.  One way a record, the
-other a thousand at a time where the library knows such a thing (a multipart message, a list).
+are Python processes; the sender begins when the receiver waits, or, with a broker between them,
+when it has received a record.  Each way sends one record at a time, or a thousand where the
+library supports that (a multipart message, a list).
 
-Redis writes its append-only file and leaves the disk to the kernel, which is what a broker in
-`os` mode promises.  A queue and a socket promise nothing and keep nothing.
+Redis writes its append-only file and leaves the disk to the kernel, which is the guarantee of a
+broker in `os` mode.  A queue and a socket guarantee and store nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def value() -> bytes:
 
 
 def chunks(records: int) -> list[int]:
-    """How many records each thousand has; the last of them may be fewer."""
+    """Return the number of records of each chunk of a thousand; the last may have fewer."""
     return [min(AT_A_TIME, records - first) for first in range(0, records, AT_A_TIME)]
 
 
@@ -62,7 +62,7 @@ def queue_receive(queue: Any, records: int, ready: Wait) -> dict[str, float]:
 
 
 def queue_send_lists(queue: Any, records: int, go: Wait) -> dict[str, float]:
-    # Records of their own: pickle would write one object once and then point at it.
+    # Separate records: pickle would write one object once and then refer to it.
     ones = [value() for _ in range(AT_A_TIME)]
     go()
     begun_s = time.monotonic()
@@ -138,7 +138,7 @@ def zmq_receive_multipart(address: str, records: int, ready: Wait) -> dict[str, 
     return {"ended_s": time.monotonic()}
 
 
-# Redis Streams; a thousand commands are on their way at once, or its round trips are measured.
+# Redis Streams; a thousand commands are in flight, or its round trips would be measured.
 
 
 def redis_send(path: str, records: int, go: Wait) -> dict[str, float]:
@@ -187,7 +187,7 @@ WAYS: dict[str, tuple[Receive, Send]] = {
 
 
 def run(way: str, records: int, **options: Any) -> dict[str, float]:
-    """The receiver in this process, the sender in one that it forks."""
+    """Run the receiver in this process, and the sender in a forked one."""
     receive, send = WAYS[way]
     if "Queue" in way:
         options["queue"] = get_context("fork").Queue(QUEUE_SIZE)
@@ -198,7 +198,7 @@ def run(way: str, records: int, **options: Any) -> dict[str, float]:
 
     process = get_context("fork").Process(target=sender)
     process.start()
-    # A client sends a record to open its way, which the receiver takes for the first.
+    # A client sends a record to connect, which the receiver takes for the first.
     extra = 1 if send.__module__ == programs.__name__ else 0
     ended = receive(records=records + extra, ready=lambda: here.send(None), **options)
     assert here.poll(PATIENCE_S), "the sender has ended early"

@@ -1,11 +1,11 @@
 """The Spark connector beside Spark's own Kafka connector, on the same broker and the same topic.
 
-One Spark session on two cores runs all jobs (spark_jobs.py), ours and theirs in turn.  Their jars
-come from Maven, once.
+One Spark session on two cores runs all jobs (spark_jobs.py), the two connectors in turn.  Spark's
+connector comes from Maven, once.
 
-The sketch: a row of seven columns costs Spark's JVM 0.6 us to take from Python and 0.35 by
+Estimate: a row of seven columns costs Spark's JVM 0.6 us to take from Python and 0.35 by
 mapInArrow, of which decoding is 0.05; a row that is counted where it is decoded costs neither.
-What Spark's own connector costs is what it is for: 0.7 to 1.5 us a row, in Java.
+Spark's own connector costs 0.7 to 1.5 us per row, in Java.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRICKLE = 50_000
 KEYS = 1_000
 RECORD_SIZE = 100
 JOB_S_MAX = 3_000
-# The newest of each that Maven gives; a pyspark that is newer runs them.
+# The newest of each on Maven; a newer pyspark runs them.
 CONNECTOR = ("spark-sql-kafka-0-10_2.13", "4.2.0")
 TOKENS = ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
 JARS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
@@ -58,7 +58,7 @@ def run(bench: Bench) -> None:
 
 
 def figures(told: dict[str, list[dict[str, float]]], records: int) -> list[Figure]:
-    """The rates, by what they are compared with, and what a row costs of CPU."""
+    """Return the rates by what they are compared with, and the CPU time per row."""
 
     def rate(job: str, count: int = records) -> list[float]:
         return [count / each["seconds"] for each in told[job]]
@@ -92,7 +92,7 @@ def figures(told: dict[str, list[dict[str, float]]], records: int) -> list[Figur
 
 
 def fill(bootstrap: str, name: str, records: int) -> None:
-    """Records of a key among a thousand and a hundred bytes, the same number in each partition."""
+    """Write records with one of a thousand keys and a hundred bytes, evenly to the partitions."""
     import numpy as np
     import pyarrow as pa
 
@@ -115,13 +115,13 @@ def fill(bootstrap: str, name: str, records: int) -> None:
 
 
 def jars() -> str:
-    """Spark's own connector and what it needs besides Spark."""
+    """Return the jars of Spark's own connector and of its dependencies besides Spark."""
     found = Path(classpath(CONNECTOR, [TOKENS], "org.apache.spark")).parent
     return ",".join(str(jar) for jar in sorted(found.iterdir()) if jar.name.startswith(JARS))
 
 
 def jobs(**asked: Any) -> dict[str, list[dict[str, float]]]:
-    """What the jobs tell, by name."""
+    """Run the jobs and return their figures, by name."""
     command = [sys.executable, "-m", "benchmarks.spark_jobs", json.dumps(asked)]
     done = subprocess.run(
         command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=JOB_S_MAX

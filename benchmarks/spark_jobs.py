@@ -3,8 +3,8 @@
     python -m benchmarks.spark_jobs '{"bootstrap": …, "topic": …, "records": …, "repeats": …,
                                       "trickle": …, "jars": …, "directory": …, "out": […]}'
 
-Ours and Spark's own connector read the same topic in turn.  A time is of an action alone; the CPU
-is that of the driver's JVM and of every Python process under it.
+Both connectors read the same topic in turn.  A time is of an action alone; the CPU time is that of
+the driver's JVM and of every Python process under it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(asked: dict[str, Any]) -> None:
 
 
 class Jobs:
-    """What is timed."""
+    """The jobs to time, by name."""
 
     def __init__(self, spark: SparkSession, asked: dict[str, Any], place: Path) -> None:
         self.spark, self.asked, self.place = spark, asked, place
@@ -66,7 +66,7 @@ class Jobs:
         self.number = 0
 
     def sides(self) -> dict[str, Callable[[], dict[str, float] | None]]:
-        """In the order in which they are run."""
+        """Return the jobs in the order in which they are run."""
         both = [
             (f"{name} {who}", lambda run=run, who=who: run(who))
             for name, run in (
@@ -111,7 +111,7 @@ class Jobs:
         )
 
     def check(self, totals: DataFrame) -> None:
-        """Have them all, and right."""
+        """Check that the totals are complete and correct."""
         rows = totals.collect()
         assert sum(row.records for row in rows) == self.asked["records"]
         assert sum(row.size for row in rows) == self.asked["records"] * self.asked["record_size"]
@@ -131,7 +131,7 @@ class Jobs:
         return writer.trigger(**trigger).start()
 
     def streaming(self, who: str) -> dict[str, float]:
-        """Micro-batches of a thousand rows; the first are not counted."""
+        """Run micro-batches of a thousand rows; the first are not counted."""
         reader = self.read(who, self.asked["trickle"], stream=True)
         query = self.started(reader.option("maxOffsetsPerTrigger", "1000").load(),
                              availableNow=True)  # fmt: skip
@@ -152,7 +152,7 @@ class Jobs:
             assert len(consumer.to_table()) == self.asked["records"]
 
     def to_arrow(self) -> None:
-        """A quarter of the records, which is what a driver takes in time."""
+        """Convert a quarter of the records, which a driver can do in reasonable time."""
         few = self.read(OURS).load().where("partition = 0")
         rows = len(few.toArrow())
         print(json.dumps({"job": "table toArrow rows", "rows": rows}), flush=True)
@@ -163,7 +163,7 @@ def noop(frame: DataFrame) -> None:
 
 
 def partial_totals(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Count and length by key, of one batch."""
+    """Return count and length by key, of one batch."""
     sizes = pc.binary_length(batch.column("value"))
     table = pa.table({"key": batch.column("key"), "size": pc.cast(sizes, pa.int64())})
     found = table.group_by("key").aggregate([("size", "count"), ("size", "sum")])
@@ -174,7 +174,7 @@ def partial_totals(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def tree_cpu_s() -> float:
-    """What this process and all under it have used, with those that have ended."""
+    """Return the CPU seconds of this process and its descendants, including ended ones."""
     return sum(stat_cpu_s(pid) for pid in tree(os.getpid()))
 
 

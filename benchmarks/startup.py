@@ -1,11 +1,11 @@
-"""How long from the command to the first accepted ApiVersions, and how much memory that takes.
+"""Startup: the time from the command to the first accepted ApiVersions, and the memory then.
 
-The sketch: a JVM loads some ten thousand classes, we fifty modules.  Memory is asked twice: when
-the broker has just become ready, and after a load of a few hundred megabytes in and out, on
-topics of 1 and of 10 partitions.  What the kernel caches of the files is nobody's memory.
+Estimate: a JVM loads about ten thousand classes, kafkalite fifty modules.  Memory is measured
+twice: when the broker has just become ready, and after a load of a few hundred megabytes in and
+out, on topics of 1 and of 10 partitions.  The page cache is not counted.
 
-With workers a process more is a fork of one that has everything loaded: some 3 ms, and only the
-pages that it writes to, a few MiB, are its own.
+With workers, each further process is a fork of one that has everything loaded: about 3 ms, and
+only the pages that it writes to, a few MiB, are its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.report import Budget
 from benchmarks.subjects import Kafkalite, Subject
 
 IDLE_MS = 3000
-"""Longer than a heartbeat, so that what is only made when one comes is there."""
+"""Longer than a heartbeat interval, so that memory first allocated by one is included."""
 
 
 class Started(Subject, Protocol):
@@ -63,7 +63,7 @@ def one_process(bench: Bench) -> None:
 
 
 def many_processes(bench: Bench) -> None:
-    """Ours with workers, beside ours in one process."""
+    """Measure kafkalite with workers beside kafkalite in one process."""
     one = Kafkalite(bench.scratch / "one", name="workers=0")
     three = Kafkalite(bench.scratch / "three", workers=3)
     two = Kafkalite(bench.scratch / "two", workers=2)

@@ -1,7 +1,7 @@
-"""What is measured: a kafkalite, an Apache Kafka, and yardsticks that only move the bytes.
+"""Subjects of the benchmarks: kafkalite, Apache Kafka, and yardsticks that only move the bytes.
 
-A subject is a context manager that listens at `bootstrap` while it is entered, and knows the
-processes it consists of.  All are given both cores and pinned to none, as is the client.
+A subject is a context manager that listens at `bootstrap` while it is entered, and knows its
+processes.  All may use all cores and are pinned to none, as is the client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSFER_BYTES = 1 << 20
 
 
 class Subject(Protocol):
-    """One thing that can be loaded and measured."""
+    """A server that can be loaded and measured."""
 
     @property
     def name(self) -> str: ...
@@ -38,9 +38,9 @@ class Subject(Protocol):
 
 
 class Kafkalite:
-    """Ours, through the command a user would type; one process, unless `workers` says more.
+    """A kafkalite broker, started by the command a user would type; one process by default.
 
-    With `workers=None` the command does not say how many there are.
+    With `workers=None` the command does not say how many workers there are.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Kafkalite:
 
     @property
     def pids(self) -> list[int]:
-        """The launcher and every node's process, as they are now."""
+        """Return the launcher's and every node's current process ids."""
         assert self.ready is not None, "it was not started"
         return sorted({self.ready["launcher_pid"], *(node["pid"] for node in self.nodes)})
 
     @property
     def nodes(self) -> list[NodeReady]:
-        """What the broker says of its nodes now; they come, go, and are started again."""
+        """Return what the broker reports of its nodes now; they start, end and restart."""
         now = running(self.data)
         assert now is not None, f"{self.name} has ended"
         return now["nodes"]
@@ -115,7 +115,7 @@ class Kafkalite:
         self.end(signal.SIGTERM)
 
     def end(self, number: signal.Signals) -> None:
-        """End it by a signal to the process that was started, and wait until it is gone."""
+        """Send a signal to the started process, and wait until it has ended."""
         assert self.process is not None
         self.process.send_signal(number)
         try:
@@ -126,16 +126,16 @@ class Kafkalite:
 
 
 class Kafka(ApacheKafka):
-    """Theirs; see tools/apache_kafka.py for how it is set up."""
+    """An Apache Kafka broker; see tools/apache_kafka.py for its settings."""
 
     name = "Apache Kafka"
 
 
 class Yardstick:
-    """A process that does one thing with system calls only, behind Kafka's size-prefixed frames.
+    """A process that does one thing with system calls only, on Kafka's size-prefixed frames.
 
-    `receive_and_write`  takes requests in, writes their bytes to a file, answers eight bytes;
-    `sendfile`           answers each request with the next MiB of a file, without touching it.
+    `receive_and_write`  receives requests, writes their bytes to a file, responds with 8 bytes;
+    `sendfile`           responds to each request with the next MiB of a file by sendfile.
     """
 
     def __init__(self, name: str, directory: Path) -> None:
@@ -171,7 +171,7 @@ class Yardstick:
 def receive_and_write(connection: socket.socket, path: Path) -> None:
     room = memoryview(bytearray(64 << 20))
     # A new file for each run, and none removed, as with a broker: a page of memory that was
-    # just freed, and lies in the processor's cache, costs a fraction of one that was not.
+    # just freed, and is in the processor's cache, costs a fraction of one that was not.
     with path.with_name(f"bytes-{time.monotonic_ns()}").open("wb", buffering=0) as file:
         while size := read_size(connection):
             read_exactly(connection, room[:size])
@@ -197,7 +197,7 @@ def send_file(connection: socket.socket, path: Path) -> None:
 
 
 def read_size(connection: socket.socket) -> int:
-    """The next frame's size; 0 when the other side has gone."""
+    """Return the next frame's size, or 0 if the peer has closed the connection."""
     prefix = connection.recv(4, socket.MSG_WAITALL)
     return int.from_bytes(prefix, "big")
 

@@ -1,4 +1,4 @@
-"""Every benchmark runs, tiny and alone, so that none can rot; the figures say nothing here."""
+"""Every benchmark runs once with a tiny load and without others; the figures mean nothing here."""
 
 from __future__ import annotations
 

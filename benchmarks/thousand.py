@@ -1,9 +1,9 @@
-"""A thousand partitions on three workers: created, started again, and told of.
+"""A thousand partitions on three workers: creation, restart and Metadata.
 
-The sketch: a partition is a directory, five files and a record of the metadata log, 0.2 ms of
-system calls, so creating a thousand is some 0.1 s of each worker's beside one flush.  At a start
-each is opened again, and after a clean end nothing is read of it.  Metadata of all is 26 KB: a
-thousand entries for the compiled plan, 0.3 us each, and about as much to find what they say.
+Estimate: a partition is a directory, five files and a record of the metadata log, 0.2 ms of
+system calls, so creating a thousand is about 0.1 s of each worker beside one flush.  At a start
+each is opened again, and after a clean shutdown nothing of it is read.  Metadata of all is 26 KB:
+a thousand entries for the compiled plan, 0.3 us each, and about as much to look up their values.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def run(bench: Bench) -> None:
 
 
 def plain_files(bench: Bench, count: int) -> None:
-    """The disk itself: as many directories and files.  What a file system takes for a new one
-    differs tenfold with what was deleted there a moment ago."""
+    """Measure the disk itself: as many directories and files.  The time a file system takes for a
+    new one differs tenfold with what was deleted there a moment before."""
     values = []
     for repeat in range(bench.scale.repeats):
         begun = time.monotonic()
@@ -77,7 +77,7 @@ def plain_files(bench: Bench, count: int) -> None:
 
 
 def created_s(subject: Kafkalite, count: int) -> float:
-    """From the request until every partition's leader answers for it."""
+    """Return the time from the request until every partition's leader responds for it."""
     topic = {
         "name": TOPIC, "num_partitions": count, "replication_factor": -1,
         "assignments": [], "configs": [],
@@ -92,7 +92,7 @@ def created_s(subject: Kafkalite, count: int) -> float:
 
 
 def served_again_s(subject: Kafkalite, count: int) -> float:
-    """From the command until every partition's leader answers for it."""
+    """Return the time from the command until every partition's leader responds for it."""
     begun = time.monotonic()
     subject.__enter__()
     await_served(subject, TOPIC, count)
@@ -100,7 +100,7 @@ def served_again_s(subject: Kafkalite, count: int) -> float:
 
 
 def metadata_us(bench: Bench, subject: Subject, address: str, count: int) -> float:
-    """A plain socket's median wait for the answer that names all partitions."""
+    """Return a plain socket's median wait for the response that names all partitions."""
     body: dict[str, object] = {"topics": None, "allow_auto_topic_creation": False}
     request = frame(METADATA, METADATA_VERSION, body)
     with Wire(address) as wire:

@@ -1,7 +1,7 @@
-"""A connection to one node, one request at a time, with nothing of a client library between.
+"""A connection to one node, one request at a time, without a client library.
 
-What a benchmark must know of a cluster of several nodes is asked here: where each partition is
-led, and whether its leader answers for it.
+It gives a benchmark what it must know of a cluster of several nodes: the address of each
+partition's leader, and whether it responds for the partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_S = 0.005
 
 
 class Wire:
-    """A plain socket that sends one request and takes in its whole answer."""
+    """A plain socket that sends one request and reads its whole response."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -43,7 +43,7 @@ class Wire:
         return self.send(api, version, frame(api, version, body))
 
     def send(self, api: Api, version: int, request: bytes) -> Fields:
-        """The answer to a request frame that is ready made; ConnectionError when there is none."""
+        """Send an encoded request and return the response; raise ConnectionError without one."""
         self.socket.sendall(len(request).to_bytes(4, "big") + request)
         answer = self.take(int.from_bytes(self.take(4), "big"))
         return api.response.read(version, answer, header_size(api, version))
@@ -61,7 +61,7 @@ class Wire:
 
 
 def metadata(address: str, *topics: str) -> Fields:
-    """What a node knows of these topics."""
+    """Return a node's Metadata response for these topics."""
     body: dict[str, object] = {
         "topics": [{"name": topic} for topic in topics],
         "allow_auto_topic_creation": False,
@@ -71,7 +71,7 @@ def metadata(address: str, *topics: str) -> Fields:
 
 
 def leaders(subject: Subject, topic: str) -> list[str]:
-    """The address of each partition's leader."""
+    """Return the address of each partition's leader."""
     known = metadata(subject.bootstrap, topic)
     address = {each.node_id: f"{each.host}:{each.port}" for each in known.brokers}
     partitions = sorted(known.topics[0].partitions, key=lambda each: each.partition_index)
@@ -79,7 +79,7 @@ def leaders(subject: Subject, topic: str) -> list[str]:
 
 
 def await_served(subject: Subject, topic: str, partitions: int) -> None:
-    """Wait until every partition's leader answers for it."""
+    """Wait until every partition's leader responds for it."""
     deadline = time.monotonic() + SERVED_S_MAX
     while not is_served(subject, topic, partitions):
         if time.monotonic() > deadline:
@@ -94,12 +94,12 @@ def is_served(subject: Subject, topic: str, partitions: int) -> bool:
             led[address].append(partition)
         served = sum(served_at(address, topic, indexes) for address, indexes in led.items())
         return served == partitions
-    except (OSError, KeyError):  # a node that is not there yet, or not known yet
+    except (OSError, KeyError):  # a node that is not up yet, or not known yet
         return False
 
 
 def served_at(address: str, topic: str, partitions: list[int]) -> int:
-    """For how many of the partitions this node answers as their leader."""
+    """Return how many of the partitions this node serves as their leader."""
     asked = [{"partition_index": index, "timestamp": END} for index in partitions]
     body: dict[str, object] = {
         "replica_id": -1,
@@ -116,5 +116,5 @@ def frame(api: Api, version: int, body: Mapping[str, object]) -> bytes:
 
 
 def header_size(api: Api, version: int) -> int:
-    """How many bytes of an answer come before its body."""
+    """Return the number of bytes of a response before its body."""
     return len(response_header(1, api.response_header_flexible(version)))

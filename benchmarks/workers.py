@@ -1,16 +1,15 @@
 """Worker processes: 8 producers over 8 partitions, in 1, 2 and 4 workers and in one process.
 
-The sketch: a full batch of 1 MB is a copy out of the socket and one into the page cache, a
-checksum, and little else: 0.9 ms, most of it the kernel's.  A process is its core's and no more,
-so two of them should take twice as much, until the cores are used up.  The load needs a part of
-those: it is the C program, which sends the same bytes again and again (0.2 ms/MB), each
-connection to its partition's leader; at 16 KiB a batch it needs 0.6 ms/MB, and half of a second
-core is its.  The CPU time of a MB should be the same in every shape, since nobody passes on what
-another owns.
+Estimate: a full batch of 1 MB is a copy out of the socket and one into the page cache, a
+checksum, and little else: 0.9 ms, most of it the kernel's.  A process uses one core at most, so two
+of them should take twice as much, until the cores are used up.  The load generator needs a part of
+those: it is the C program, which sends the same bytes repeatedly (0.2 ms/MB), each connection to
+its partition's leader; at 16 KiB per batch it needs 0.6 ms/MB, half of a second core.  The CPU
+time of a MB should be the same in every shape, since no worker forwards another's data.
 
-The files lie in memory where they can.  What a disk does meanwhile, and what the host of a
-virtual machine takes for giving memory back, differ threefold from run to run, and would be
-what is measured.
+The files are in memory where possible.  The activity of a disk, and the time that the host of a
+virtual machine takes to return memory, differ threefold from run to run, and would be what is
+measured.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from benchmarks.wire import leaders
 COUNTS = (1, 2, 4, 8)
 PARTITIONS = PRODUCERS = 8
 SIZES = {"1 MB": (1_000_000, 800), "16 KiB": (16 << 10, 30_000)}
-"""How large a batch, and how many of them are about a second."""
+"""Size of a batch, and the number of them that takes about a second."""
 BUDGET_AT = 2
 CONFIGS = {"file.delete.delay.ms": "0"}
 
@@ -55,7 +54,7 @@ def run(bench: Bench) -> None:
 
 
 def budget(name: str, count: int, cores: int) -> Budget | None:
-    """What is promised where two cores are free: small batches leave that many on four only."""
+    """Return the bound where two cores are free: small batches leave two only of four."""
     free = cores >= (2 if name == "1 MB" else 4)
     return Budget(at_least=1.3) if count == BUDGET_AT and free else None
 
@@ -63,7 +62,7 @@ def budget(name: str, count: int, cores: int) -> Budget | None:
 def batches(
     bench: Bench, name: str, count: int, subjects: list[Kafkalite], bound: Budget | None
 ) -> None:
-    """Batches that are ready made, so that the broker is what limits."""
+    """Measure batches that are prepared in advance, so that the broker is the limit."""
     size, whole_load = SIZES[name]
     batch = batch_of(size)
     requests = bench.scale(whole_load, at_least=PRODUCERS)
@@ -86,7 +85,7 @@ def batches(
 
 
 def records(bench: Bench, count: int, subjects: list[Kafkalite]) -> None:
-    """The same through one librdkafka, which makes the batches and costs more than the broker."""
+    """Measure one librdkafka, which makes the batches and costs more than the broker."""
     wanted = bench.scale(2_000_000, at_least=1000)
 
     def measure(subject: Subject) -> Mapping[str, float]:
