@@ -89,8 +89,9 @@ def test_delays_are_those_that_python_counts(spark, broker, flights):
             assert mean == (pytest.approx(fmean(known), abs=0.051) if known else None)
 
 
-def test_the_readmes_example_runs_as_written(spark, broker, flights, capsys):
-    section = (ROOT / "README.md").read_text().partition("\n## Spark\n")[2].partition("\n## ")[0]
+def test_tutorial_batch_job_runs_as_written(spark, broker, flights, capsys):
+    page = (ROOT / "docs/tutorials/spark.md").read_text()
+    section = page.partition("\n## A batch job\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     topic, to = produced(broker, flights), broker.topic()
     for written, ours in (
@@ -100,7 +101,7 @@ def test_the_readmes_example_runs_as_written(spark, broker, flights, capsys):
     ):
         assert written in example
         example = example.replace(written, ours)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "spark.md", "exec"), {})
     assert "|carrier|" in capsys.readouterr().out
     carriers = [carrier for carrier, _ in consumed(broker, to)]
     assert sorted(carriers) == sorted({key for key, _ in flights})
