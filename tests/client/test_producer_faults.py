@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +14,8 @@ from collections import defaultdict
 import pytest
 
 from kafkalite.client.producer.producer import Producer
-from kafkalite.errors import RequestTimedOut
+from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.errors import NetworkException, RequestTimedOut
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
 
@@ -275,3 +278,26 @@ def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
         with contextlib.suppress(Exception):
             sent.result(0)
         assert sent.done() and sent.exception(0) is not None
+
+
+def test_ring_that_ends_while_its_wake_up_is_armed_is_left_for_tcp(monkeypatch):
+    def ended(_: RingLane) -> bool:
+        raise NetworkException("The ring ended: it is closed.")
+
+    with Broker(workers=1) as broker:
+        topic = broker.topic()
+        worker = next(node["pid"] for node in broker.nodes if node["id"] == 1)
+        with Producer(broker.bootstrap, native="auto") as producer:
+            producer.send(topic, b"0").result(WAIT_S)
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                delivery = producer.send(topic, b"1")
+                until(lambda: producer.metrics()["under_way_batches"] == 1, "the batch is sent")
+                monkeypatch.setattr(RingLane, "rest", ended)
+                called = threading.Event()
+                delivery.add_done_callback(lambda _: called.set())
+            finally:
+                os.kill(worker, signal.SIGCONT)
+            assert delivery.result(WAIT_S).offset == 1
+            assert called.wait(WAIT_S)
+        assert [message.value() for message in read_back(broker, topic)] == [b"0", b"1"]

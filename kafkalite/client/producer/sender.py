@@ -350,8 +350,13 @@ class Sender:
 
     def arm(self, lane: RingLane) -> None:
         """Arm the ring's wake-up for the background thread, unless a thread has its lease."""
-        if time.monotonic() >= lane.watched_until_s and not lane.rest():
-            self.kick()
+        if time.monotonic() < lane.watched_until_s:
+            return
+        try:
+            if not lane.rest():
+                self.kick()
+        except NetworkException as fault:
+            self.lose_ring(next((n for n in self.nodes.values() if n.ring is lane), None), fault)
 
     def listen(self, batch: Batch) -> None:
         """Have the background thread read the response for a batch that has callbacks."""
