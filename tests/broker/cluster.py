@@ -1,10 +1,10 @@
-"""A whole broker in this process: a supervisor and workers, on one clock and a bus in memory.
+"""A whole broker in this process: a supervisor and workers, on one clock and an in-memory bus.
 
 Each process is what supervisor.run and worker.run make, on its own reactor; the bus, the launcher
-and the flush threads are stood in for, so that a test decides what comes when.  Nothing happens
-but by `step`: one message is delivered, one loop ticks, or a millisecond passes.
+and the flusher threads are replaced, so that a test controls the order of events.  Only `step` and
+its parts make progress: a message is delivered, one loop ticks, or a millisecond passes.
 
-A process that is killed is forgotten as it stands: what it wrote is in the files, as after SIGKILL.
+A killed process is dropped as it is: what it wrote is in the files, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ PACKET_MAX = 1 << 20
 
 
 class QuietDisk(Disk):
-    """A disk whose flushes cost nothing: no test here cuts the power."""
+    """A disk whose flushes return at once; for tests without a power cut."""
 
     fdatasync = staticmethod(lambda _: None)
     fsync = staticmethod(lambda _: None)
 
 
 class SlowFlusher:
-    """Flushes in a later tick, or when the test lets it."""
+    """A flusher that runs flushes in a later tick, or when the test releases them."""
 
     has_failed = False
 
@@ -70,7 +70,7 @@ class SlowFlusher:
             os.eventfd_write(self._event, 1)
 
     def let_go(self) -> None:
-        """Flush what is held, and from now on at once."""
+        """Run the held flushes, and later ones without a delay."""
         self.held = False
         os.eventfd_write(self._event, 1)
 
@@ -89,7 +89,7 @@ class SlowFlusher:
         self.forget()
 
     def forget(self) -> None:
-        """Its process was killed."""
+        """Drop all flushes, as when the process is killed."""
         self._begun.clear()
         if self._event >= 0:
             os.close(self._event)
@@ -97,7 +97,7 @@ class SlowFlusher:
 
 
 class MemoryBus:
-    """Queues of frames between the supervisor and each worker, which keep their order."""
+    """Ordered queues of frames between the supervisor and each worker."""
 
     def __init__(self) -> None:
         self.server: Callable[[bytes, Record], object] | None = None
@@ -105,7 +105,7 @@ class MemoryBus:
         self.to_server: dict[bytes, deque[bytes]] = {}
         self.to_worker: dict[bytes, deque[bytes]] = {}
         self.cut: set[bytes] = set()
-        """Who cannot reach the supervisor now."""
+        """Identities of workers that cannot connect to the supervisor now."""
 
     def send_down(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
         if identity not in self.connected:
@@ -118,19 +118,19 @@ class MemoryBus:
         return True
 
     def lose_server(self) -> None:
-        """The supervisor died: with it goes what it had taken in."""
+        """Drop the supervisor's connections and the messages queued for it."""
         self.server = None
         self.connected.clear()
         self.to_server.clear()
 
     def lose_worker(self, identity: bytes) -> None:
-        """It died; what it sent may still be on its way."""
+        """Drop a worker's connection; messages it has sent may still arrive."""
         self.connected.discard(identity)
         self.to_worker.pop(identity, None)
 
 
 class BusEnd:
-    """BusServer, as supervisor.py makes it."""
+    """The supervisor's end of the bus: replaces BusServer."""
 
     def __init__(self, memory: MemoryBus, received: Callable[[bytes, Record], object]) -> None:
         self._memory = memory
@@ -142,7 +142,7 @@ class BusEnd:
 
 
 class Asking(Wire):
-    """A client's connection with one request on it."""
+    """A client's connection with one request."""
 
     def __init__(self, api: Api, version: int, correlation_id: int, port: int) -> None:
         super().__init__(("127.0.0.1", port))
@@ -152,12 +152,12 @@ class Asking(Wire):
 
     @property
     def over(self) -> bool:
-        """Whether there is an answer, or will be none."""
+        """True once a response has been sent or the connection closed."""
         return self.sent is not None or self.closed
 
     @property
     def answer(self) -> Fields:
-        """The answer, decoded; it is the one to this request."""
+        """Return the decoded response, after checking its correlation id."""
         assert not self.closed, "the connection was closed"
         answer = self.bytes
         assert int.from_bytes(answer[:4], "big") == self.correlation_id, "somebody else's answer"
@@ -166,7 +166,7 @@ class Asking(Wire):
 
 
 class Running:
-    """One node's process."""
+    """The process of one node."""
 
     node: Node
     supervisor: supervising.Supervisor | None = None
@@ -186,12 +186,12 @@ class Running:
         return self.node.controller
 
     def hang_up(self) -> None:
-        """Its clients see their connections end."""
+        """Close its clients' connections."""
         for asking in self.askings:
             asking.closed = asking.closed or asking.sent is None
 
     def forget(self) -> None:
-        """It was killed: let go of what it had open, and write nothing."""
+        """Release its open files without writing anything, as when it is killed."""
         self.hang_up()
         self.flusher.forget()
         self.node.opener.close()
@@ -201,7 +201,7 @@ class Running:
 
 
 class Cluster:
-    """The launcher and the processes it has; see the module."""
+    """The launcher and its processes; see the module."""
 
     def __init__(self, directory: Path, workers: int = 2, seed: int = 0, **settings: str) -> None:
         self.directory = directory
@@ -213,19 +213,19 @@ class Cluster:
         self.bus = MemoryBus()
         self.running: dict[int, Running] = {}
         self.held_down: set[int] = set()
-        """Nodes that were killed and are not started again before the test says so."""
+        """Killed nodes that are not restarted until the test allows it."""
         self.incarnation = 0
         self.incarnations: dict[int, int] = {}
         self.roster: set[int] = set()
         self.listeners: dict[int, socket.socket] = {}
         self.orders: socket.socket | None = None
         self.busy: set[int] = set()
-        """Process ids of nodes that run, though they may send no heartbeats."""
+        """Process ids that count as running although they may send no heartbeats."""
         self.fenced: list[Peer] = []
         self.deaths: list[tuple[int, BaseException]] = []
-        """Processes that ended themselves."""
+        """Processes that exited on an error, with the error."""
         self.faults: list[Exception] = []
-        """What a process's end of the bus would have complained about."""
+        """Errors that a process's end of the bus would have logged."""
         self.asked = 0
         self._told = b""
         self.locked = LogDirectory(directory, QuietDisk())
@@ -235,12 +235,12 @@ class Cluster:
     # -- the launcher ------------------------------------------------------------------------
 
     def begin(self, workers: int | None) -> None:
-        """Start the broker, with so many workers."""
+        """Start the broker with this many workers."""
         self.start(0, workers=workers, first=True)
         self.settle()
 
     def end(self) -> None:
-        """End the broker cleanly: the workers, then the supervisor."""
+        """Stop the broker cleanly: the workers, then the supervisor."""
         self.roster.clear()
         for node_id in sorted(self.running, reverse=True):
             self.end_one(node_id)
@@ -321,7 +321,7 @@ class Cluster:
         controller.connect(lambda message: self.bus.send_up(made.identity, message))
 
     def kill(self, node_id: int, *, stay_down: bool = False) -> None:
-        """SIGKILL."""
+        """Kill a node, as SIGKILL does."""
         gone = self.running.pop(node_id)
         if stay_down:
             self.held_down.add(node_id)
@@ -332,7 +332,7 @@ class Cluster:
         gone.forget()
 
     def end_one(self, node_id: int) -> None:
-        """SIGTERM."""
+        """Stop a node cleanly, as SIGTERM does."""
         gone = self.running.pop(node_id)
         if gone.supervisor is not None:
             self._supervisor_gone(gone)
@@ -353,7 +353,7 @@ class Cluster:
             self.guarded(there, lambda there=there: there.remote.reached(False))
 
     def launch(self) -> None:
-        """Obey the supervisor, keep every node running that shall be, and tell of them."""
+        """Execute the supervisor's orders, start missing desired processes, and report all states."""
         while self.orders is not None:
             try:
                 message = bus.read_frame(self.orders.recv(PACKET_MAX))
@@ -400,7 +400,7 @@ class Cluster:
     # -- steps -------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Everything once around, and a millisecond passes."""
+        """Deliver messages, tick each node, run the launcher, and advance the clock a millisecond."""
         self.connect()
         self.deliver()
         for node_id in list(self.running):
@@ -409,7 +409,7 @@ class Cluster:
         self.clock.advance(1)
 
     def connect(self) -> None:
-        """Have the bus connect whoever is not."""
+        """Connect every worker that is not connected."""
         if self.bus.server is None:
             return
         for there in list(self.running.values()):
@@ -419,7 +419,7 @@ class Cluster:
                 self.guarded(there, lambda there=there: there.remote.reached(True))
 
     def disconnect(self, node_id: int) -> None:
-        """Break a worker's connection; what was on its way is lost."""
+        """Break a worker's connection; messages in flight are lost."""
         there = self.running[node_id]
         if there.identity in self.bus.connected:
             self.bus.connected.discard(there.identity)
@@ -428,7 +428,7 @@ class Cluster:
             self.guarded(there, lambda: there.remote.reached(False))
 
     def deliver(self) -> None:
-        """All that waits on the bus now; what it causes waits for the next time."""
+        """Deliver all messages now on the bus; those they cause are delivered by the next call."""
         for identity in list(self.bus.to_server):
             self.deliver_up(identity, len(self.bus.to_server[identity]))
         for identity in list(self.bus.to_worker):
@@ -441,7 +441,7 @@ class Cluster:
             if self.bus.server is None or there is None or there.paused:
                 return
             if identity not in self.bus.connected and self._runs(identity):
-                return  # it waits for its connection
+                return  # delivered once it is connected
             self.said_up(identity, queue.popleft())
 
     def _runs(self, identity: bytes) -> bool:
@@ -459,17 +459,17 @@ class Cluster:
             self.said_down(there, queue.popleft())
 
     def said_up(self, identity: bytes, frame: bytes) -> None:
-        """The supervisor hears this."""
+        """Have the supervisor handle a frame."""
         server = self.bus.server
         assert server is not None
         self.guarded(self.running[0], lambda: server(identity, bus.read_frame(frame)))
 
     def said_down(self, there: Running, frame: bytes) -> None:
-        """A worker hears this."""
+        """Have a worker handle a frame."""
         self.guarded(there, lambda: there.remote.received(bus.read_frame(frame)))
 
     def guarded(self, there: Running, handle: Callable[[], object]) -> None:
-        """Handle a message as an end of the bus does: only some faults end the process."""
+        """Handle a message as an end of the bus does: only some errors end the process."""
         try:
             handle()
         except (AssertionError, Fatal) as fault:
@@ -478,12 +478,12 @@ class Cluster:
             self.faults.append(fault)
 
     def died(self, there: Running, fault: BaseException) -> None:
-        """A process ended itself."""
+        """Record that a process exited on an error."""
         self.deaths.append((there.peer.node_id, fault))
         self.kill(there.peer.node_id)
 
     def tick(self, node_id: int) -> None:
-        """One turn of a process's loop."""
+        """Run one tick of a process's loop."""
         there = self.running.get(node_id)
         if there is None or there.paused:
             return
@@ -493,11 +493,11 @@ class Cluster:
             self.died(there, fault)
 
     def settle(self) -> None:
-        """Run until every node is ready and has made everything so."""
+        """Run until every node is ready and has applied all metadata."""
         self.until(self.is_settled)
 
     def is_settled(self) -> bool:
-        """Whether every node follows the supervisor and leads what it shall."""
+        """Return whether every node has the supervisor's metadata and leads its partitions."""
         supervisor = self.running.get(0)
         if supervisor is None or self.running.keys() != {0, *self.roster}:
             return False
@@ -515,7 +515,7 @@ class Cluster:
         )
 
     def until(self, holds: Callable[[], object], pace_ms: int = 1) -> None:
-        """Step until the condition holds; what takes long may go faster."""
+        """Step until the condition holds, advancing the clock `pace_ms` a step."""
         for _ in range(STEPS_MAX):
             if holds():
                 return
@@ -523,7 +523,7 @@ class Cluster:
             self.clock.advance(pace_ms - 1)
         raise AssertionError("the cluster never came to it")
 
-    # -- who is there ------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------
 
     @property
     def supervisor(self) -> supervising.Supervisor:
@@ -537,21 +537,21 @@ class Cluster:
 
     @property
     def image(self) -> Any:
-        """The cluster as the supervisor knows it."""
+        """The metadata image of the supervisor."""
         return self.running[0].node.image
 
     def node(self, node_id: int) -> Node:
         return self.running[node_id].node
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Who leads a partition, as decided."""
+        """Return the leader of a partition in the supervisor's image."""
         found: int = self.image.topics[topic].partitions[partition].leader
         return found
 
     # -- clients and operators ---------------------------------------------------------------
 
     def send(self, node_id: int, api: Api, version: int, **request: Any) -> Asking:
-        """Send a request to a node; the answer may be still to come."""
+        """Send a request to a node without waiting for the response."""
         self.asked += 1
         asking = Asking(api, version, self.asked, self.listeners[node_id].getsockname()[1])
         flexible = api.request_header_flexible(version)
@@ -568,20 +568,20 @@ class Cluster:
         return asking
 
     def ask(self, node_id: int, api: Api, version: int, **request: Any) -> Fields:
-        """Send a request to a node, and decode its answer."""
+        """Send a request to a node and return the decoded response."""
         asking = self.send(node_id, api, version, **request)
         self.until(lambda: asking.over)
         return asking.answer
 
     def begin_order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> list[Record]:
-        """Order something of the nodes; the report comes into the list."""
+        """Send a node order; the report is appended to the returned list."""
         reports: list[Record] = []
         order = bus.NODE_ORDER(request_id=1, verb=verb, node_id=node_id, dry_run=dry_run)
         self.supervisor.node_orders.received(order, reports.append)
         return reports
 
     def order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> dict[str, Any]:
-        """What `kafkalite node` does; the report."""
+        """Send a node order, as `kafkalite node` does, and return the report."""
         reports = self.begin_order(verb, node_id, dry_run)
         self.until(lambda: reports)
         return bus.read_frame(bus.write_frame(reports[0])).fields

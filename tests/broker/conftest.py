@@ -1,4 +1,4 @@
-"""Clusters in one process, and what clients do at their nodes."""
+"""Fixtures: clusters in one process, and shorthands for their clients' requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = -1
 
 
 class Clients(Cluster):
-    """A cluster, with what its clients say in few words."""
+    """A cluster with shorthands for its clients' requests."""
 
     def begin_create(
         self, node_id: int, name: str, partitions: int = 1, assigned: int | None = None,
@@ -35,7 +35,7 @@ class Clients(Cluster):
         return self.send(node_id, CREATE_TOPICS, 7, topics=[{**topic, "configs": configs}])
 
     def create(self, name: str, partitions: int = 1, *, at: int = 1, **config: str) -> bytes:
-        """Create a topic; its id."""
+        """Create a topic and return its id."""
         asking = self.begin_create(at, name, partitions, **config)
         self.until(lambda: asking.over)
         (created,) = asking.answer.topics
@@ -63,14 +63,14 @@ class Clients(Cluster):
     def produce(
         self, name: str, value: bytes, partition: int = 0, *, at: int | None = None, **batch: Any
     ) -> Fields:
-        """Send a record to the leader, or to some node; the partition's answer."""
+        """Send a record to the leader or a given node, and return the partition's response."""
         node_id = self.leader(name, partition) if at is None else at
         asking = self.begin_produce(node_id, name, value, partition, **batch)
         self.until(lambda: asking.over)
         return produced(asking)
 
     def values(self, name: str, partition: int = 0) -> list[bytes | None]:
-        """What the leader's log holds."""
+        """Return the values in the leader's log."""
         log = self.node(self.leader(name, partition)).replicas.leader(name, partition).log
         found = log.read(log.log_start_offset, 1 << 20, log.end_offset)
         if found is None:
@@ -82,7 +82,7 @@ class Clients(Cluster):
             self.step()
 
     def move(self, name: str, to_node: int, partition: int = 0) -> None:
-        """Decide a move; the rest comes with steps."""
+        """Decide a partition move; it is carried out in later steps."""
         topic = self.image.topics[name]
         from_node = topic.partitions[partition].leader
         self.supervisor.mover.plan([Move(topic.topic_id, partition, from_node, to_node)])
@@ -91,7 +91,7 @@ class Clients(Cluster):
         return Move(topic_id, 0, from_node, to_node)
 
     def restart(self, workers: int | None, *, killed: bool = False) -> None:
-        """End the broker, or kill it, and start it with so many workers."""
+        """Stop or kill the broker, and start it with this many workers."""
         if killed:
             for node_id in list(self.running):
                 self.kill(node_id)
@@ -103,20 +103,20 @@ class Clients(Cluster):
         self.begin(workers)
 
     def directories(self, pattern: str) -> list[str]:
-        """What lies where, below the data directory."""
+        """Return the directories that match a pattern, relative to the data directory."""
         found = self.directory.glob(f"**/{pattern}")
         return sorted(str(path.relative_to(self.directory)) for path in found if path.is_dir())
 
 
 def produced(asking: Asking) -> Fields:
-    """One partition's answer."""
+    """Return the response for the only partition."""
     (entry,) = asking.answer.responses[0].partition_responses
     return entry
 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Iterator[Callable[..., Clients]]:
-    """Begins a cluster of the test's own, with so many workers."""
+    """Return a function that starts the test's cluster with a number of workers."""
     made: list[Clients] = []
 
     def begin(workers: int = 2, **settings: str) -> Clients:

@@ -1,13 +1,13 @@
-"""Disorder: all that may happen to a cluster, in any order, and what must be true of it anyway.
+"""Disorder: random events and faults in a cluster, with checks of its guarantees.
 
-Clients create and delete topics anywhere and write with idempotence to whomever they take for the
-leader; an operator moves partitions; processes are killed, stopped and started, messages are held,
-lost, doubled and overtaken.  One seed gives one run.
+Clients create and delete topics on any node and send idempotent batches to any node they believe is
+the leader; an operator moves partitions; processes are killed, stopped and started; messages are
+held, lost, duplicated and reordered.  One seed gives one run.
 
-While it goes on: each partition's log is open at one node at most, one node leads it at most, each
-leader epoch has one leader ever, epochs and images never go back, and who asked gets its own
-answer.  After all is well again: images are equal, every partition is led, its directory is there
-once, and each acknowledged record is in it once, at the offset that was told.
+During the run: each partition's log is open on one node at most, one node leads it at most, each
+leader epoch has one leader ever, epochs and images never go back, and each client gets the response
+to its own request.  After healing: images are equal, every partition has a leader, its directory
+exists once, and each acknowledged record is in it once, at the acknowledged offset.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ AGAIN = {
     errors.LeaderNotAvailable.code,
     errors.RequestTimedOut.code,
 }
-"""What a producer hears and sends the same batch again."""
+"""Error codes after which a producer sends the same batch again."""
 
 REFUSED = {
     errors.TopicAlreadyExists.code,
     errors.UnknownTopicOrPartition.code,
     errors.RequestTimedOut.code,
 }
-"""What who creates or deletes a topic may hear; the outcome of a time-out is not known."""
+"""Errors of topic creation and deletion; after a timeout the outcome is not known."""
 
 
 @dataclass
 class Stream:
-    """What one idempotent producer writes to one partition, a record at a time."""
+    """The batches of one idempotent producer for one partition, one record each."""
 
     place: Place
     producer_id: int
     sequence: int = 0
     asking: Asking | None = None
     acked: dict[int, bytes] = field(default_factory=dict)
-    """Values by the offsets that were told."""
+    """Values by acknowledged offset."""
 
     @property
     def value(self) -> bytes:
@@ -84,10 +84,10 @@ class Disorder:
         self.ids_asked: list[Asking] = []
         self.producer_ids: list[int] = []
         self.leaders: dict[tuple[Place, int], int] = {}
-        """Who leads each partition in each epoch."""
+        """The leader of each (partition, leader epoch)."""
         self.newest: dict[Place, int] = {}
         self.seen: dict[Place, dict[int, bytes | None]] = {}
-        """What consumers read, by offset."""
+        """Values that consumers read, by offset."""
         self.done: Counter[str] = Counter()
         for node_id in (1, 2, 3) * 5:
             answer = self.cluster.ask(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
@@ -120,7 +120,7 @@ class Disorder:
         ]
 
     def run(self, steps: int) -> None:
-        """Let so many things happen, then heal and look."""
+        """Run `steps` random events, then heal the cluster and check it."""
         weights = [weight for weight, _ in self.ways]
         for way in self.random.choices([way for _, way in self.ways], weights, k=steps):
             way()
@@ -132,7 +132,7 @@ class Disorder:
         self.check_healed()
         self.cluster.close()
 
-    # -- what happens ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def a_quiet_moment(self) -> None:
         for _ in range(self.random.randint(1, 12)):
@@ -159,7 +159,7 @@ class Disorder:
             self.cluster.tick(self.random.choice([*self.cluster.running]))
 
     def a_record_is_sent(self) -> None:
-        """By a client who may have old words of who leads it."""
+        """The client may have outdated metadata about the leader."""
         place = self.random.choice([*self.names, None])
         if place is None:
             return
@@ -173,7 +173,7 @@ class Disorder:
             self.send(stream, node_id)
 
     def records_are_fetched(self) -> None:
-        """What somebody has read is never another record later, nor gone."""
+        """A record that a client has read is never replaced or removed."""
         running = self.some_running()
         if not self.names or not running:
             return
@@ -195,7 +195,7 @@ class Disorder:
         self.done["records seen"] += len(seen)
 
     def led_by(self, place: Place) -> int:
-        """The leader, as some node knows it."""
+        """Return the leader according to some node."""
         for there in self.some_running():
             topic = there.node.image.topics_by_id.get(place[0])
             if topic is not None:
@@ -279,7 +279,7 @@ class Disorder:
             return
 
     def the_broker_starts_anew(self) -> None:
-        """All of it, killed or told to end, and perhaps with another number of workers."""
+        """Restart the whole broker, killed or stopped, perhaps with another number of workers."""
         cluster = self.cluster
         cluster.held_down.clear()
         if self.random.random() < 0.5 and 0 in cluster.running:
@@ -291,7 +291,7 @@ class Disorder:
         cluster.listeners_closed()
         workers = self.random.choice([1, 2, 3, None])
         if self.random.random() < 0.5:
-            # The launcher starts all that it remembers at once, and some are quicker.
+            # The launcher starts all processes it remembers at once, and some are ready earlier.
             for node_id in known[:workers]:
                 cluster.start(node_id)
         cluster.start(0, workers=workers, first=True)
@@ -326,7 +326,7 @@ class Disorder:
             return
 
     def a_message_is_overtaken(self) -> None:
-        """But never a welcome: what a supervisor says after it rests on it."""
+        """A welcome keeps its place: the supervisor's later messages depend on it."""
         for queue in self.some_queues():
             at = self.random.randrange(len(queue))
             frames = [queue[at - 1], queue[at]]
@@ -335,7 +335,7 @@ class Disorder:
             return
 
     def nonsense_is_said(self) -> None:
-        """By a worker, of this incarnation or another."""
+        """The message claims to be from a worker, of this incarnation or another."""
         if self.cluster.bus.server is None or self.cluster.running[0].paused:
             return
         lie = self.random.choice([-1, 0, 1, 2**31 - 1])
@@ -364,7 +364,7 @@ class Disorder:
             there.flusher.let_go()
 
     def some_running(self, *, paused: bool = False):
-        """The processes that go on, or the others too, in any order."""
+        """Return the running processes in random order, optionally with the paused ones."""
         running = [there for there in self.cluster.running.values() if paused or not there.paused]
         self.random.shuffle(running)
         return running
@@ -375,7 +375,7 @@ class Disorder:
         self.random.shuffle(queues)
         return queues
 
-    # -- what clients hear -------------------------------------------------------------------
+    # -- responses to clients ----------------------------------------------------------------
 
     def take_answers(self) -> None:
         for stream in self.streams.values():
@@ -404,7 +404,7 @@ class Disorder:
 
     def take_produced(self, stream: Stream, asking: Asking) -> None:
         if asking.closed:
-            return  # nobody knows; it is sent again
+            return  # the outcome is unknown; the batch is sent again
         (entry,) = asking.answer.responses[0].partition_responses
         if entry.error_code:
             assert entry.error_code in AGAIN, f"{stream}: {BY_CODE[entry.error_code].name}"
@@ -419,10 +419,10 @@ class Disorder:
         assert came.name == name, "somebody else's answer"
         assert came.error_code in {0, *REFUSED}, (BY_CODE[came.error_code].name, came.error_message)
 
-    # -- what must be true -------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What is true at any moment."""
+        """Check the invariants that hold at any moment."""
         opened: dict[Place, int] = {}
         for node_id, there in self.cluster.running.items():
             for log in there.logs.logs.values():
@@ -443,7 +443,7 @@ class Disorder:
         assert not partition.log.released, f"{partition} is led without its log"
 
     def heal(self) -> None:
-        """No more trouble; all that clients wait for gets its answer."""
+        """Stop the faults, and wait until every request has its response."""
         self.cluster.held_down.clear()
         self.cluster.step()
         for there in self.cluster.running.values():
@@ -451,7 +451,7 @@ class Disorder:
             there.flusher.let_go()
         for there in self.cluster.workers:
             self.cluster.disconnect(there.peer.node_id)
-        # What was lost on its way is given up when its time is up.
+        # Requests whose message was lost end with a timeout.
         self.cluster.until(self.is_healed, pace_ms=25)
 
     def is_healed(self) -> bool:
@@ -469,7 +469,7 @@ class Disorder:
         return True
 
     def check_healed(self) -> None:
-        """What is true when all is well."""
+        """Check the invariants of a healed cluster."""
         cluster = self.cluster
         image = cluster.image
         for there in cluster.workers:

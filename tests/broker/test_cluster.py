@@ -1,4 +1,4 @@
-"""A supervisor and workers: what a client finds at any of them, and who may be away meanwhile."""
+"""A supervisor and workers: every node serves clients, also while another node is down."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_each_topic_with_dedicated_workers_gets_and_takes_them(cluster):
     assert cluster.directories("d-*") == cluster.directories("nodes/[34]") == []
 
 
-# -- while somebody is away ----------------------------------------------------------------------
+# -- while a node is down ------------------------------------------------------------------------
 
 
 def test_records_are_taken_and_ids_given_while_the_supervisor_is_away(cluster):
@@ -150,7 +150,7 @@ def test_what_only_the_controller_answers_waits_for_the_next_supervisor(cluster)
 
 
 def test_what_was_sent_to_a_supervisor_that_died_is_answered_by_a_closed_connection(cluster):
-    """The outcome is unknown, and this response has no place to say so for the whole request."""
+    """The outcome is unknown, and this response has no error code for the whole request."""
     asking = cluster.begin_create(1, "a")
     cluster.kill(0)
     cluster.until(lambda: asking.over)
@@ -203,7 +203,7 @@ def test_a_supervisor_that_was_stopped_blames_nobody(cluster):
         cluster.steps(5)
         cluster.clock.advance(1_000)
     cluster.running[0].paused = False
-    cluster.tick(0)  # before it hears what was said meanwhile
+    cluster.tick(0)  # before it handles the messages that arrived meanwhile
     cluster.steps(200)
     assert cluster.fenced == []
 

@@ -1,5 +1,5 @@
-"""What is granted to programs that read the files themselves: no more than a fetch would give, in
-whole batches, for as long as they last."""
+"""Segment grants: local programs get the same offsets as by Fetch, in whole batches, for as long as
+the segment exists."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def values(guest: Guest, grant: dict[str, Any]) -> list[bytes | None]:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether it ends where a batch does."""
+    """Return whether the content ends at a batch boundary."""
     position = 0
     while position < len(content):
         position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
@@ -68,7 +68,7 @@ def is_whole(content: bytes) -> bool:
 
 
 def fill(host: Host, segments: int) -> None:
-    """So many closed segments, of three batches each, and one that is written to."""
+    """Write `segments` closed segments of three batches each, and an active one."""
     for number in range(segments):
         append(host, *(b"%d-%d " % (number, each) + b"x" * 300_000 for each in range(3)))
         host.node.replicas.leader("t", 0).log.roll()
@@ -86,7 +86,7 @@ def later(host: Host, ms: int) -> None:
     host.reactor.tick(0)
 
 
-# -- what is granted -----------------------------------------------------------------------------
+# -- granted ranges ------------------------------------------------------------------------------
 
 
 def test_a_read_is_granted_what_is_there(host, guest):
@@ -199,7 +199,7 @@ def test_what_is_granted_is_counted_as_bytes_out(host, guest):
     assert (traffic.bytes_out, traffic.fetches, traffic.failed_fetches) == (grant["size"], 3, 1)
 
 
-# -- what waits ----------------------------------------------------------------------------------
+# -- waiting reads -------------------------------------------------------------------------------
 
 
 def test_without_waiting_nothing_is_said_at_once(host, guest):
@@ -250,7 +250,7 @@ def test_who_leaves_waits_for_nothing_any_more(host, guest):
     append(host, b"a")
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused reads -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_without_descriptors_a_read_is_refused_and_may_be_asked_again(host, gues
     assert values(guest, guest.read(host.topic)) == [b"a"]
 
 
-# -- what goes while it is lent ------------------------------------------------------------------
+# -- removal of granted segments -----------------------------------------------------------------
 
 
 def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(host, guest):
@@ -328,7 +328,7 @@ def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(h
 
 
 def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
-    """Who was given a slice of it over TCP may still be sending."""
+    """A connection that was given a slice of it over TCP may still be sending."""
     fill(host, 2)
     log = host.node.replicas.leader("t", 0).log
     held = log.read(0, 100, log.end_offset)

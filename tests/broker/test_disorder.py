@@ -1,6 +1,6 @@
-"""Clusters in disorder, a seed each: see disorder.py for what happens and what must be true.
+"""Clusters under random faults, one seed each: disorder.py has the events and the invariants.
 
-A failure is repeated by its seed, and so is every run of `python -m tests.broker.test_disorder`,
+A failure is reproduced by its seed, as is every run of `python -m tests.broker.test_disorder`,
 which tries one seed after the other until it is stopped.
 """
 

@@ -1,4 +1,4 @@
-"""After a power cut a partition is led in a new epoch, whoever is there or goes meanwhile."""
+"""New leader epochs after a power cut, while nodes are down or restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_LEADER = errors.NotLeaderOrFollower.code
 
 @pytest.fixture
 def reboot(monkeypatch):
-    """The next start is in another boot of the machine."""
+    """Return a function after which the next start is in another boot of the machine."""
     boots = iter(range(100))
 
     def reboot():
@@ -26,7 +26,7 @@ def reboot(monkeypatch):
 
 @pytest.fixture
 def written(begun, reboot):
-    """A cluster of two workers whose partition a-0 holds one record."""
+    """Return a cluster of two workers whose partition a-0 holds one record."""
     cluster = begun(2)
     cluster.create("a")
     cluster.produce("a", b"0")
@@ -56,7 +56,7 @@ def test_a_killed_or_orderly_end_keeps_the_epoch(written, reboot):
     written.restart(2, killed=True)
     written.settle()
     written.restart(2)
-    reboot()  # after an orderly end nothing is lost
+    reboot()  # after a clean shutdown nothing is lost
     written.settle()
     assert written.produce("a", b"1").base_offset == 1
     assert epoch(written) == 0
@@ -64,7 +64,7 @@ def test_a_killed_or_orderly_end_keeps_the_epoch(written, reboot):
 
 @pytest.fixture
 def cut(begun, reboot):
-    """Two workers after a power cut, of which node 0 is not back; partition a-0 is at node 1."""
+    """Return two workers after a power cut, without node 0; partition a-0 is on node 1."""
     cluster = begun(2)
     cluster.create("a")
     cluster.produce("a", b"0")
@@ -108,7 +108,7 @@ def test_a_node_that_falls_while_it_waits_asks_again(cut):
 
 @pytest.fixture
 def waiting(cut, monkeypatch):
-    """The same with node 0, which hears of no renewal until it is told to."""
+    """Return the cluster with node 0, whose new epochs wait for `hear()`."""
     ask = EpochRenewals.ask
     monkeypatch.setattr(EpochRenewals, "ask", lambda renewals: None)
     cut.held_down.clear()
@@ -125,7 +125,7 @@ def test_a_partition_that_waits_can_be_moved(waiting):
     waiting.node(0).here.ask(lambda controller: controller.move([move]))
     waiting.until(lambda: waiting.directories("a-0") == ["nodes/2/a-0"])
     waiting.settle()
-    # The move has brought a later epoch than that in which records were lost.
+    # The move started a later epoch than the one in which records were lost.
     assert waiting.produce("a", b"1").base_offset == 1
     assert epochs_in_log(waiting) == [(0, 0), (1, 1)]
 

@@ -1,4 +1,4 @@
-"""What lies with nodes that are no more comes to its leader, also what comes to lie there late."""
+"""Evacuation: a removed node's partition directories are moved to their leaders, also late ones."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def sessions():
 
 
 def remembered(session):
-    """The partitions of a session, as a request names them, in the session's order."""
+    """Return the partitions of a session as in a request, in the session's order."""
     topics = {}
     for (topic, _), partition in session.wanted.items():
         topics.setdefault(topic, []).append(partition)
@@ -62,7 +62,7 @@ def remembered(session):
 
 
 def news(session, topics, everything):
-    """Of a response, what its client must be told."""
+    """Return the entries of a response that the session includes."""
     told = [
         (topic, [entry for entry in entries if session.tells(topic, entry, everything)])
         for topic, entries in topics
@@ -138,7 +138,7 @@ def test_the_session_used_longest_ago_makes_room_once_it_was_unused_for_two_minu
 
 
 def test_more_clients_than_slots_do_not_displace_one_another(sessions):
-    """Those that have a session keep it; the others are served without, and lose nothing."""
+    """Clients with a session keep it; the others are served in full without one."""
     epochs = {}
     for client in range(5):
         session = sessions.enter(0, 0, asked(0), [])
@@ -179,7 +179,7 @@ def test_a_larger_session_displaces_the_smallest_of_those_older_than_two_minutes
     sessions.enter(three.session_id, 3, [], [("t", [0, 1])])
     with pytest.raises(FetchSessionIdNotFound):
         sessions.enter(two.session_id, 3, [], [])
-    # It has one partition by now, and the larger one is too young.
+    # It has one partition by now, and the larger one is too young to be evicted.
     assert sessions.enter(0, 0, asked(0, 1), []) is not None
     with pytest.raises(FetchSessionIdNotFound):
         sessions.enter(three.session_id, 4, [], [])
@@ -259,7 +259,7 @@ def test_sessions_that_remember_too_much_in_all_displace_only_unused_ones(crowde
     assert (len(crowded), crowded.partition_count) == (2, 3)
     with pytest.raises(FetchSessionIdNotFound):
         crowded.enter(first.session_id, 1, [], [])
-    # One that grows too large ends itself, and nobody else.
+    # A session that grows too large is closed; other sessions stay.
     with pytest.raises(FetchSessionIdNotFound):
         crowded.enter(third.session_id, 1, asked(1, 2, 3), [])
     assert (len(crowded), crowded.partition_count) == (1, 2)

@@ -1,4 +1,4 @@
-"""Groups among several nodes: all of them know the coordinator, one is it, and it may die."""
+"""Groups in a cluster: every node knows the coordinator, one node is it, and it may fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def join(cluster, member_id=""):
 
 
 def member(cluster):
-    """The only member of a stable group."""
+    """Return the only member of a stable group."""
     joined = join(cluster)
     assignments = [{"member_id": joined.member_id, "assignment": b"all"}]
     synced = cluster.ask(

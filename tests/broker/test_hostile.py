@@ -1,6 +1,6 @@
-"""A real broker under nonsense: it goes on, its memory stays, and its other clients notice nothing.
+"""A real broker under invalid input: it keeps running in bounded memory and serves its clients.
 
-Each test hurts the one broker of the session, then has a well-behaved client do its work.
+Each test attacks the session's one broker and then has a well-behaved client write and read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafkalite.testing import Broker
 
 PATIENCE_S = 10
 GROWTH_MAX = 24 << 20
-"""What a test may leave behind in the broker: buffers kept warm, not what it was sent."""
+"""Memory growth allowed to a test: buffers that are kept, but not the data it was sent."""
 
 SERVED_VERSIONS = [
     (key, version)
@@ -59,7 +59,7 @@ def framed(api, version: int, **request) -> bytes:
 
 
 def received(peer: socket.socket) -> bytes:
-    """One whole answer; b"" when the connection was closed instead."""
+    """Return one whole response, or b"" when the connection was closed instead."""
     came = b""
     while len(came) < 4 or len(came) < 4 + struct.unpack_from(">i", came)[0]:
         more = peer.recv(1 << 20)
@@ -83,7 +83,7 @@ def resident(broker: Broker) -> int:
 
 
 def produced(peer: socket.socket, batch: bytes, topic="kept") -> tuple[int, int]:
-    """(error code, base offset) of one batch to partition 0."""
+    """Return (error code, base offset) of one batch sent to partition 0."""
     data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
     peer.sendall(framed(PRODUCE, 9, acks=-1, timeout_ms=1_000, topic_data=data))
     answer = PRODUCE.response.read(9, received(peer), 5)
@@ -100,7 +100,7 @@ def fetching(offset: int, topic="kept", size_max=1 << 20) -> bytes:
 
 
 def works(broker: Broker) -> None:
-    """A well-behaved client writes a record and reads that one back."""
+    """Write a record and read it back, as a well-behaved client."""
     mark = random.randbytes(16)
     with connection(broker) as peer:
         code, offset = produced(peer, build([Record(timestamp=1, value=mark)]))
@@ -113,7 +113,7 @@ def works(broker: Broker) -> None:
 
 @pytest.fixture
 def unmoved(broker: Broker) -> Iterator[None]:
-    """The broker works after the test, is the same process, and has not grown."""
+    """Assert that the broker still works, is the same process, and has not grown."""
     works(broker)
     pid, before = broker.pid, resident(broker)
     yield
@@ -173,12 +173,12 @@ def test_a_reader_that_never_reads_waits_alone(broker, unmoved):
             for _ in range(2_000):
                 peer.sendall(greedy)
         except TimeoutError:
-            pass  # the broker reads this peer no further, as it should
+            pass  # the broker has stopped reading this connection, as it should
         works(broker)
 
 
 def bomb(codec: Codec) -> bytes:
-    """A batch whose 100 MB of zeros take little room."""
+    """Return a small batch with 100 MB of compressed zeros."""
     return build([Record(timestamp=1, value=bytes(100 << 20))], codec=codec)
 
 
@@ -211,7 +211,7 @@ def test_records_that_do_not_decompress_are_refused_where_batches_are_opened(
 
 
 def with_broken_payload(batch: bytes) -> bytes:
-    """Other bytes in the payload's place, under a CRC that holds."""
+    """Return the batch with a changed payload and a valid CRC."""
     broken = bytearray(batch)
     broken[61:] = b"\xff" * (len(batch) - 61)
     broken[17:21] = struct.pack(">I", crc32c(bytes(broken[21:])))

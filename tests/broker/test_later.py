@@ -1,4 +1,4 @@
-"""A Later is settled once; what hangs on it runs at that moment or at once."""
+"""Later is completed once; its callbacks run then, or at once if added afterwards."""
 
 import gc
 import weakref
@@ -10,7 +10,7 @@ from kafkalite.errors import InvalidRequest, UnknownTopicOrPartition
 
 
 def heard(later):
-    """What a Later's callbacks were told, as it is told."""
+    """Return a list to which a Later's callbacks append (value, error)."""
     news = []
     later.then(lambda value, fault: news.append((value, fault)))
     return news
@@ -107,7 +107,7 @@ def test_abandoned_all_are_abandoned():
 
 
 class Large:
-    """A request, say."""
+    """A large object, such as a request."""
 
 
 def test_a_fault_keeps_nothing_of_where_it_was_raised():

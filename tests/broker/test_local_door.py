@@ -1,4 +1,4 @@
-"""Who may come in by the local door, what is said there, and what ends a connection."""
+"""The local listener: access checks, its messages, and errors that end a connection."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monk
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody(host, seed):
-    """Some of them with a checksum that holds, so that what is in them is read."""
+    """Some have a valid checksum, so that their contents are decoded too."""
     dice = random.Random(seed)
     topic = host.create("t")
     host.append("t", [1])
@@ -243,7 +243,7 @@ def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody
 
 
 def waits(guest, heard):
-    """Hear what came; a read may also have been told to wait for a long time."""
+    """Read the next message; return whether there was one, as a read may wait for a long time."""
     came = guest.heard()
     if came is not None:
         heard.append(came)
@@ -264,7 +264,7 @@ def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkey
 
 
 def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_order(host):
-    """Its questions wait as well, so that what waits here is bounded."""
+    """Its requests wait too, so the responses queued for it are bounded."""
     topic = host.create("t")
     host.append("t", [1])
     guest = host.visit()
@@ -389,7 +389,7 @@ def test_what_came_by_the_local_door_is_news_to_the_page(host):
     assert (before, page._periods) == (0, 0)
 
 
-# -- rings are given -----------------------------------------------------------------------------
+# -- rings ---------------------------------------------------------------------------------------
 
 
 def test_a_connection_has_one_ring(host):

@@ -28,7 +28,7 @@ from kafkalite.storage.log import Log
 
 
 class HeldFlusher:
-    """Flushes nothing before `go`."""
+    """A flusher that flushes nothing before `go`."""
 
     def __init__(self) -> None:
         self.held: list[Any] = []
@@ -46,7 +46,7 @@ class HeldFlusher:
 
 
 class Hosted:
-    """A controller's host that can be closed, or crash, and be opened again."""
+    """A controller's host that can be closed, or crash, and be reopened."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Hosted:
         self.open()
 
     def begin(self, decide: Any) -> list[Any]:
-        """Ask; the list has (value, fault) once the answer came."""
+        """Start a decision; the list gets (value, error) on completion."""
         came: list[Any] = []
         self.host.ask(decide).then(lambda value, fault: came.append((value, fault)))
         return came
@@ -91,14 +91,14 @@ class Hosted:
         return value
 
     def create(self, name: str, partitions: int = 1) -> Any:
-        """What has a controller create a topic."""
+        """Return a decision that creates a topic."""
         self.topics += 1
         topic_id = self.topics.to_bytes(16, "big")
         new = NewTopic(name, partitions)
         return lambda controller: controller.create_topics([new], [topic_id], Defaults(1, 1))
 
     def decision(self, kind: str) -> Any:
-        """A decision of that kind, which the state allows."""
+        """Return a decision of that kind that is valid in the current state."""
         if kind == "ids":
             return lambda controller: controller.allocate_producer_ids(0)
         topics = self.host.machine.image.topics
@@ -121,11 +121,11 @@ def hosted(tmp_path: Path) -> Hosted:
 
 
 def bad(controller: Controller) -> Any:
-    """A decision that refuses everything."""
+    """Raise an error, as a decision that is refused."""
     raise errors.PolicyViolation("no")
 
 
-# -- asking --------------------------------------------------------------------------------------
+# -- decisions -----------------------------------------------------------------------------------
 
 
 def test_no_answer_goes_before_its_records_are_on_the_disk(hosted):
@@ -260,7 +260,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_refused(hosted):
     active = hosted.log.active
     active._file = OpenFile(active.path, os.O_WRONLY)  # pread: EBADF
     active._descriptor = active._file.fileno()
-    hosted.log._last_position = 0  # the walk to the batch would notice first
+    hosted.log._last_position = 0  # otherwise the scan to the batch would fail first
     hosted.log._last_base_offset = 0
     with pytest.raises(Refusal, match="cannot be read at offset 0"):
         hosted.host.load()
@@ -340,7 +340,7 @@ def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, k
 
 @pytest.fixture
 def short(hosted, monkeypatch):
-    """A host that leaves a snapshot when it had to replay five records."""
+    """Return a host that writes a snapshot after replaying five records."""
     monkeypatch.setattr(metadata_log, "SNAPSHOT_AFTER_COUNT", 5)
     return hosted
 
@@ -350,7 +350,7 @@ def snapshots(hosted: Hosted) -> list[Path]:
 
 
 def grown(hosted: Hosted, times: int) -> None:
-    """Restart so often, with five topics more each time."""
+    """Restart `times` times, adding five topics each time."""
     for _ in range(times):
         for _ in range(5):
             hosted.ask(hosted.create(f"t{hosted.topics}"))

@@ -1,4 +1,4 @@
-"""What a worker may say to the supervisor, and what comes of it when it makes no sense."""
+"""Messages from workers to the supervisor, valid and invalid, and their effects."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.
 
 
 def say(cluster, message: bus.Record, identity: bytes | None = None) -> None:
-    """Have the supervisor hear this, of worker 1 or of another."""
+    """Have the supervisor receive a message from worker 1 or another identity."""
     cluster.said_up(identity or cluster.running[1].identity, bus.write_frame(message))
 
 
 def told(cluster) -> list[bus.Record]:
-    """What worker 1 has been sent and not read."""
+    """Return the unread messages sent to worker 1."""
     return [bus.read_frame(frame) for frame in cluster.bus.to_worker[cluster.running[1].identity]]
 
 
 def answered(cluster, frame: bytes) -> bus.Record:
-    """The answer to a request that worker 1 passes on without having had it."""
+    """Return the response to a request that worker 1 forwards without having received it."""
     cluster.running[1].paused = True
     say(cluster, forward(frame))
     cluster.until(lambda: any(message.kind is bus.ANSWER for message in told(cluster)))
@@ -273,7 +273,7 @@ def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(clust
 
 
 def test_a_supervisor_sends_a_heartbeat_before_it_is_ready_whatever_else_it_sends(cluster):
-    """One that is stopped before its second would not be watched without."""
+    """Otherwise a supervisor that is stopped before its second heartbeat would not be watched."""
     cluster.kill(0, stay_down=True)
     cluster.start(0)
     kinds = []

@@ -19,7 +19,7 @@ RECORDS = [internal.REMOVE_NODE(node_id=number) for number in range(4)]
 
 
 class SizingDisk(QuickDisk):
-    """Remembers the size of each file when it was last flushed."""
+    """A disk that records the size of each file at its last flush."""
 
     def __init__(self) -> None:
         self.flushed: dict[str, int] = {}

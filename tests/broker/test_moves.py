@@ -1,4 +1,4 @@
-"""Partitions on their way from worker to worker: what clients see, and who may fall meanwhile."""
+"""Partition transfers between workers: what clients see, and which processes may fail meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_LEADER = errors.NotLeaderOrFollower.code
 
 @pytest.fixture
 def written(begun):
-    """Three workers; partition a-0 is at node 1 and holds one record of producer 7."""
+    """Return three workers; partition a-0 is on node 1 and holds one record of producer 7."""
     cluster = begun(3)
     cluster.create("a")
     cluster.produce("a", b"0", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -120,15 +120,15 @@ def test_a_topic_deleted_in_the_middle_of_a_move_leaves_nothing(written, steps):
 
 
 def held_back(cluster, topic_id):
-    """Have node 1 hand a partition over to node 2 late, after its topic was deleted and made
-    again: what then lies at node 2."""
+    """Have node 1 transfer a partition to node 2 late, after its topic was deleted and recreated:
+    node 2 then gets a directory of the deleted topic."""
     cluster.running[1].flusher.held = True
     cluster.begin_produce(1, "a", b"late")
     cluster.move("a", 2)
     cluster.until(lambda: (topic_id, 0) in cluster.node(2).reconciler.awaited)
     cluster.bus.cut.add(cluster.running[1].identity)
     cluster.disconnect(1)
-    # One worker, which hangs, takes as long as an answer waits.
+    # A request waits for a node that hangs until the request's timeout.
     for asking in (cluster.begin_delete(2, "a"), cluster.begin_create(2, "a", assigned=2)):
         cluster.until(lambda asking=asking: asking.over, pace_ms=5)
     assert cluster.produce("a", b"new", at=2).error_code == 0
@@ -156,7 +156,7 @@ def test_nor_does_it_when_its_node_starts_only_then(begun):
 
 
 def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
-    """No mover decides so; a start on other workers may."""
+    """The mover makes no such decision; a start with other workers may."""
     cluster = begun(2, durability="fsync")
     topic_id = cluster.create("a")
     cluster.running[1].flusher.held = True
@@ -175,7 +175,7 @@ def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
 
 
 def test_nothing_moves_away_before_it_was_made(begun):
-    """Whoever is given a partition that nobody has waits for it for ever."""
+    """A node that is assigned a partition without a log would wait for it for ever."""
     cluster = begun(3)
     cluster.running[1].paused = True
     cluster.begin_create(2, "a", 3)
@@ -202,7 +202,7 @@ def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
     assert len(said) == 1
 
 
-# -- what an operator orders ---------------------------------------------------------------------
+# -- operator requests ---------------------------------------------------------------------------
 
 
 def test_a_drained_worker_is_emptied_and_can_be_removed(begun):

@@ -1,6 +1,6 @@
-"""A node over its directory: what the metadata log says is made so, and damage stays alone.
+"""A node applies its metadata log to its directory, and damage of one log affects no other.
 
-A real node in this process, with a clock that stands still; what a crash leaves is left by hand.
+A real node in this process, with a clock that does not advance; crash leftovers are made by hand.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_partition_whose_log_cannot_be_made_says_so_until_its_topic_is_deleted
         led(node, "b")
 
 
-# -- when it is flushed --------------------------------------------------------------------------
+# -- flushes -------------------------------------------------------------------------------------
 
 
 def rule(broker: dict[str, str] | None = None, **topic: str):
@@ -204,7 +204,7 @@ def test_node_reserves_descriptors_for_the_files_of_led_partitions(node):
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """Descriptors for some twenty files more than are open, and for those open for a moment."""
+    """Allow descriptors for some twenty more files than are open, and for temporary ones."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir("/proc/self/fd")}
     free = itertools.islice((number for number in itertools.count() if number not in used), 64)

@@ -1,6 +1,6 @@
-"""Partitions that cannot be served: said in Metadata, and served again as soon as they can be.
+"""Partitions that cannot be served: reported in Metadata, and served again once they can be.
 
-A real node in this process; what keeps a log from being made is put in its way by hand.
+A real node in this process; the test itself makes the creation of logs fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Iterator[InProcess]:
 
 @pytest.fixture
 def blocked(node: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    """No log can be made until `monkeypatch` is undone."""
+    """Make the creation of logs fail until `monkeypatch` is undone."""
 
     def full(*_: object) -> None:
         raise KafkaStorageError("no room")

@@ -1,4 +1,4 @@
-"""OfflinePartitions alone: look-ups by name and by id, and what they cost."""
+"""OfflinePartitions alone: look-ups by name and by id, and their cost."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_deleted_topic_does_not_hide_a_new_topic_of_its_name(offline):
 
 
 class Faults(dict):
-    """A dict that forbids walking through it."""
+    """A dict that cannot be iterated."""
 
     def __iter__(self):
         raise AssertionError("a look-up walked over all offline topics")

@@ -1,4 +1,4 @@
-"""Opener: whatever steps raise, their Later is settled."""
+"""Opener: a Later is completed with any exception that its steps raise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafkalite.errors import KafkaError, UnknownServerError
 
 
 class Panic(BaseException):
-    """The base of what a compiled codec raises when it panics."""
+    """The base of the exception that a compiled codec raises when it panics."""
 
 
 def panicking() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Partition: up to where a log that was just opened may be read."""
+"""Partition: the high watermark of a log that was just opened."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE = {keys.SEGMENT_BYTES: 1 << 20}
 
 
 def moved_log(directory: Path, durability: str) -> Log:
-    """A log of two records that its last owner handed over without flushing the second."""
+    """Return a log of two records, transferred before the second was flushed."""
     log = open_log(directory, {**LARGE, keys.DURABILITY: durability})
     log.append(batch(b"a"), 0)
     log.flush()
@@ -49,7 +49,7 @@ def test_high_watermark_of_an_opened_partition_is_durable(
     replicas = ReplicaManager(timers, flusher, lambda topic: None)
     partition = replicas.add(log, 0, settings({keys.DURABILITY: durability}))
     assert partition.high_watermark == readable
-    replicas.settle()  # nothing is appended, and what was there is flushed
+    replicas.settle()  # nothing is appended, and the existing records are flushed
     if readable < 2:
         select.select([flusher], [], [])
         for flush in flusher.collect():
@@ -61,7 +61,7 @@ def test_high_watermark_of_an_opened_partition_is_durable(
 
 
 class Served:
-    """Two partitions of a node, whose loop the test turns."""
+    """Two partitions of a node, whose loop the test runs."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

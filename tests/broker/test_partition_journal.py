@@ -1,4 +1,4 @@
-"""A machine that keeps a dictionary, in a partition of a real node in this process."""
+"""PartitionJournal: a state machine that keeps a dictionary, in a partition of a real node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(key, value):
 
 
 class Kept:
-    """The machine on its partition, opened anew as often as wanted."""
+    """The state machine on its partition, which can be reopened."""
 
     def __init__(self, node):
         self.node = node
@@ -91,7 +91,7 @@ def kept(tmp_path):
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Written anew after a few records, one at a time."""
+    """Compact the partition after a few records, one record at a time."""
     monkeypatch.setattr(partition_journal, "REWRITE_AFTER_SIZE", 1_000)
     monkeypatch.setattr(partition_journal, "REWRITE_COUNT", 1)
 

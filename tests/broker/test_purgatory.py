@@ -1,4 +1,4 @@
-"""Delayed requests, with partitions and timers of the test's own: no loop, no disk."""
+"""Delayed requests, with fake partitions and timers: no loop, no disk."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ from kafkalite.errors import (
 
 
 class Timers:
-    """Calls to come, made by hand."""
+    """Timers that the test fires."""
 
     def __init__(self):
         self.due = []
@@ -51,10 +51,10 @@ class Timer:
 
 
 class Partition:
-    """A partition as delayed requests use it, with as many bytes as the test says."""
+    """A partition as delayed requests use it, with a size that the test sets."""
 
     touches = 0
-    """Looks and reads of all partitions."""
+    """Number of looks and reads, for all partitions together."""
 
     log = SimpleNamespace(log_start_offset=0)
     last_stable_offset = 0
@@ -197,7 +197,7 @@ class Sizes:
 
 
 def begun(purgatory, *partitions, **limits):
-    """A fetch that waits, and what comes of it."""
+    """Start a fetch that waits; return the list of its outcomes."""
     later = purgatory.begin(fetch_of(*partitions, **limits), 1000)
     assert isinstance(later, Later)
     return heard(later)
@@ -290,7 +290,7 @@ def test_two_fetches_of_one_partition_are_both_answered(purgatory):
     assert [len(each) for each in news] == [1, 1]
 
 
-# -- what they cost --------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 MANY = 5_000
 
@@ -309,8 +309,8 @@ def reads(partitions):
 
 
 def ticks_until(purgatory, holds):
-    """Run ticks until the condition holds; the most partitions that one tick touched, and how many
-    ticks there were."""
+    """Run ticks until the condition holds; return the most partitions touched in one tick, and the
+    number of ticks."""
     most = count = 0
     while not holds():
         before = Partition.touches

@@ -1,7 +1,7 @@
-"""The way to a controller elsewhere, message by message, over a metadata log that lies in files.
+"""RemoteController, message by message, over a metadata log in files.
 
-What comes from the supervisor's end is believed as far as it makes sense; what does not is dropped,
-and the files decide.  An image that may be half of something ends its process.
+Messages from the supervisor are validated; invalid ones are dropped, and the files decide.  A
+process whose image may be incomplete ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def node(node_id: int) -> internal.Record:
 
 
 class Followed:
-    """A supervisor's files and what a worker makes of them."""
+    """A supervisor's metadata log files, and the changes that a worker reads from them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class Followed:
         self.takes = True
 
     def write(self, *records: internal.Record) -> None:
-        """One decision more in the log."""
+        """Append one more decision to the log."""
         batch = packed(records, self.end_offset, now_ms=1)
         with (self.directory / f"{self.segment:020d}.log").open("ab") as file:
             file.write(batch)
@@ -145,7 +145,7 @@ def test_what_lies_before_a_delta_is_read_in_the_files(followed, controller):
 
 
 def test_no_further_is_read_than_was_said(followed, controller):
-    """A supervisor that is new knows at least what was said, and not what is being written."""
+    """A new supervisor knows at least what was announced, but not what is still being written."""
     followed.write(node(2))
     followed.write(node(3))
     controller.received(welcome(3))

@@ -1,4 +1,4 @@
-"""What comes through a ring is appended, answered and refused as what comes over TCP is."""
+"""Batches from rings are appended, acknowledged and refused like those from TCP connections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def guest(host: Host) -> Guest:
-    """A producer with a ring."""
+    """Return a local producer with a ring."""
     made = host.visit()
     made.attach()
     return made
@@ -59,7 +59,7 @@ def delete(host: Host, topic: str) -> None:
     host.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
 
 
-# -- appended and answered -----------------------------------------------------------------------
+# -- appends and acknowledgements ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -102,7 +102,7 @@ def test_a_reader_who_waits_is_woken_by_it(host, guest):
 
 
 def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, guest):
-    """However a ring ended, what was in it may be sent again by the other road."""
+    """A batch that was in a ring may be sent again over TCP, however the ring was closed."""
     batch = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
     guest.put(batch, host.topic, acks=0)
     host.until(lambda: host.values() == [b"once"])
@@ -151,7 +151,7 @@ def test_acks_1_does_not_wait_for_the_disk(host, guest, monkeypatch):
 
 @pytest.fixture
 def stuck(host, guest, monkeypatch):
-    """A batch that was appended and whose flush never comes."""
+    """Yield the number of a batch that was appended and is never flushed."""
     topic = host.create("safe", durability="fsync")
     with monkeypatch.context() as patch:
         patch.setattr(host.node.flusher, "submit", lambda flushes: None)
@@ -271,7 +271,7 @@ def test_a_partition_led_elsewhere_by_now_says_so(host, guest):
     assert moved
 
 
-# -- shares and turns ----------------------------------------------------------------------------
+# -- limits per tick -----------------------------------------------------------------------------
 
 
 def test_rings_have_a_share_a_tick_each_and_take_turns(host):
@@ -301,7 +301,7 @@ def test_large_frames_have_a_share_in_bytes(host, guest, monkeypatch):
 
 
 def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, guest):
-    """As many answers as the lane holds are owed; what more it commits stays in its ring."""
+    """The node takes only as many frames as the response ring has room for."""
     batch = batch_of(b"v")
     for _ in range(1_024):
         guest.put(batch, host.topic)
@@ -354,7 +354,7 @@ def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
 
 
 def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
-    """And as often as ever once something has come."""
+    """The interval is short again after a frame has come."""
 
     def looks(span_ms: int) -> int:
         seen = []
@@ -386,11 +386,11 @@ def test_nobody_looks_while_there_is_no_ring(host):
     assert host.door.rings._net is None
 
 
-# -- leaving -------------------------------------------------------------------------------------
+# -- closing -------------------------------------------------------------------------------------
 
 
 def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
-    """Its count full, its flags changed, read empty under the node: it is served all the same."""
+    """The producer fills the event's counter, changes its flags, and drains it under the node."""
     guest = host.visit()
     _, descriptors = guest.ask_for_ring()
     event = os.dup(descriptors[2])
@@ -409,12 +409,12 @@ def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
         host.reactor.tick(0)
         host.clock.advance(1)
     os.close(event)
-    host.clock.advance(NET_MS_MAX)  # a wake-up that the producer took away is its own
+    host.clock.advance(NET_MS_MAX)  # a wake-up may be lost if the producer drains the event
     assert len(guest.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
 
 
 def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
-    """What came whole before is appended; of what breaks the layout nothing is."""
+    """Complete frames before the violation are appended; nothing of the invalid frame is."""
     guest = host.visit()
     _, descriptors = guest.ask_for_ring()
     ring = os.dup(descriptors[0])
@@ -445,7 +445,7 @@ def test_what_a_producer_had_committed_when_it_went_is_taken(host, guest):
 
 
 def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(host, guest):
-    """Whoever keeps the memory after the lease has ended is not served by it."""
+    """A process that keeps the memory after its ring was closed is not served."""
     guest.socket.close()
     batch = batch_of(b"x" * 100_000)
     for count in range(1_000):

@@ -1,4 +1,4 @@
-"""Batches of a ring that are opened on the thread: appended, answered and refused as all others."""
+"""Ring batches decompressed on the opener's thread are appended and refused like all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.broker.visiting import Guest, Host, batch_of
 
 OK = 0
 CRC, CRC_FROM = 17, 21
-"""Where a batch's CRC stands, and from where on it is taken."""
+"""Position of a batch's CRC, and of the first byte it covers."""
 NOTHING = (-1, -1, -1)
 
 
@@ -44,7 +44,7 @@ def guest(host: Host) -> Guest:
 
 @pytest.fixture
 def let_go(host: Host) -> Iterator[Callable[[], None]]:
-    """Keep the thread from opening anything until this is called."""
+    """Block the opener's thread until the returned function is called."""
     gate = threading.Event()
 
     def waiting() -> Steps[bytes]:
@@ -62,7 +62,7 @@ def packed(value: bytes) -> bytes:
 
 
 def damaged() -> bytes:
-    """A batch under a true CRC whose records cannot be decompressed."""
+    """Return a batch with a valid CRC whose records cannot be decompressed."""
     batch = bytearray(packed(b"v" * 500))
     batch[HEADER_SIZE:] = bytes(len(batch) - HEADER_SIZE)
     batch[CRC:CRC_FROM] = crc32c.crc32c(bytes(batch[CRC_FROM:])).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""What is set while a cluster runs: it is decided at node 0, and counts at every node it is for."""
+"""Settings changed in a running cluster: decided at node 0, applied at every node they are for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin_alter(cluster, node_id, kind, name, **texts):
 
 
 def alter(cluster, node_id, kind, name, **texts):
-    """Ask a node to set keys of a resource, or to delete them; the error code."""
+    """Have a node set or delete keys of a resource; return the error code."""
     asking = begin_alter(cluster, node_id, kind, name, **texts)
     cluster.until(lambda: asking.over)
     (answer,) = asking.answer.responses
@@ -37,7 +37,7 @@ def alter(cluster, node_id, kind, name, **texts):
 
 
 def told(cluster, node_id, kind, name, key):
-    """What a node tells of a key: its value and where that came from."""
+    """Return a key's value and source as described by a node."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
     (result,) = cluster.ask(node_id, DESCRIBE_CONFIGS, 4, resources=[resource]).results
     assert result.error_code == 0, result.error_message
@@ -188,7 +188,7 @@ def test_more_dedicated_workers_may_be_asked_for_and_that_counts_at_the_start_to
     cluster.create("a", worker_dedicated="true")
     cluster.end()
     cluster.locked.close()
-    alone = InProcess(cluster.directory)  # where the topic shares the one node
+    alone = InProcess(cluster.directory)  # there the topic shares the only node
     alone.close()
     cluster.locked.lock()
     cluster.begin(2)

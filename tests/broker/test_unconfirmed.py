@@ -1,4 +1,4 @@
-"""A worker starts on what it can read of the metadata log, before a supervisor stands for that."""
+"""A worker starts from the metadata log it can read, before a supervisor has confirmed it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_a_damaged_metadata_log_does_not_tell_of_is_left_where_it_is(cluste
     cluster.end()
     shutil.copytree(metadata(cluster), cluster.directory.with_name("copy"))
     damage(metadata(cluster))
-    cluster.start(1)  # and the supervisor refuses to
+    cluster.start(1)  # and the supervisor refuses to start
     cluster.end_one(1)
     assert [path.name for path in (cluster.directory / "nodes" / "1").glob("t*")] == ["t-0"]
     shutil.rmtree(metadata(cluster), ignore_errors=True)
@@ -82,7 +82,7 @@ def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster)
 
 
 def test_what_came_is_not_sent_on_before_a_supervisor_has_said_where_it_belongs(begun):
-    """Else a worker that starts undoes what the supervisor that starts beside it has decided."""
+    """Otherwise a starting worker would undo what the supervisor starting beside it has decided."""
     cluster = begun(2)
     topic_id = cluster.create("t")
     cluster.produce("t", b"0")

@@ -1,5 +1,5 @@
-"""A program of the same host, as plain sockets and a ring make one, at the door of a node: one that
-runs in this process, tick by tick, or a broker's."""
+"""Local programs for tests, made of plain sockets and a ring.  They use the local listener of a node
+in this process, which is run tick by tick, or of a broker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ READ = {
 
 
 class Host(InProcess):
-    """A node that programs of this host may visit."""
+    """A node with a local listener."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
-        # A socket's path is short, and where tests have their files may be deep.
+        # A socket's path is limited in length, and the tests' directory may be deep.
         self.run_directory = Path(tempfile.mkdtemp(prefix="kl-", dir="/tmp"))
         self.guests: list[Guest] = []
         super().__init__(directory, **settings)
@@ -46,7 +46,7 @@ class Host(InProcess):
 
     @property
     def door(self) -> Any:
-        """The node's door, which is open."""
+        """The node's local listener, which is open."""
         assert self.node.local_door is not None
         return self.node.local_door
 
@@ -61,18 +61,18 @@ class Host(InProcess):
         shutil.rmtree(self.run_directory, ignore_errors=True)
 
     def guest(self) -> Guest:
-        """A program that has not said anything yet."""
+        """Return a connection that has not sent anything yet."""
         self.guests.append(Guest(self.path, self.until, self.node.cluster_id))
         return self.guests[-1]
 
     def visit(self, **hello: Any) -> Guest:
-        """A program that has been welcomed."""
+        """Return a connection that has completed the handshake."""
         guest = self.guest()
         assert guest.hello(**hello).fields["error_code"] == 0
         return guest
 
     def values(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
-        """What the log holds."""
+        """Return the values in the log."""
         log = self.node.replicas.leader(topic, partition).log
         values: list[bytes | None] = []
         offset = log.log_start_offset
@@ -84,7 +84,7 @@ class Host(InProcess):
 
 
 class Guest:
-    """One program's connection, its ring, and the files it was given."""
+    """One program's connection, its ring, and the descriptors it was given."""
 
     def __init__(self, path: Path, until: Until, cluster_id: str, node_id: int = 0) -> None:
         self.until = until
@@ -107,7 +107,7 @@ class Guest:
         self.socket.send(packet if isinstance(packet, bytes) else write_packet(packet))
 
     def heard(self) -> tuple[Record, list[int]] | None:
-        """What has come, if anything; `ended` when there will be nothing more."""
+        """Return the next message, or None; set `ended` when the connection has ended."""
         descriptors = array.array("i")
         room = socket.CMSG_LEN(DESCRIPTORS_MAX * descriptors.itemsize)
         try:
@@ -125,7 +125,7 @@ class Guest:
         return read_packet(packet), list(descriptors)
 
     def hear(self) -> tuple[Record, list[int]]:
-        """The next packet, waited for."""
+        """Wait for the next message and return it."""
         found: list[tuple[Record, list[int]]] = []
 
         def came() -> bool:
@@ -139,7 +139,7 @@ class Guest:
         return found[0]
 
     def is_left(self) -> bool:
-        """Whether the node ends this connection without another word, soon."""
+        """Return whether the node closes this connection soon without sending a message."""
 
         def ends() -> bool:
             assert self.heard() is None
@@ -173,7 +173,7 @@ class Guest:
         self, batch: bytes, topic_id: bytes, *, partition: int = 0, acks: int = 1,
         timeout_ms: int = 30_000,
     ) -> int:  # fmt: skip
-        """Commit a frame, and wake the node if it sleeps; the frame's correlation."""
+        """Commit a frame, wake the node if it sleeps, and return the frame's correlation."""
         assert self.ring is not None
         correlation = next(self.ids)
         room = self.ring.writer.reserve(len(batch))
@@ -191,20 +191,20 @@ class Guest:
         return self.acks
 
     def acked(self, count: int = 1) -> list[tuple[int, int, int, int, int]]:
-        """So many answers, waited for; all that have come by then."""
+        """Wait for `count` acknowledgements, and return all received by then."""
         self.until(lambda: len(self.take_acks()) >= count)
         return self.acks
 
     # -- reading -----------------------------------------------------------------------------
 
     def ask(self, topic_id: bytes, **read: Any) -> int:
-        """Say READ; its number."""
+        """Send a READ and return its request id."""
         number = next(self.ids)
         self.say(local.READ(request_id=number, topic_id=topic_id, **(READ | read)))
         return number
 
     def granted(self) -> dict[str, Any]:
-        """The next answer to a READ; its descriptor, if there is one, is kept under its number."""
+        """Wait for the response to a READ; keep its descriptor, if any, under its file number."""
         answer, descriptors = self.hear()
         assert answer.kind is local.GRANTED
         grant = answer.fields
@@ -219,7 +219,7 @@ class Guest:
         return self.granted()
 
     def content(self, grant: dict[str, Any]) -> bytes:
-        """What was granted, read from the file."""
+        """Return the granted bytes, read from the file."""
         return os.pread(self.files[grant["file"]], grant["size"], grant["position"])
 
     def close(self) -> None:
@@ -232,11 +232,11 @@ class Guest:
 
 
 def descriptor_count() -> int:
-    """How many are open in this process, but for those of garbage."""
+    """Return the number of open descriptors, without those held by garbage."""
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
 
 
 def batch_of(*values: bytes, **more: Any) -> bytes:
-    """A batch with these values."""
+    """Return a batch with these values."""
     return bytes(build([Row(timestamp=1_000, value=value) for value in values], **more))

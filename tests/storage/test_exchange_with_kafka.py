@@ -43,8 +43,8 @@ def open_log(directory, topic_id, **topic):
 
 
 def filled(directory, topic_id, second_epoch=2):
-    """Return a log of several segments: every codec, two producers, two leader epochs, timestamps that
-    go back."""
+    """Return a log of several segments: every codec, two producers, two leader epochs, timestamps
+    that go back."""
     log = open_log(directory, topic_id)
     sequences = {4_000: 0, 4_001: 0}
     codecs = list(Codec)

@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class KillingDisk(QuickDisk):
-    """A disk that ends the process before its N-th call, or halfway through the call if it writes."""
+    """A disk that ends the process before its N-th call, or halfway through a write."""
 
     def __init__(self, kill_at: int) -> None:
         self.calls = 0

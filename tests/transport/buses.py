@@ -1,5 +1,5 @@
-"""Buses for tests: ends under one reactor that the test ticks, and bare ZeroMQ sockets that say
-what no end of ours would."""
+"""Buses for tests: ends under one reactor that the test ticks, and plain ZeroMQ sockets that can
+send messages no end of ours would send."""
 
 import os
 import time
@@ -14,13 +14,13 @@ WAIT_S_MAX = 20
 
 
 class Buses:
-    """One bus: its path, a reactor, and whoever the test puts there."""
+    """One bus: its path, a reactor, and the ends that the test adds."""
 
     def __init__(self, directory):
         self.path = directory / "bus"
         self.reactor = Reactor(SystemClock())
         self.heard = []
-        """(identity, message) at servers, (None, message) at clients, as they came."""
+        """(identity, message) received by servers, (None, message) by clients, in order."""
         self.changes = []
         self.made = []
         self.bare_zmq = None
@@ -47,7 +47,7 @@ class Buses:
         return made
 
     def bare(self, kind=zmq.DEALER, identity=None):
-        """A ZeroMQ socket that may say anything; it waits at most so long."""
+        """Return a ZeroMQ socket that may send anything; its calls have a timeout."""
         self.bare_zmq = self.bare_zmq or zmq.Context(io_threads=1)
         socket = self.bare_zmq.socket(kind)
         self.bare_sockets.append(socket)
@@ -64,7 +64,7 @@ class Buses:
         return socket
 
     def all_said(self):
-        """Close the bare sockets when the kernel has all that they said."""
+        """Close the plain sockets once the kernel has everything they sent."""
         for socket in self.bare_sockets:
             socket.close(linger=WAIT_S_MAX * 1000)
         self.bare_zmq.term()
@@ -75,7 +75,7 @@ class Buses:
         return [message for _, message in self.heard]
 
     def until(self, condition):
-        """Tick until it holds."""
+        """Tick until the condition holds."""
         end = time.monotonic() + WAIT_S_MAX
         while not condition():
             assert time.monotonic() < end, "never"

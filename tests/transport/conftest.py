@@ -1,6 +1,6 @@
 """A reactor that the test ticks itself, with real sockets over loopback.
 
-Nothing runs beside the test: whatever a client is to read was given out by a tick the test made.
+Nothing runs beside the test: every byte a client reads was written in a tick that the test made.
 """
 
 import gc
@@ -23,7 +23,7 @@ def framed(body):
 
 
 class Client:
-    """One end of a connection; reading lets the reactor tick until the bytes are there."""
+    """One end of a connection; a read ticks the reactor until the bytes have arrived."""
 
     def __init__(self, world, **options):
         self.world = world
@@ -39,7 +39,7 @@ class Client:
         self.came = bytearray()
 
     def send(self, data):
-        """All of it, however full the socket is meanwhile."""
+        """Send all of it, ticking the reactor while the socket is full."""
         view = memoryview(data)
         while view:
             try:
@@ -58,7 +58,7 @@ class Client:
         return taken
 
     def take(self):
-        """Read what is there; True when the other end has closed."""
+        """Read the available bytes; return True if the other end has closed."""
         try:
             while data := self.socket.recv(1 << 20):
                 self.came += data
@@ -115,7 +115,7 @@ class World:
         return self.reactor.connections
 
     def quiet(self):
-        """Tick until a tick finds nothing to do, and so would wait."""
+        """Tick until a tick has nothing to do and would wait."""
         while True:
             before = self.reactor.counters
             self.reactor.tick(1)
@@ -131,7 +131,7 @@ class World:
 
 @pytest.fixture
 def world():
-    """Makes worlds, and ends them."""
+    """Return a factory of worlds, which are closed at the end."""
     worlds = []
 
     def make(serve=lambda connection, frame: [bytes(frame)], **limits):
@@ -145,7 +145,7 @@ def world():
 
 @pytest.fixture
 def open_descriptors():
-    """Counts them, but not those that only wait for a collection: a test before this one's."""
+    """Return a function that counts open descriptors, after collecting garbage of earlier tests."""
 
     def count():
         gc.collect()

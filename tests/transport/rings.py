@@ -1,4 +1,4 @@
-"""Rings for tests: both ends in this process, or a producer in another that does as it is told."""
+"""Rings for tests: both ends in this process, or a producer in a child process."""
 
 import os
 import select
@@ -29,7 +29,7 @@ class Pair:
             self.reader = reader(self.ring, self.counters)
 
     def send(self, batch, correlation=0, acks=1, partition=0, timeout_ms=1000):
-        """Whether the worker is to be woken; None: no room."""
+        """Commit a batch; return whether the worker must be woken, or None if there is no room."""
         room = self.writer.reserve(len(batch))
         if room is None:
             return None
@@ -37,11 +37,11 @@ class Pair:
         return self.writer.commit(TOPIC, partition, correlation, acks, timeout_ms, len(batch))
 
     def taken(self):
-        """What the reader takes, with the batch as bytes."""
+        """Return what the reader takes next, with the batch as bytes."""
         return as_bytes(self.reader.take())
 
     def header(self, position=0):
-        """Where the frame at this position begins in the ring's memory."""
+        """Return the index in the ring's memory of the frame at this position."""
         return FRAMES_POSITION + position % (len(self.ring) - FRAMES_POSITION)
 
 
@@ -54,7 +54,7 @@ def twins(capacity=SMALL):
 
 
 def resealed(memory, frame, **fields):
-    """Change fields of the frame that begins at this place, and make its checksum right."""
+    """Change fields of the frame at this index and recompute its checksum."""
     places = {"sequence": (8, "<Q"), "acks": (40, "<h"), "reserved": (42, "<H")}
     for name, value in fields.items():
         place, form = places[name]
@@ -63,13 +63,13 @@ def resealed(memory, frame, **fields):
 
 
 def copies(descriptors):
-    """As they come out of a socket: other numbers for the same things."""
+    """Return duplicates of these descriptors, as a socket would deliver them."""
     return [os.dup(descriptor) for descriptor in descriptors]
 
 
 @contextmanager
 def attached(size=1 << 20):
-    """Both ends of a real ring."""
+    """Yield both ends of a real ring."""
     worker = WorkerRing.make(size)
     try:
         producer = ProducerRing(copies(worker.descriptors))
@@ -84,9 +84,9 @@ def attached(size=1 << 20):
 
 @contextmanager
 def producer_elsewhere(play, size=1 << 20):
-    """A worker's end here, and `play(producer ring)` in a child; the child's pid.
+    """Yield a worker's end and the pid of a child process that runs `play(producer ring)`.
 
-    The child ends with 0 when the play is over and with 1 when it failed; one that still runs at
+    The child exits with 0 when `play` returns and with 1 when it raises; a child that still runs at
     the end is killed.
     """
     worker = WorkerRing.make(size)
@@ -114,7 +114,7 @@ def producer_elsewhere(play, size=1 << 20):
 
 
 def ended(pid):
-    """The exit code, once the process has ended; it is left to be reaped by who made it."""
+    """Return the exit code of the process once it has ended, without reaping it."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
@@ -124,7 +124,7 @@ def lives(pid):
 
 
 def slept(end, rested, seconds):
-    """Sleep on the end's descriptor if it may; False when nothing woke it for so long."""
+    """Sleep on the end's descriptor if allowed; return False if nothing woke it in `seconds`."""
     if not rested.rest():
         return True
     woken = bool(select.select([end], [], [], seconds)[0])

@@ -1,4 +1,4 @@
-"""What a crowd, a slow client or a hostile one can cost: a bounded part, and nobody else's."""
+"""Bounds on many, slow and hostile clients: they cost bounded memory and delay no other client."""
 
 import json
 import logging
@@ -71,7 +71,7 @@ def test_slow_readers_are_served_on_when_others_have_read(world):
 
 
 def waiting(answers, content):
-    """Return a `serve` that keeps the answer to "wait" for the test, and answers the rest."""
+    """Return a `serve` that keeps the response to "wait" for the test, and sends the others."""
 
     def serve(connection, frame):
         if frame == b"wait":
@@ -142,7 +142,7 @@ def test_a_reader_that_never_reads_is_not_read_on_and_disturbs_nobody(world):
         pass
     here.quiet()
     frames = here.reactor.counters["frames"]
-    # what the kernel buffers for it, and the bound, and one round of requests
+    # the kernel's buffer, the bound, and one round of requests
     assert frames * 10_000 < MIB + 12_000_000
     assert sent > frames * 44, "the client did not send more than was served: nothing is shown"
     begun = here.reactor.counters["ticks"]
@@ -172,7 +172,7 @@ def test_a_long_fetch_shares_the_ticks_with_a_short_request(world, tmp_path):
 
 
 def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
-    """Each slice is a call, which takes as long as some kilobytes do."""
+    """Each slice costs a system call, which takes as long as sending some kilobytes."""
     path = tmp_path / "segment"
     path.write_bytes(b"0123456789")
     segment = OpenFile(path, os.O_RDONLY)
@@ -268,7 +268,7 @@ def test_unfinished_frames_together_stay_within_their_bound_and_all_are_served(w
         here.tick()
         held.append(here.reactor.counters["bytes_held"])
     assert [client.answer() for client in clients] == [b"%d" % size] * len(clients)
-    # each may always hold a scratch full; one more frame may pass the bound, so that one ends
+    # Each connection may hold a full scratch buffer; one more frame may pass the bound and end it.
     assert max(held) <= bound + size + len(clients) * 65_536
     assert max(held) > size
 
@@ -434,7 +434,7 @@ def test_a_crowd_of_silent_and_dripping_clients_costs_a_good_one_little(world):
 
 @pytest.fixture
 def crowded_child(tmp_path):
-    """A process with a reactor and few descriptors; answers its address, and its counters."""
+    """Start a process with a reactor and few descriptors; return its address and its counters."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     child = os.fork()
     if child == 0:
@@ -469,7 +469,7 @@ def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
     crowd = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(60)]
     served, turned_away = [], []
     for client in crowd:
-        # those who were let in answer at once; who is turned away reads the end
+        # Accepted connections get a response at once; rejected ones read end of file.
         client.sendall(framed(b"x"))
     for client in crowd[:45]:
         try:
@@ -485,7 +485,7 @@ def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
         if client is not good:
             client.close()
 
-    # somebody left: the next is let in again
+    # A connection closed, so the next one is accepted.
     def comes_in():
         with socket.create_connection(listener.getsockname(), timeout=10) as late:
             try:
@@ -506,7 +506,7 @@ def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
 
 
 def reserve_and_count(reactor, frame):
-    """Answer for a child: `files` reserves descriptors, `count` opens as many files as it can."""
+    """Serve requests in a child: `files` reserves descriptors, `count` opens as many as it can."""
     if frame == b"files":
         reactor.reserve_files(1_000)
     opened = []
@@ -520,7 +520,7 @@ def reserve_and_count(reactor, frame):
 
 @pytest.fixture
 def reserving_child():
-    """A process of 64 descriptors with a reactor, and its listener."""
+    """Yield a process limited to 64 descriptors with a reactor, and its listener."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     child = os.fork()
     if child == 0:
@@ -528,7 +528,7 @@ def reserving_child():
             os.dup2(listener.fileno(), 3)
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            logging.disable()  # the test's log file is closed, and its number a connection's
+            logging.disable()  # the test's log file is closed, and its descriptor reused
             reactor = Reactor(SystemClock(), Limits(descriptors_reserved=4))
 
             def serve(connection, frame):
@@ -563,7 +563,7 @@ def test_idle_connections_give_their_descriptors_to_files(reserving_child):
         last = crowd.pop()
         assert ask(last, b"count") < 20
         ask(last, b"files")
-        for client in (first, *crowd[:14]):  # those that have been idle longest
+        for client in (first, *crowd[:14]):  # the connections that have been idle longest
             assert client.recv(1) == b""
         assert ask(last, b"count") >= 25
         late = stack.enter_context(socket.create_connection(address, timeout=10))
@@ -572,5 +572,5 @@ def test_idle_connections_give_their_descriptors_to_files(reserving_child):
             assert late.recv(1) == b"", "there is no room for another"
         waiting.setblocking(False)
         with pytest.raises(BlockingIOError):
-            waiting.recv(1)  # it is in use, and stays
+            waiting.recv(1)  # it is in use, and stays open
         assert ask(crowd[-1], b"x") == 0

@@ -1,4 +1,4 @@
-"""The bus between real sockets under one reactor: what arrives, what waits, what is refused."""
+"""The bus between real sockets under one reactor: delivered, queued and refused messages."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ def numbers(messages):
     return [message.fields["image_offset"] for message in messages]
 
 
-# Who is who.
+# Identities.
 
 
 @pytest.mark.parametrize("peer", [Peer(0, 0), Peer(1, 5), Peer(2**31 - 1, 2**63 - 1)])
@@ -58,7 +58,7 @@ def test_what_is_not_written_as_an_identity_is_nobodys(identity):
     assert peer_of(identity) is None
 
 
-# What arrives.
+# Delivery.
 
 
 def test_a_message_arrives_at_either_end(bus):
@@ -150,7 +150,7 @@ def test_a_server_that_comes_back_is_reached_each_time(bus):
         server.close()
 
 
-# Who is not there, and who is slow.
+# Missing and slow peers.
 
 
 def test_a_message_to_nobody_is_not_sent_and_is_complained_about_once(bus, caplog):
@@ -250,7 +250,7 @@ def test_a_process_that_connects_again_is_heard_though_its_old_connection_is_not
     assert read_frame(new.recv()) == welcome(5)
 
 
-# The loop.
+# The event loop.
 
 
 def test_ten_thousand_waiting_messages_starve_nobody_and_none_is_lost(bus):
@@ -261,7 +261,7 @@ def test_ten_thousand_waiting_messages_starve_nobody_and_none_is_lost(bus):
     shares = shares_of(bus, lambda: len(bus.heard))
     bus.until(lambda: len(bus.heard) == 10_000)
     assert numbers(bus.messages) == list(range(10_000))
-    # Twice a share, when both of its descriptors are ready at once.
+    # Twice the limit, when both of its descriptors are ready at once.
     assert max(shares) <= 128
 
 
@@ -269,7 +269,7 @@ def test_few_large_messages_are_a_ticks_share_as_well(bus):
     server = bus.server()
     sender = bus.bare(identity=b"1.5")
     for _ in range(12):
-        sender.send(bytes(3 << 20))  # it will be refused, which is handling, too
+        sender.send(bytes(3 << 20))  # it will be refused, which counts as handling
     bus.all_said()
     shares = shares_of(bus, lambda: server.refused)
     bus.until(lambda: server.refused == 12)
@@ -277,7 +277,7 @@ def test_few_large_messages_are_a_ticks_share_as_well(bus):
 
 
 def shares_of(bus, counter):
-    """How much a counter grows in each tick, from now on."""
+    """Return the growth of a counter in each tick from now on."""
     counts = [counter()]
     shares = []
 
@@ -290,7 +290,7 @@ def shares_of(bus, counter):
 
 
 def test_a_second_waiting_message_needs_no_second_wake(bus):
-    """Both stand there before the first tick, and ZeroMQ's descriptor speaks once."""
+    """Both arrive before the first tick, and ZeroMQ's descriptor is edge-triggered."""
     bus.server()
     sender = bus.bare(identity=b"1.5")
     sender.send(write_frame(hello(1)))
@@ -304,7 +304,7 @@ def test_a_message_that_a_send_has_seen_come_is_taken_though_the_descriptor_is_s
     sender.send(write_frame(hello(1)))
     bus.until(lambda: bus.heard)
     sender.send(write_frame(hello(2)))
-    # Sends take notice of what comes and so quieten the descriptor; no tick in between.
+    # Sends consume the descriptor's edge for incoming messages; no tick in between.
     sends = 0
     while sends < 200 or sender.poll(0) == 0:
         assert server.send(b"1.5", welcome(sends))
@@ -390,7 +390,7 @@ def test_an_end_may_be_closed_by_what_it_hears(bus, who):
     assert bus.heard.count(None) == 1
 
 
-# The end, and the file.
+# Shutdown, and the socket file.
 
 
 @pytest.mark.parametrize("met", [True, False], ids=["met", "alone"])

@@ -1,4 +1,4 @@
-"""Garbage on the bus: it is dropped and counted, and whoever else is there notices nothing."""
+"""Invalid data on the bus: it is dropped and counted, and other connections are not affected."""
 
 import random
 import socket
@@ -94,7 +94,7 @@ def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
     for _ in range(3_000):
         hostile.send(b"garbage")
     bus.until(lambda: server.refused == 3_000)
-    # On a busy machine a tick may be slow, and that is another line.
+    # On a busy machine a slow tick may log a line of its own.
     (line,) = [each.getMessage() for each in caplog.records if each.module != "slow_ticks"]
     assert line == (
         "node 1 (5): was not heard: The checksum of a message of the bus does not hold."
@@ -153,12 +153,12 @@ READY = command(b"READY", Socket_Type=b"DEALER", Identity=b"1.5")
 
 
 def long_frame(size):
-    """What a frame of so many bytes begins with."""
+    """Return the ZMTP header of a frame of this size."""
     return b"\x02" + struct.pack(">Q", size)
 
 
 class Visitor:
-    """A connection by hand; what it says next it says when the other end has answered."""
+    """A ZMTP connection made by hand."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -198,7 +198,7 @@ def visitor(bus):
 
 
 def test_a_conversation_by_hand_is_heard(bus, visitor):
-    """So that what is refused below is refused for what it is."""
+    """The same steps are refused below only because of the change each test makes."""
     bus.server()
     by_hand = visitor()
     by_hand.shake_hands()
@@ -268,7 +268,7 @@ def test_who_speaks_another_language_is_hung_up_on(bus, visitor, said):
     assert stranger.is_hung_up_on()
     honest.send(GOOD)
     bus.until(lambda: (b"2.7", GOOD) in bus.heard)
-    # ZeroMQ's first version shook no hands: what reads as its messages comes, and is refused.
+    # ZMTP 1.0 has no handshake: what parses as its messages is received, and refused.
     assert bus.heard == [(b"2.7", GOOD)]
 
 

@@ -81,7 +81,7 @@ print(*codes)
 
 @pytest.fixture
 def run(bus):
-    """Runs processes on the bus, and kills what is left of them."""
+    """Return a function that runs processes on the bus; those that remain are killed."""
     processes = []
 
     def start(code, *arguments):
@@ -120,7 +120,7 @@ def test_a_supervisor_that_is_killed_is_replaced_and_its_workers_come_back_by_th
         supervisor.kill()
         supervisor.wait()
         bus.until(lambda: not worker.connected)
-        assert bus.path.is_socket()  # the next takes its place
+        assert bus.path.is_socket()  # the next server replaces it
     assert len(set(pids)) == 3
     assert bus.changes == [True, False] * 3
 

@@ -1,4 +1,4 @@
-"""Everything at once, drawn from a seed: late answers, slow readers, bounds, slices, hang-ups."""
+"""Random mixtures from a seed: late responses, slow readers, bounds, slices, closed connections."""
 
 import os
 import random
@@ -10,7 +10,7 @@ import pytest
 from kafkalite.records.file_slice import FileSlice, OpenFile
 
 CONTENT = random.Random(5).randbytes(3_000_000)
-REQUEST = struct.Struct(">cIII")  # what to do, which request, how large an answer, padding
+REQUEST = struct.Struct(">cIII")  # action, request number, size of the response, padding
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def segment(tmp_path):
 
 
 class Server:
-    """Answers at once, later, from a file or not at all, as each request asks."""
+    """A server that responds at once, later, from a file or not at all, as each request asks."""
 
     def __init__(self, dice, segment):
         self.dice = dice
@@ -49,7 +49,7 @@ class Server:
 
 
 def requests(dice, count):
-    """Frames, and the answers they are to get."""
+    """Return request frames and the responses they should get."""
     frames, answers = [], []
     for number in range(count):
         how = dice.choice([b"a", b"a", b"f", b"l", b"n"])
@@ -98,7 +98,7 @@ def test_every_client_gets_exactly_its_answers_in_order(world, segment, seed):
         server.answer_some()
         if dice.random() < 0.01:
             leaver.close()
-    # the last requests may want no answer, and the kernel may still hold them back
+    # the last requests may need no response, and the kernel may still hold them back
     clients = [connection for connection in here.reactor.connections if connection.id <= 8]
     here.until(lambda: all(connection.frames == 60 for connection in clients))
     here.quiet()

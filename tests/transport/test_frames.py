@@ -1,4 +1,4 @@
-"""Frames in, answers out: whole, in order, whatever pieces they come in."""
+"""Request and response frames: whole and in order, however the bytes are split."""
 
 import os
 import random

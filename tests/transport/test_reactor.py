@@ -1,4 +1,4 @@
-"""The tick: what is called when, and that nothing is called for nothing."""
+"""The reactor's tick: the order of its calls, and that an idle tick makes none."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What goes into a ring comes out once, in order and whole; what breaks its layout is named."""
+"""The ring: frames arrive once, in order and whole; a violation of the layout is named."""
 
 import itertools
 import struct
@@ -19,7 +19,7 @@ BATCH_MAX = FRAME_MAX - ring.HEADER_SIZE
 
 
 class Both(RuleBasedStateMachine):
-    """The compiled ends, the twins, and a list of what is on its way."""
+    """Random calls to the compiled ends and their twins, against a list of frames in flight."""
 
     @initialize(capacity=st.sampled_from([SMALL, 2 * SMALL]))
     def begin(self, capacity):
@@ -51,7 +51,7 @@ class Both(RuleBasedStateMachine):
             if room is None:
                 return None
             room[:size] = bytes(size)
-            room[size:] = b"\xff" * more  # what stood there, if it was not needed
+            room[size:] = b"\xff" * more  # left from an earlier frame
             return pair.writer.commit(TOPIC, 1, correlation, 1, 0, size)
 
         correlation = next(self.correlations)
@@ -121,7 +121,7 @@ def test_an_end_understands_the_twin_of_the_other(ends):
 
 @pytest.mark.parametrize("size", [1, 8, 56, 333, 900, BATCH_MAX - 1, BATCH_MAX])
 def test_frames_come_whole_wherever_the_end_cuts_the_lap(size):
-    """From each place a frame can begin at, over more than a lap."""
+    """From each position a frame can begin at, over more than a lap."""
     for first in range(0, BATCH_MAX, 8):
         pair = Pair()
         for number, batch in enumerate([bytes(first), *[b"x" * size] * (6000 // (size + 48))]):
@@ -135,7 +135,7 @@ def test_a_full_ring_refuses_and_takes_again_as_it_empties(sizes):
     sent = taken = 0
     for size in sizes * 3:
         while pair.send(b"z" * size, sent, acks=0) is None:
-            assert pair.taken()[2] == taken  # never none: what refuses is not empty
+            assert pair.taken()[2] == taken  # never None: a ring that refuses a frame is not empty
             taken += 1
         sent += 1
     for number in range(taken, sent):
@@ -186,11 +186,11 @@ def test_a_batch_is_shown_from_the_copy_and_not_from_the_ring():
     assert bytes(batch) == b"as it was committed"
 
 
-# The lane of answers.
+# The response ring.
 
 
 def filled_lane(answered):
-    """A pair that has as many frames under way as the lane holds, so many of them answered."""
+    """Return a pair with as many frames in flight as the response ring holds, some acknowledged."""
     pair = Pair(1 << 20)
     for number in range(ANSWERS):
         pair.send(b"", number)
@@ -242,7 +242,7 @@ def test_an_answer_that_nobody_waits_for_is_a_mistake_of_the_workers():
         pair.reader.answer(0, 0, 0, -1, 0)
 
 
-# What a producer can do wrong.
+# Errors a producer can make.
 
 
 def word(value, padding=0):
@@ -367,7 +367,7 @@ def test_whatever_is_scribbled_is_taken_or_refused_as_the_twin_does(frames, scri
         assert pairs[0].counters == pairs[1].counters
 
 
-# What a worker's counters can say wrong.
+# Invalid counters of a worker.
 
 
 @pytest.mark.parametrize("consumed", [SMALL + 8, 1 << 40, (1 << 64) - 8])
@@ -409,7 +409,7 @@ def test_a_producer_leaves_a_worker_that_takes_answers_back():
         pair.writer.take_acks()
 
 
-# Memory that is no ring.
+# Memory that is not a ring.
 
 
 @pytest.mark.parametrize("size", [0, 4096, 8191, 8192 - 8, 8192 + 8, 4096 + 3 * 4096])
@@ -493,7 +493,7 @@ def test_whoever_closed_an_end_cannot_use_it():
             use()
     with pytest.raises(AssertionError):
         pair.reader.take()
-    pair.ring.extend(b"")  # nobody holds it: it could be resized
+    pair.ring.extend(b"")  # no buffer is exported, so it could be resized
 
 
 @pytest.mark.parametrize("kept", ["writer", "reader"])

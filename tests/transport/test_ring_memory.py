@@ -1,4 +1,4 @@
-"""What a ring is made of: memory nobody can take away, wake-ups nobody can stop, and no leak."""
+"""The ring's memory and wake-ups: neither end can remove or block them, and nothing leaks."""
 
 import ctypes
 import fcntl
@@ -17,7 +17,7 @@ from kafkalite.transport import ring
 from kafkalite.transport.ring import ProducerRing, RingFault, WorkerRing
 from tests.transport.rings import SMALL, TOPIC, attached, copies
 
-PUNCH_HOLE = 0x01 | 0x02  # and keep the size
+PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 LIBC = ctypes.CDLL(None, use_errno=True)
 CALLS = [
     "os.memfd_create", "os.posix_fallocate", "mmap.mmap", "fcntl.fcntl", "os.eventfd", "os.preadv",
@@ -34,7 +34,7 @@ def worker():
 
 @pytest.fixture
 def handed(worker):
-    """The producer's descriptors as it gets them; closed at the end unless somebody took them."""
+    """Yield the producer's descriptors as it gets them; those not taken are closed at the end."""
     made = copies(worker.descriptors)
     yield made
     for descriptor in made:
@@ -127,7 +127,7 @@ def test_a_word_that_stands_over_a_hole_is_refused(worker, producer, handed):
     assert worker.reader.take() == WRONG_CHECKSUM
 
 
-# Who gets what.
+# Access rights of the descriptors.
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL // 2, SMALL + 8, 3 * SMALL, 1 << 31, -SMALL])
@@ -187,7 +187,7 @@ def test_descriptors_in_another_order_are_no_ring(worker, open_descriptors):
     assert open_descriptors() == before
 
 
-# Nothing is left.
+# No leaks.
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_each_side_wakes_the_other_and_is_quiet_once_it_was_heard(worker, produc
 
 
 def without_waiting(do):
-    """Fails, rather than hangs, when what is done waits for something."""
+    """Call `do`, and fail instead of hanging if it blocks."""
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
     thread.join(20)
@@ -281,7 +281,7 @@ def without_waiting(do):
 def test_no_producer_can_make_the_worker_wait_at_its_wakeups(worker, producer, handed):
     _, _, event, wakes = handed
     for each in (event, wakes):
-        fcntl.fcntl(each, fcntl.F_SETFL, 0)  # waits from now on, for all who share its flags
+        fcntl.fcntl(each, fcntl.F_SETFL, 0)  # now it blocks, in every process
     without_waiting(worker.clear)
     os.eventfd_write(event, (1 << 64) - 2)
     without_waiting(lambda: [worker.wake() for _ in range(5_000)])

@@ -1,8 +1,8 @@
-"""The orders of ring_atomics.h are enough, each is needed, and each fence.
+"""The memory orders of ring_atomics.h are sufficient, and each order and each fence is needed.
 
-ThreadSanitizer reads what a program was promised, not what this processor happens to do: it sees a
-release that is missing on x86 too, where nothing goes wrong without it.  The fences it does not
-know; that they are needed is shown by taking them away and counting.
+ThreadSanitizer checks what the memory model guarantees, not what this processor does: it detects a
+missing release on x86 too, where nothing fails without it.  It does not model fences; that they
+are needed is shown by removing them and counting the failures.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Builds one of the C programs with these words."""
+    """Return a function that builds one of the C programs with given compiler arguments."""
     directory = tmp_path_factory.mktemp("orders")
 
     def built(source, *words):
@@ -48,7 +48,7 @@ def play(made, count):
 
 @pytest.fixture(scope="module")
 def watched(build):
-    """Builds under ThreadSanitizer; skips where there is none."""
+    """Return a function that builds under ThreadSanitizer; skip where it is missing."""
     words = "-fsanitize=thread", "-Wno-tsan"
     try:
         came = play(build("ring_orders", *words), 1)

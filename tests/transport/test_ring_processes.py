@@ -1,4 +1,4 @@
-"""Two processes and a ring: all comes over, whoever dies or stops, and nobody sleeps for ever."""
+"""Two processes and a ring: every frame arrives, whichever end dies or stops, and no end hangs."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from kafkalite._ext import ring
 from tests.transport.rings import TOPIC, ended, lives, producer_elsewhere, slept
 
 NET_S = 10
-"""Nobody sleeps so long while there is something to do; a busy machine takes a part of it."""
+"""Limit of a sleep while there is work to do; a busy machine uses a part of it."""
 SIZES = (0, 1, 100, 1_000, 5_000, 16_336)
 SMALL_RING = 1 << 16
 
@@ -22,7 +22,7 @@ def batch_of(number):
 
 
 def produce(count, in_flight=200):
-    """A producer that sends so many numbered frames, and checks every answer."""
+    """Return a producer that sends `count` numbered frames and checks every response."""
 
     def play(end):
         sent = answered = 0
@@ -47,14 +47,14 @@ def produce(count, in_flight=200):
 
 
 class Served:
-    """The worker's side: every frame is checked and answered."""
+    """The worker's side: checks and acknowledges every frame."""
 
     def __init__(self, worker, pid):
         self.worker, self.pid = worker, pid
         self.number = 0
 
     def drain(self):
-        """Take all there is."""
+        """Take all available frames."""
         woken = False
         while (taken := self.worker.reader.take()) is not None:
             assert not isinstance(taken, int), f"reason {taken}"
@@ -111,7 +111,7 @@ def test_a_stopped_producer_is_waited_for_by_nobody_and_goes_on_where_it_was():
 
 
 def ping(count):
-    """Each frame is sent when the last one was answered, after a sleep."""
+    """Return a producer that sends each frame once the last one was acknowledged, after a sleep."""
 
     def play(end):
         for number in range(count):
@@ -127,7 +127,7 @@ def ping(count):
 
 
 def pong(worker, pid, count):
-    """Answers; both sides sleep as soon as they may, so that every wake-up counts."""
+    """Respond to pings; both sides sleep as soon as they may, so that every wake-up counts."""
     number = 0
     while number < count:
         taken = worker.reader.take()

@@ -15,7 +15,7 @@ LOG = "kafkalite.transport"
 
 
 def compute(cpu_ms):
-    """Use so much processor time of this thread."""
+    """Use this much processor time of this thread."""
     end_ns = time.thread_time_ns() + cpu_ms * 1_000_000
     while time.thread_time_ns() < end_ns:
         pass
@@ -27,7 +27,7 @@ def request(api_key):
 
 @pytest.fixture
 def slow():
-    """Slow ticks of a loop, without the loop."""
+    """Return the slow-tick timer of a loop, without the loop."""
     clock = ManualClock()
     return clock, SlowTicks(clock)
 
