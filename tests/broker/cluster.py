@@ -353,7 +353,7 @@ class Cluster:
             self.guarded(there, lambda there=there: there.remote.reached(False))
 
     def launch(self) -> None:
-        """Execute the supervisor's orders, start missing desired processes, and report all states."""
+        """Execute the supervisor's orders, start missing processes, and report all states."""
         while self.orders is not None:
             try:
                 message = bus.read_frame(self.orders.recv(PACKET_MAX))
@@ -400,7 +400,7 @@ class Cluster:
     # -- steps -------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Deliver messages, tick each node, run the launcher, and advance the clock a millisecond."""
+        """Deliver messages, tick each node, run the launcher, and advance the clock by 1 ms."""
         self.connect()
         self.deliver()
         for node_id in list(self.running):

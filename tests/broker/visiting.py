@@ -1,5 +1,5 @@
-"""Local programs for tests, made of plain sockets and a ring.  They use the local listener of a node
-in this process, which is run tick by tick, or of a broker."""
+"""Local programs for tests, made of plain sockets and a ring.  They use the local listener of a
+node in this process, which is run tick by tick, or of a broker."""
 
 from __future__ import annotations
 

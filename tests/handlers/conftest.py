@@ -1,4 +1,4 @@
-"""A real node in this process, asked without sockets: encoded requests through its dispatcher."""
+"""A real node in this process without sockets: encoded requests go through its dispatcher."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Wire:
         self._on_close.append(callback)
 
     def gone(self) -> None:
-        """The client is gone."""
+        """Close the connection, as its client does."""
         for callback in self._on_close:
             callback()
         if self.abandoned is not None:
@@ -58,7 +58,7 @@ class Wire:
 
     @property
     def bytes(self) -> bytes:
-        """The whole answer, slices read from their files."""
+        """The whole response, with slices read from their files."""
         assert self.sent is not None, "there is no answer yet"
         return b"".join(chunk if isinstance(chunk, bytes) else chunk.read() for chunk in self.sent)
 
@@ -67,7 +67,7 @@ class Wire:
 
 
 class InProcess:
-    """One node on a directory, with a clock that stands still."""
+    """One node on a directory, with a clock that does not advance."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory
@@ -92,7 +92,7 @@ class InProcess:
         self.locked.close()
 
     def killed(self) -> InProcess:
-        """A node on what the disk held at this moment, as if this one had been killed."""
+        """Return a node on a copy of the directory, as if this node had been killed now."""
         copy = self.directory.with_name("copy")
         shutil.copytree(self.directory, copy)
         return InProcess(copy)
@@ -111,7 +111,7 @@ class InProcess:
         raise AssertionError("the node never came to it")
 
     def begin(self, frame: bytes) -> Wire:
-        """Send a frame; the answer may be still to come."""
+        """Send a frame without waiting for the response."""
         wire = Wire(self.local)
         came = self.node.dispatcher.serve(wire, memoryview(frame))  # type: ignore[arg-type]
         if isinstance(came, list):
@@ -119,19 +119,19 @@ class InProcess:
         return wire
 
     def send(self, api: Api, version: int, **request: Any) -> Wire:
-        """Send a request, encoded; the answer may be still to come."""
+        """Encode and send a request without waiting for the response."""
         flexible = api.request_header_flexible(version)
         header = write_header(api.key, version, CORRELATION_ID, "a test", flexible)
         return self.begin(header + api.request.write(version, request))
 
     def ask(self, api: Api, version: int, **request: Any) -> Fields:
-        """Send a request, encoded, and decode its answer."""
+        """Encode and send a request, and return the decoded response."""
         wire = self.send(api, version, **request)
         self.until(lambda: wire.sent is not None or wire.closed)
         return self.answer(wire, api, version)
 
     def answer(self, wire: Wire, api: Api, version: int) -> Fields:
-        """The answer that came, decoded."""
+        """Return the received response, decoded."""
         assert not wire.closed, "the connection was closed"
         answer = wire.bytes
         assert int.from_bytes(answer[:4], "big") == CORRELATION_ID
@@ -139,7 +139,7 @@ class InProcess:
         return api.response.read(version, answer, begin)
 
     def create(self, name: str, partitions: int = 1, **config: str) -> bytes:
-        """Create a topic; its id."""
+        """Create a topic and return its id."""
         configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
         topic = {
             "name": name,
@@ -162,7 +162,7 @@ class InProcess:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[InProcess]:
-    """A node of the test's own."""
+    """Yield a node of the test's own."""
     node = InProcess(tmp_path / "data")
     yield node
     node.close()
@@ -170,7 +170,7 @@ def broker(tmp_path: Path) -> Iterator[InProcess]:
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
-    """A node for tests that leave it as they found it."""
+    """Yield a node for tests that leave it unchanged."""
     node = InProcess(tmp_path_factory.mktemp("lasting") / "data")
     yield node
     node.close()
@@ -178,7 +178,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
 
 @pytest.fixture
 def groups(broker: InProcess) -> InProcess:
-    """A node that has been asked for a coordinator, and has a topic to read."""
+    """Return a node that has served a coordinator request, with a topic to read."""
     find(broker)
     broker.topic_id = broker.create("t", 2)  # type: ignore[attr-defined]
     return broker

@@ -1,4 +1,4 @@
-"""An authorizer that says no."""
+"""An authorizer that denies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafkalite.broker.security import Authorizer, Operation, ResourceType
 
 
 class Denying(Authorizer):
-    """Forbids some operations, on resources whose name matches."""
+    """Denies some operations on resources whose name matches."""
 
     def __init__(self, *operations: Operation, names: str = ".*") -> None:
         self.operations = operations

@@ -1,4 +1,4 @@
-"""Asking a node about groups, through its dispatcher: the steps that tests have in common."""
+"""Group requests to a node, through its dispatcher: the steps that tests share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joining(**fields):
 
 
 def join(broker, version=9, **fields):
-    """Join, with the id that is given first where the version wants that."""
+    """Join a group; versions that require a member id first join a second time with it."""
     wire = broker.send(JOIN_GROUP, version, **joining(**fields))
     if "group_instance_id" in fields:
         pass_time(broker, STATIC_GATHER_MS)
@@ -48,7 +48,7 @@ def join(broker, version=9, **fields):
 
 
 def member(broker, **fields):
-    """A group of one, in whose only member's words it is stable."""
+    """Make a group of one member, stable with the assignment that it sent itself."""
     joined = join(broker, **fields)
     assert joined.error_code == 0
     synced = broker.ask(
@@ -61,7 +61,7 @@ def member(broker, **fields):
 
 
 def pass_time(broker, ms):
-    """Let the time pass while the broker runs."""
+    """Advance the clock while the node runs."""
     for passed in range(0, ms, 100):
         broker.clock.advance(min(100, ms - passed))
         broker.reactor.tick(0)
@@ -89,7 +89,7 @@ def commit(broker, version=9, offset=5, index=0, joined=None, **fields):
 
 
 def fetch(broker, version=8, topics=(("t", [0]),)):
-    """(offset, leader epoch, metadata, error) of each partition, by topic and number."""
+    """Return (offset, leader epoch, metadata, error) of each partition, by topic and index."""
     if version >= 10:
         wanted = [{"topic_id": name, "partition_indexes": parts} for name, parts in topics or ()]
     else:

@@ -22,7 +22,7 @@ def test_acl_requests_answer_security_disabled(broker, version):
     (deleted,) = broker.ask(DELETE_ACLS, version, filters=[asked]).filter_results
     for answer in (described, created, deleted):
         assert answer.error_code == errors.SecurityDisabled.code
-    # Kafka's words, by which programs know that there is none.
+    # Kafka's wording, by which programs recognize that there is no authorizer.
     assert described.error_message == "No Authorizer is configured on the broker"
     for answer in (created, deleted):
         assert answer.error_message == "No Authorizer is configured."

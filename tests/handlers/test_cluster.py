@@ -24,7 +24,7 @@ SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1.0"}
 
 
 def metadata(broker, version, topics, **options):
-    """Metadata for topics by name (str) or id (bytes), or for all (None)."""
+    """Return the Metadata of topics by name (str) or id (bytes), or of all (None)."""
     if topics is not None:
         topics = [
             {"name": topic} if isinstance(topic, str) else {"name": None, "topic_id": topic}

@@ -24,7 +24,7 @@ def topics(broker):
 
 @pytest.fixture
 def slow_results(broker, monkeypatch):
-    """Writing a result takes 4 ms."""
+    """Make writing a result take 4 ms."""
     write = schemas.DESCRIBED_RESOURCES.write_element
 
     def slow(*arguments):

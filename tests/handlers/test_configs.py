@@ -31,7 +31,7 @@ ALL, THIS = (Resource.BROKER, ""), (Resource.BROKER, "0")
 
 
 def describe(broker, *resources, version=4, keys=None, **options):
-    """Describe resources given as (kind, name); the results by that."""
+    """Describe resources given as (kind, name); return the results by (kind, name)."""
     asked = [
         {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         for kind, name in resources
@@ -41,14 +41,14 @@ def describe(broker, *resources, version=4, keys=None, **options):
 
 
 def configs(broker, resource, **options):
-    """What is told of one resource, by key."""
+    """Return the described configs of one resource, by key."""
     (result,) = describe(broker, resource, **options).values()
     assert (result.error_code, result.error_message) == (0, None)
     return {entry.name: entry for entry in result.configs}
 
 
 def told(broker, resource, key):
-    """The value and the source of one key."""
+    """Return the value and the source of one key."""
     entry = configs(broker, resource)[key]
     return entry.value, entry.config_source
 
@@ -68,21 +68,21 @@ def asked(*wanted):
 
 
 def alter(broker, *wanted, version=1, **options):
-    """Alter resources given as (resource, (key, text[, operation]), …); the answers in order."""
+    """Alter resources given as (resource, (key, text[, operation]), …); return ordered results."""
     return broker.ask(
         INCREMENTAL_ALTER_CONFIGS, version, resources=asked(*wanted), **options
     ).responses
 
 
 def put(broker, resource, **texts):
-    """Set keys of one resource, which must be granted."""
+    """Set keys of one resource, which must succeed."""
     changes = [(name.replace("_", "."), text) for name, text in texts.items()]
     (answer,) = alter(broker, (resource, *changes))
     assert (answer.error_code, answer.error_message) == (0, None)
 
 
 def replace(broker, *wanted, version=2, **options):
-    """Replace what is set on resources; the answers in order."""
+    """Replace the settings of resources; return the results in order."""
     resources = asked(*wanted)
     for resource in resources:
         for config in resource["configs"]:
@@ -337,7 +337,7 @@ def test_who_may_not_is_told_so_and_nothing_else(broker, resource, code):
     assert answer.error_code == code
 
 
-# -- what is set counts, at once and after a restart ---------------------------------------------
+# -- a setting applies at once and after a restart -----------------------------------------------
 
 
 def test_what_is_set_is_there_after_a_restart_and_under_what_is_set_then(broker):
@@ -473,7 +473,7 @@ def test_the_space_that_stays_free_counts_at_once(broker):
     put(broker, THIS, storage_min_free_bytes=str(1 << 60))
     with pytest.raises(errors.KafkaStorageError):
         broker.append("a", [1])
-    put(broker, THIS, storage_min_free_bytes="0")  # a full disk does not stand in the way of this
+    put(broker, THIS, storage_min_free_bytes="0")  # works on a full disk too
     broker.append("a", [1])
 
 
@@ -491,7 +491,7 @@ def test_whoever_holds_a_value_is_told_of_the_first_and_of_each_change(broker):
 
 @pytest.fixture
 def levels():
-    """The loggers, which are the process's own; as they were afterwards."""
+    """Restore the levels of the process's loggers afterwards."""
     before = {name: logging.getLogger(name).level for name in LOGGER}
     yield
     for name, level in before.items():

@@ -1,4 +1,4 @@
-"""Fetch, through the dispatcher of a real node: what is found, waited for, remembered."""
+"""Fetch, through the dispatcher of a real node: offsets, size limits, waiting, sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def append(node: InProcess, *values: bytes, topic="a", partition=0) -> None:
 
 
 def wanted(node: InProcess, version: int, *offsets: tuple[int, int], topic="a", **fields) -> dict:
-    """A fetch request's topic: (partition, offset) pairs, by name or by id."""
+    """Return a fetch request's topic: (partition, offset) pairs, by name or by id."""
     known = node.node.image.topics.get(topic)
     topic_id = known.topic_id if known else b"?" * 16
     named = {"topic": topic} if version < 13 else {"topic_id": topic_id}
@@ -51,7 +51,7 @@ def request(node: InProcess, version: int, *topics: dict, **fields) -> dict:
 
 
 def fetch(node: InProcess, offset: int, version=18, partition=0, topic="a", **fields):
-    """One partition's answer; `in_partition` goes to its entry, other fields to the request."""
+    """Fetch one partition; `in_partition` goes to its entry, other fields to the request."""
     in_partition = fields.pop("in_partition", {})
     topics = wanted(node, version, (partition, offset), topic=topic, **in_partition)
     answer = node.ask(FETCH, version, **request(node, version, topics, **fields))
@@ -65,7 +65,7 @@ def values_of(entry) -> list[bytes | None]:
 
 @pytest.fixture
 def filled(broker):
-    """Offsets 0 and 1 in one batch, 2 in another."""
+    """Return a node with offsets 0 and 1 in one batch, and 2 in another."""
     broker.create("a", 2)
     append(broker, b"x", b"y")
     append(broker, b"z")
@@ -140,7 +140,7 @@ def test_who_may_not_read_is_refused(filled):
     assert fetch(filled, 0).error_code == errors.TopicAuthorizationFailed.code
 
 
-# -- how much ------------------------------------------------------------------------------------
+# -- size limits ---------------------------------------------------------------------------------
 
 
 def test_the_first_batch_comes_whole_however_small_the_limits(filled):
@@ -287,7 +287,7 @@ def test_fetch_of_too_many_partitions_is_refused(filled, version, count):
 
 
 def test_fetch_of_many_unknown_partitions_is_answered_over_several_ticks(filled):
-    """Each is a look-up and an error of its own."""
+    """Each costs a look-up and an error object."""
     topics = wanted(filled, 12, *[(index, 0) for index in range(2_000)])
     wire = filled.send(FETCH, 12, **request(filled, 12, topics))
     ticks = 0
@@ -383,7 +383,7 @@ def test_a_session_does_not_change_how_topics_are_named(filled, made_in, used_in
 
 
 def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
-    """Or each request would leave its slices, and with them the files of moved logs, open."""
+    """Otherwise each request would keep its slices, and so the files of moved logs, open."""
     broker.create("a", partitions=2)
     append(broker, b"v")
     gone = broker.node.replicas.leader("a", 1)

@@ -1,4 +1,4 @@
-"""Groups in bounded steps: loaded on the loop, offsets of deleted topics forgotten in parts."""
+"""Groups in bounded steps: loaded on the loop, offsets of deleted topics removed in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOADING = errors.CoordinatorLoadInProgress.code
 
 @pytest.fixture
 def restart_slowly(groups, monkeypatch):
-    """Restarts the node so that a tick loads one record."""
+    """Return a function that restarts the node so that a tick loads one record."""
 
     def restart():
         monkeypatch.setattr(partition_journal, "LOAD_COUNT", 1)

@@ -1,5 +1,5 @@
-"""What is the handlers' own: shapes by version, topics, rights, restarts.  The groups' rules are in
-tests/coordination."""
+"""Group APIs at the handlers: schemas by version, topics, authorization, restarts.  The rules of
+the groups themselves are tested in tests/coordination."""
 
 from __future__ import annotations
 
@@ -424,7 +424,7 @@ def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monk
 
 def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):
     assert commit(groups) == 0
-    with monkeypatch.context() as patched:  # the broker dies before it has written that
+    with monkeypatch.context() as patched:  # the broker dies before it has written the removal
         patched.setattr(groups.node.groups, "forget_topics", lambda names: None)
         groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
@@ -447,7 +447,7 @@ def test_offsets_are_forgotten_on_demand(groups):
     assert (missing.error_code, missing.topics) == (errors.GroupIdNotFound.code, [])
 
 
-# -- seeing and deleting groups ------------------------------------------------------------------
+# -- describing and deleting groups --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(7))

@@ -1,4 +1,4 @@
-"""Whatever stands in a frame, it is answered, or its connection is closed; nothing else happens."""
+"""Invalid frames: each gets a response or its connection is closed; the node is not affected."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ EVERY = [
 
 @pytest.fixture(scope="module")
 def node(lasting):
-    """One node for all of them: whatever a frame does to it, the next must find it serving."""
+    """Return one node for all tests: after any frame it must still serve the next one."""
     lasting.create("a", 2)
     lasting.append("a", [1, 2, 3])
     return lasting
 
 
 def frame_of(handler: Handler, version: int, seed: int) -> bytes:
-    """A request with every field said, most of them nonsense."""
+    """Return a request with every field present, most of them with invalid values."""
     flexible = handler.api.request_header_flexible(version)
     body = handler.api.request.write(version, filled(handler.api.request, version, seed))
     return write_header(handler.api.key, version, seed, "a test", flexible) + body
 
 
 def outcome(node, handler: Handler, version: int, frame: bytes) -> str:
-    """How the frame fared: answered, silent (waiting, or acks=0), or closed."""
+    """Return the outcome of a frame: answered, silent (waiting, or acks=0), or closed."""
     try:
         wire = node.begin(frame)
     except Disconnect:
@@ -52,7 +52,7 @@ def outcome(node, handler: Handler, version: int, frame: bytes) -> str:
 
 
 def still_serves(node) -> bool:
-    """Whether the node answers others, who may have to create their topic again."""
+    """Return whether the node still serves a client, which may have to create its topic again."""
     (topic,) = node.ask(METADATA, 12, topics=[{"name": "a"}]).topics
     return topic.error_code == 0
 
@@ -66,7 +66,7 @@ def few_partitions(monkeypatch):
 def test_a_request_of_nonsense_values_is_answered(node, handler, version):
     for seed in range(8):
         fared = outcome(node, handler, version, frame_of(handler, version, seed))
-        # Produce and Fetch may have nothing to say: acks=0, or bytes to wait for.
+        # Produce and Fetch may send no response: acks=0, or too few bytes yet.
         assert fared == "answered" or handler.codec is not None
     assert still_serves(node)
 

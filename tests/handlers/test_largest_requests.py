@@ -1,9 +1,8 @@
-"""The largest request of each API that the decoder lets through: no tick of its answer is long.
+"""The largest request of each API that the decoder accepts: no tick of its handling is long.
 
-Time is counted, not measured: each call of a function is CALL_NS of the node's clock, and each of
-a compiled one C_CALL_NS, which is about what one takes with the code around it.  Requests are a
-SCALE-th of the largest there can be, and so is what is done at once; a call takes SCALE times as
-long.
+Time is counted, not measured: each function call takes CALL_NS on the node's clock, and each call
+of a compiled function C_CALL_NS, about what a call takes with the code around it.  Requests, and
+the limits of one step, are 1/SCALE of the real maximum; a call takes SCALE times as long.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ SCALE = 16
 CALL_NS, C_CALL_NS = 300, 100
 COSTS = {"call": CALL_NS, "c_call": C_CALL_NS}
 TICK_MS_MAX = 30
-"""So that a machine half as fast stays below 50 ms."""
+"""Leaves a machine half as fast below 50 ms."""
 TOPICS, PARTITIONS = 60_000 // SCALE, 70_000 // SCALE
 
 
 class WorkClock(ManualClock):
-    """A clock on which calls take time, and nothing else does."""
+    """A clock that only calls advance."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +48,7 @@ class WorkClock(ManualClock):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A node whose image has many topics, without the disk for their logs."""
+    """Yield a node whose image has many topics, without their logs on disk."""
     node = InProcess(tmp_path_factory.mktemp("large") / "data")
     find(node)
     image = node.node.image
@@ -157,7 +156,7 @@ REQUESTS = {
 
 
 def largest(api, version, request_of):
-    """Return the request of so many entries that one more would be refused."""
+    """Return the request with the largest number of entries that is accepted."""
     allowed, refused = 1, TOPICS * SCALE
 
     def is_allowed(count):

@@ -23,7 +23,7 @@ NOW = 1_700_000_000_000
 
 
 def listed(broker, timestamp, topic="a", partition=0, version=11, isolation_level=0, **fields):
-    """(error, timestamp, offset) of one partition."""
+    """Return (error, timestamp, offset) of one partition."""
     asked = {"partition_index": partition, "timestamp": timestamp, **fields}
     answer = broker.ask(
         LIST_OFFSETS,
@@ -38,7 +38,7 @@ def listed(broker, timestamp, topic="a", partition=0, version=11, isolation_leve
 
 @pytest.fixture
 def filled(broker):
-    """A topic with records at offsets 0 to 4; the latest time is not the last record's."""
+    """Return a node whose topic has offsets 0 to 4; the largest timestamp is at offset 2."""
     broker.create("a", 2)
     broker.append("a", [NOW, NOW + 10])
     broker.append("a", [NOW + 50, NOW + 20])
@@ -89,7 +89,7 @@ def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
         LIST_OFFSETS, 11, replica_id=-1, topics=[{"name": "a", "partitions": asked}],
         isolation_level=0,
     )  # fmt: skip
-    assert (opener.handed_over, wire.sent) == (1, None)  # one at a time
+    assert (opener.handed_over, wire.sent) == (1, None)  # one batch at a time
     broker.until(lambda: wire.sent is not None)
     answer = broker.answer(wire, LIST_OFFSETS, 11)
     found = [(p.error_code, p.timestamp, p.offset) for p in answer.topics[0].partitions]
@@ -210,7 +210,7 @@ def test_who_may_not_describe_a_topic_is_told_no_offsets(filled):
 
 
 def end_of(broker, leader_epoch, topic="a", partition=0, version=4, current=-1):
-    """(error, epoch, end offset) of one partition."""
+    """Return (error, epoch, end offset) of one partition."""
     asked = {
         "partition": partition,
         "current_leader_epoch": current,
@@ -225,7 +225,7 @@ def end_of(broker, leader_epoch, topic="a", partition=0, version=4, current=-1):
 
 @pytest.fixture
 def led(broker):
-    """A topic whose offsets 0–1 were written in epoch 0, and 2 in epoch 3."""
+    """Return a node whose topic has offsets 0–1 of epoch 0, and 2 of epoch 3."""
     broker.create("a")
     broker.append("a", [NOW, NOW])
     broker.node.replicas.leader("a", 0).leader_epoch = 3
@@ -264,7 +264,7 @@ def test_who_may_not_describe_a_topic_is_told_no_epochs(led):
 
 
 def deleted(broker, offset, topic="a", partition=0, version=2):
-    """(error, low watermark) of one partition."""
+    """Delete records before an offset; return (error, low watermark) of the partition."""
     asked = {"partition_index": partition, "offset": offset}
     answer = broker.ask(
         DELETE_RECORDS, version, topics=[{"name": topic, "partitions": [asked]}], timeout_ms=1000

@@ -1,4 +1,4 @@
-"""Produce, through the dispatcher of a real node: what is appended, refused, waited for."""
+"""Produce, through the dispatcher of a real node: appends, refused batches, waiting for flushes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def batch_of(*values: bytes, **fields) -> bytes:
 
 
 def asked(node: InProcess, version: int, batch: bytes | None, topic="a", partition=0) -> dict:
-    """A produce request's topic_data for one partition, by name or by id."""
+    """Return a produce request's topic_data for one partition, by name or by id."""
     by_id = node.node.image.topics[topic].topic_id if topic in node.node.image.topics else bytes(16)
     named = {"name": topic} if version < 13 else {"topic_id": by_id}
     return {**named, "partition_data": [{"index": partition, "records": batch}]}
 
 
 def produce(node: InProcess, batch: bytes | None, version=13, acks=ALL, **where):
-    """One partition's answer."""
+    """Produce a batch and return the partition's response."""
     topic_data = [asked(node, version, batch, **where)]
     answer = node.ask(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topic_data)
     (entry,) = answer.responses[0].partition_responses
@@ -148,7 +148,7 @@ def test_a_batch_that_is_not_one_is_refused_and_the_next_is_taken(topic, batch, 
 
 
 def resealed(batch: bytes) -> bytes:
-    """The batch under a CRC that holds again."""
+    """Return the batch with a valid CRC."""
     return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
@@ -174,7 +174,7 @@ def test_well_sealed_records_that_would_choke_every_reader_are_refused(topic, ba
 
 
 def packed(payload: bytes, codec: Codec, count: int) -> bytes:
-    """A well sealed batch that says `count` and `codec`, whatever its payload is."""
+    """Return a batch with a valid CRC that claims `count` and `codec` for any payload."""
     batch = bytearray(batch_of(b"x")[:61] + payload)
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[22] = codec
@@ -218,7 +218,7 @@ UNREADABLE_LZ4 = {
 
 
 def with_dictionary(frame: bytes) -> bytes:
-    """The same lz4 frame, whose header names a dictionary."""
+    """Return the lz4 frame with a dictionary id in its header."""
     descriptor = bytes([frame[4] | 0x01, frame[5]]) + (7).to_bytes(4, "little")
     check = xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF
     return frame[:4] + descriptor + bytes([check]) + frame[7:]
@@ -241,7 +241,7 @@ def test_lz4_that_java_cannot_read_is_refused(broker, shape, config):
 
 def test_compressed_bomb_is_refused_as_too_large(topic):
     bomb = packed(compress(Codec.ZSTD, bytes(40 << 20)), Codec.ZSTD, 4)
-    # It begins with records of no bytes, which are none.
+    # It begins with records of length 0, which are invalid.
     assert produce(topic, bomb).error_code == errors.InvalidRecord.code
     large = build([Record(timestamp=1, value=bytes(1 << 20))] * 17, codec=Codec.ZSTD)
     assert len(large) < 8192
@@ -299,7 +299,7 @@ def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
     ]
     assert opener.handed_over == 1
     assert [wire.sent for wire in sent] == [None, None]
-    # Another partition does not wait.
+    # A batch for another partition does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).base_offset == 0
     topic.until(lambda: all(wire.sent is not None for wire in sent))
     answers = [topic.answer(wire, PRODUCE, 13) for wire in sent]
@@ -317,7 +317,7 @@ def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypa
         )
         for batch in (large, batch_of(b"y"))
     ]
-    # There is no room behind these two, whichever partition a batch is for.
+    # These two use up the limit, for all partitions.
     timed_out = errors.RequestTimedOut.code
     assert produce(topic, batch_of(b"w"), acks=LEADER).error_code == timed_out
     assert produce(topic, large, partition=1, acks=LEADER).error_code == timed_out
@@ -326,7 +326,7 @@ def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypa
             PRODUCE, 13, acks=NOBODY, timeout_ms=1_000,
             topic_data=[asked(topic, 13, batch_of(b"w"))],
         )  # fmt: skip
-    # A batch that needs no opening waits for nothing.
+    # An uncompressed batch needs no decompression and does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).error_code == 0
     topic.until(lambda: all(wire.sent is not None for wire in sent))
     assert topic.node.appending._waiting_size == 0
@@ -413,7 +413,7 @@ def test_who_may_not_write_is_refused(topic):
 
 @pytest.fixture
 def careful(tmp_path):
-    """A node that flushes, and does so only when the test lets it collect."""
+    """Yield a node that completes a flush only when the test runs it."""
     node = InProcess(tmp_path / "data", durability="fsync")
     node.create("a")
     yield node

@@ -1,4 +1,4 @@
-"""Reassignments, where each partition has one copy on one host."""
+"""Partition reassignments, with one replica of each partition on one host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about thousands of things: answered in steps, with ticks between them."""
+"""Requests with thousands of entries: handled in steps, with ticks between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS_MAX = 2
 
 
 class SlowAuthorizer(Authorizer):
-    """Takes a millisecond for each answer."""
+    """An authorizer that takes a millisecond for each decision."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -97,7 +97,7 @@ def many(lasting):
 
 
 def slow_down(many, api, monkeypatch):
-    """Have an entry take a millisecond or two, where it is authorized or else looked up."""
+    """Make an entry take a millisecond or two, in its authorization or its look-up."""
 
     def slowed(call):
         return lambda *asked: many.clock.advance(1) or call(*asked)
@@ -153,7 +153,7 @@ def test_the_rest_of_a_request_is_left_when_its_client_is_gone(many, name, monke
 
 @pytest.fixture
 def slow_commits(many, monkeypatch):
-    """Begins a commit of an offset for some topics, of which each takes a millisecond."""
+    """Return a function that begins a commit in which each topic takes a millisecond."""
     monkeypatch.setattr(many.node, "authorizer", SlowAuthorizer(many.clock))
 
     def begin(names, offset):

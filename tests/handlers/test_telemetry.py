@@ -20,7 +20,7 @@ INTERVAL_MS = 1_000
 
 
 class Exporter:
-    """Takes every push, or refuses to."""
+    """An exporter that accepts every push, or rejects it."""
 
     def __init__(self):
         self.pushes = []
@@ -31,7 +31,7 @@ class Exporter:
         return self.takes
 
     def close(self):
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_after_the_last_push_there_is_none(broker, exporter):
     every_second(broker)
     given = get(broker)
     assert push(broker, given) == 0
-    assert push(broker, given, terminating=True) == 0  # it cannot wait
+    assert push(broker, given, terminating=True) == 0  # a terminating push cannot wait
     assert push(broker, given) == errors.InvalidRequest.code
 
 
@@ -234,7 +234,7 @@ def test_clients_without_number_are_remembered_in_bounds(broker, monkeypatch):
     for _ in range(20):
         get(broker)
     assert len(broker.node.telemetry._instances) == 10
-    assert get(broker, first.client_instance_id).error_code == 0  # it begins anew
+    assert get(broker, first.client_instance_id).error_code == 0  # its state was evicted
 
 
 def test_a_client_that_was_silent_for_long_begins_anew(broker, exporter):
@@ -252,7 +252,7 @@ def test_a_subscription_that_is_gone_asks_for_nothing(broker):
     assert list(get(broker).requested_metrics) == []
 
 
-# -- the way to the exporter ---------------------------------------------------------------------
+# -- pushes to the exporter ----------------------------------------------------------------------
 
 
 @pytest.fixture

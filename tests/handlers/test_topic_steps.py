@@ -1,4 +1,4 @@
-"""Topics of many partitions: made and deleted in bounded steps; what a node sums up of them."""
+"""Topics of many partitions: created and deleted in bounded steps; totals kept by the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.opcodes import opcodes_of
 
 @pytest.fixture
 def slow_disk(broker, monkeypatch):
-    """Making a log takes 3 ms, deleting one 2 ms, and each tick 1 ms."""
+    """Make creating a log take 3 ms, deleting one 2 ms, and each tick 1 ms."""
 
     def slowed(call, ms):
         def slow(*arguments):
@@ -168,7 +168,7 @@ def test_topics_of_one_request_share_the_time_of_a_tick(broker, slow_disk):
 
 @pytest.fixture
 def decided(broker, slow_disk, monkeypatch):
-    """A decision is of 4 topics; the kinds of the records of each that is made."""
+    """Limit a decision to 4 topics; return the list of each decision's records."""
     monkeypatch.setattr(decisions, "WEIGHT_MAX", 4)
     decided = []
     broker.node.here.on_change(lambda records, _: decided.append([*records]))
@@ -258,7 +258,7 @@ def test_topics_alike_have_their_settings_found_once(broker, monkeypatch):
 
 
 def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
-    """Each look takes 2 ms; the first 30 partitions of a topic that is gone have come by then."""
+    """Each look-up takes 2 ms; the first 30 partitions of a deleted topic have arrived by then."""
     reconciler, looked = broker.node.reconciler, []
 
     def discard(topic, index, topic_id):
@@ -294,5 +294,5 @@ def test_creating_a_topic_takes_the_same_steps_among_many(broker):
     many = [{"name": f"of-{i}", "num_partitions": 1, "replication_factor": 1} for i in range(240)]
     create(broker, *many)
     assert len(list(broker.node.replicas)) == 242
-    create_one()  # with what was resized by then
+    create_one()  # includes tables resized by now
     assert opcodes_of(create_one) == pytest.approx(among_few, rel=0.1)

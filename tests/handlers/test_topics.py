@@ -24,14 +24,14 @@ DYNAMIC_TOPIC, DEFAULT = 1, 5
 
 
 def create(broker, *topics, version=7, **options):
-    """Create topics given as dicts; the answers by name."""
+    """Create topics given as dicts; return the results by name."""
     whole = [{"num_partitions": 1, "replication_factor": 1, **topic} for topic in topics]
     answers = broker.ask(CREATE_TOPICS, version, topics=whole, **options).topics
     return {answer.name: answer for answer in answers}
 
 
 def delete(broker, *topics, version=6):
-    """Delete topics by name (str) or id (bytes); the answers in the order they came."""
+    """Delete topics by name (str) or id (bytes); return the results in response order."""
     if version < 6:
         return broker.ask(DELETE_TOPICS, version, topic_names=list(topics)).responses
     asked = [
@@ -42,7 +42,7 @@ def delete(broker, *topics, version=6):
 
 
 def grow(broker, *topics, version=3, **options):
-    """Grow topics given as (name, count) or (name, count, assignments); the codes by name."""
+    """Grow topics given as (name, count) or (name, count, assignments); return codes by name."""
     asked = [
         {
             "name": name,
@@ -366,7 +366,7 @@ def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
 
 
 def sizes(broker, wanted, version=5):
-    """What stands in the one directory: (topic, partition) → size."""
+    """Return the size of each (topic, partition) in the one log directory."""
     (directory,) = broker.ask(DESCRIBE_LOG_DIRS, version, topics=wanted).results
     assert directory.error_code == 0
     assert directory.log_dir == str(broker.directory)
@@ -422,7 +422,7 @@ def test_who_may_not_describe_the_cluster_learns_of_no_directory(broker, version
 
 
 def elected(broker, asked, version=2, **fields):
-    """(topic, partition) → error code, and the fault of the whole request."""
+    """Elect leaders; return the code of each (topic, partition), and of the whole request."""
     wanted = asked and [{"topic": topic, "partitions": indexes} for topic, indexes in asked]
     answer = broker.ask(ELECT_LEADERS, version, topic_partitions=wanted, **fields)
     codes = {
@@ -471,7 +471,7 @@ def test_an_unknown_kind_of_election_and_a_caller_who_may_not_are_refused(broker
 
 @pytest.fixture
 def full(broker):
-    """A node with the topic `a`, whose disk has no room left."""
+    """Return a node with the topic `a`, whose disk is full."""
     broker.create("a")
     space = broker.node.controller.log._space
     space.kept_free, space.room = 1 << 60, 0

@@ -12,7 +12,7 @@ from tests.handlers.denying import Denying
 
 
 class OnlyTopics(Authorizer):
-    """Allows what concerns topics, or nothing at all."""
+    """Allows the given operations on topics, and nothing else."""
 
     def __init__(self, *operations: Operation) -> None:
         self.operations = operations
@@ -115,11 +115,11 @@ def test_who_may_write_somewhere_may_write_idempotently(broker):
     assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
 
 
-# -- who writes ----------------------------------------------------------------------------------
+# -- active producers ----------------------------------------------------------------------------
 
 
 def producers(broker, *asked):
-    """(topic, partition) → its entry."""
+    """Return the entry of each (topic, partition)."""
     topics = [{"name": name, "partition_indexes": indexes} for name, indexes in asked]
     return {
         (topic.name, partition.partition_index): partition
