@@ -1,6 +1,6 @@
-"""Channel: one connection of a Loop, and the Answers it owes in the order of the requests.
+"""Channel: one connection of a Loop, with its deferred responses in the order of the requests.
 
-Included by loop.pyx, whose types they are: a Loop and its Channels know each other's fields.
+Included by loop.pyx, because a Loop and its Channels use each other's fields.
 """
 
 from libc.stdint cimport int64_t
@@ -15,15 +15,15 @@ cimport cython
 @cython.final
 @cython.freelist(256)
 cdef class Answer:
-    """A place in a connection's order of answers, filled later."""
+    """A deferred response, which keeps its place in the connection's order of responses."""
     cdef Channel channel
     cdef list chunks
-    cdef Py_ssize_t size            # of the chunks that are in memory
-    cdef bint expected              # stands in the connection's queue
-    cdef public object abandoned    # called when the connection is gone before this was sent
+    cdef Py_ssize_t size            # bytes of the chunks in memory
+    cdef bint expected              # in the connection's queue
+    cdef public object abandoned    # called if the connection closes before send()
 
     def send(self, list chunks not None):
-        """The whole answer, without its size; it leaves when those before it have left."""
+        """Set the response, without its size prefix; it is sent after those before it."""
         assert self.chunks is None, "an answer is sent once"
         self.chunks = chunks
         self.channel.loop.owed = True
@@ -33,21 +33,21 @@ cdef class Answer:
 
 
 cdef class Channel(Source):
-    """One connection's descriptor, the bytes that came and wait, and the answers that go out."""
+    """One connection: its descriptor, received bytes not handled yet, and queued responses."""
     cdef Loop loop
     cdef object serve
-    cdef Buffer held                # None: nothing waits
+    cdef Buffer held                # None: no bytes are buffered
     cdef Py_ssize_t begin, end
-    cdef bint readable, ended       # there may be bytes; the peer has finished sending
-    cdef bint halted                # whole frames may stand in `held`
+    cdef bint readable, ended       # bytes may be available; the peer ended its sending
+    cdef bint halted                # `held` may contain complete frames
     cdef bint woken, waiting        # in loop.ready; in loop.waiting
-    cdef public bint moved          # bytes came or went; reset by whoever asks
+    cdef public bint moved          # bytes were received or sent; reset by the reader of this flag
     cdef readonly int64_t frames
-    cdef object expected            # deque of Answers not yet queued, made when first needed
+    cdef object expected            # deque of Answers not queued yet, created on first use
     cdef Outgoing out
-    cdef Py_ssize_t parked          # bytes of Answers that wait behind one that is not there yet
-    cdef readonly Py_ssize_t queued_size    # bytes of answers in memory, parked ones among them
-    cdef readonly int64_t sent_ns   # when bytes went last, or the first of those queued came
+    cdef Py_ssize_t parked          # bytes of Answers behind one without its response
+    cdef readonly Py_ssize_t queued_size    # bytes of responses in memory, parked ones included
+    cdef readonly int64_t sent_ns   # time of the last send, or when the queue stopped being empty
     cdef bint writable, dirty, finishing
 
     def __cinit__(self, *args, **kwargs):
@@ -60,50 +60,50 @@ cdef class Channel(Source):
 
     @property
     def open(self) -> bool:
-        """True if the descriptor is still ours."""
+        """True until the connection is closed."""
         return self.descriptor >= 0
 
     @property
     def awaited(self) -> bool:
-        """True if the peer waits for an answer that is not there yet."""
+        """True if a deferred response is outstanding."""
         return self.expected_count() > 0
 
     @property
     def begun(self) -> bool:
-        """True if a part of a frame has come, or frames wait to be served."""
+        """True if an incomplete frame, or frames not handled yet, are buffered."""
         return self.held is not None
 
     def expect(self):
-        """An Answer to return from `serve` now and to send once, later."""
+        """Return an Answer, which `serve` returns now and whose send() is called once, later."""
         cdef Answer answer = Answer.__new__(Answer)
         answer.channel = self
         return answer
 
     def finish(self):
-        """Read no more; close as soon as the answers queued by now are sent."""
+        """Stop reading, and close the connection once the queued responses are sent."""
         if self.descriptor >= 0 and not self.finishing:
             self.finishing = True
             self.loop.mark(self)
 
     def close(self):
-        """Close at once; what was not sent is dropped."""
+        """Close immediately; unsent responses are dropped."""
         if self.descriptor >= 0:
             self.loop.drop(self)
 
     def closed(self):
-        """Called once, after the descriptor is gone (for a subclass)."""
+        """Hook for subclasses: called once, after the descriptor was closed."""
 
     cdef inline Py_ssize_t expected_count(self):
         return 0 if self.expected is None else len(self.expected)
 
     cdef inline bint full(self):
-        """Return whether this peer must read answers before it is read on."""
+        """Return whether reading stops until the peer has read responses."""
         return (self.out.answers + self.expected_count() >= self.loop.in_flight_max
                 or self.queued_size >= self.loop.queued_size_max
                 or (self.queued_size >= SCRATCH and self.loop.short_of_memory()))
 
     cdef inline int count_queued(self) except -1:
-        """Tell the loop how many bytes are queued here now."""
+        """Update the number of queued bytes, of this channel and of the loop."""
         cdef Py_ssize_t size = self.out.size + self.parked
         if self.queued_size == 0:
             self.sent_ns = self.loop.times.last
@@ -112,7 +112,7 @@ cdef class Channel(Source):
         return 0
 
     cdef int park(self, Answer answer) except -1:
-        """Count an answer that is there and may have to wait for those before it."""
+        """Count a response that is set and may wait for those before it."""
         answer.size = memory_size(answer.chunks)
         self.parked += answer.size
         return self.count_queued()
@@ -139,7 +139,7 @@ cdef class Channel(Source):
         return self.answers_due()
 
     cdef int answers_due(self) except -1:
-        """Queue the answers whose turn it is."""
+        """Queue the responses that wait for no earlier one."""
         cdef Answer first
         while self.expected:
             first = <Answer> self.expected[0]
@@ -148,7 +148,7 @@ cdef class Channel(Source):
             self.expected.popleft()
             self.parked -= first.size
             self.queue(first.chunks)
-            first.chunks = []       # it was sent, and holds nothing
+            first.chunks = []       # sent: release the memory
         return 0
 
     cdef int queue(self, list chunks) except -1:

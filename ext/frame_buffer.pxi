@@ -1,6 +1,6 @@
-"""Buffer: the memory in which frames arrive, and the one view of it that serves a frame.
+"""Buffer: memory for received frames, with a window that a memoryview exposes.
 
-Included by loop.pyx, whose type it is: an extension type cannot be shared inline by a .pxd.
+Included by loop.pyx: a .pxd file cannot share an extension type inline.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -12,7 +12,7 @@ cimport cython
 
 @cython.final
 cdef class Buffer:
-    """Memory whose current window a memoryview shows; it counts the views that are still alive."""
+    """Memory block; its buffer protocol exports the current window, and counts exported views."""
     cdef uint8_t* memory
     cdef Py_ssize_t capacity, start, size
     cdef Py_ssize_t views

@@ -1,23 +1,27 @@
-"""The compiled floor: what is done to every byte of a record, in C.
+"""Compiled extension modules: the code that runs for every byte of a record.
 
-Each module here is built from `ext/<name>.pyx` and has a `.pyi` stub beside it.  Four rules keep
-the border between Python and C narrow:
+Each module is built from `ext/<name>.pyx` and has a `.pyi` stub in this directory.  Four rules keep
+the interface between Python and C narrow:
 
-1. An ext module imports nothing of kafkalite.
-2. Only plain values cross (numbers, bytes, buffers, text, and tuples, lists and dicts of them),
-   and no Python object is kept.  Exceptions: `loop` owns the connections' descriptors, buffers
-   and answers, and calls one Python function a frame; a `codec.Plan` keeps what it was made from;
-   `wire` keeps the topic names it saw last; `gathering` keeps the table of a producer's topics
-   and open batches, for a record cannot afford a call to look them up, as does
-   `gateway_intake`, with who asked about which of their records; what `message_reader`
-   gives out are Messages, since a tuple a record would have to be made into one by somebody.
-3. No exception for judged input: a function answers 0 or a Kafka error code, which
-   `errors.raise_for` turns into a class.  `assert` is for misuse by our own code.
+1. An extension module imports nothing of kafkalite.
+2. Only plain values are passed (numbers, bytes, buffers, text, and tuples, lists and dicts of
+   them), and no Python object is kept.  Exceptions:
+   - `loop` owns the connections' descriptors, buffers and queued responses, and calls one Python
+     function for each frame;
+   - a `codec.Plan` keeps the tuples that it was compiled from;
+   - `wire` keeps recently used topic names;
+   - `gathering` keeps the topics and open batches of a producer: one call for each record to look
+     them up would be too slow;
+   - `gateway_intake` keeps the same, and the messages of DEALERs that have no response yet;
+   - `message_reader` returns Message objects, since Python code would otherwise convert a tuple
+     for each record.
+3. Invalid input raises no exception: a function returns 0 or a Kafka error code, which
+   `errors.raise_for` raises as a class.  `assert` checks for errors in our own code.
 4. Modules share inline functions and constants through `.pxd` files, never a class.
 
-A call with a buffer costs a few tenths of a microsecond: right once a batch, wrong once a record.
-So loops over records are inside.  What computes bytes has a twin in plain Python under
-`tests/twins/`; `loop` is held to its promises by tests/transport.
+A call with a buffer costs a few tenths of a microsecond, which is acceptable once for each batch
+and too much once for each record.  So loops over records are compiled.  A function that computes
+bytes has a twin in plain Python under `tests/twins/`; `loop` is tested by tests/transport.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from types import ModuleType
 
 
 class NotBuilt:
-    """Asked last, when no built module was found: says what to run."""
+    """Last finder of sys.meta_path: raises ImportError with the command that builds the module."""
 
     @staticmethod
     def find_spec(
