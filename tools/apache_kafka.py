@@ -1,9 +1,9 @@
-"""Apache Kafka itself, fetched and run: judge of our answers, and the other column of figures.
+"""Apache Kafka, fetched and run: reference broker of the oracle tests and of the benchmarks.
 
 Its jars come from Maven into a cache directory of the user's (`$XDG_CACHE_HOME/kafkalite`), once.
-A broker is one process in KRaft's combined mode with a heap of 1 GiB, in a directory of its own,
-on free loopback ports, with Kafka's own defaults but for the replication of its internal topics,
-which one node can only keep once.
+A broker is one process in KRaft's combined mode with a heap of 1 GiB, in its own directory, on
+free loopback ports, with Kafka's own defaults except for the replication factor of its internal
+topics, which must be 1 on a single node.
 
     with ApacheKafka(tmp_path) as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap})
@@ -12,8 +12,8 @@ which one node can only keep once.
     python tools/apache_kafka.py fetch
     python tools/apache_kafka.py dump --print-data-log 00000000000000000000.log
 
-It promises to end what it started: on leaving the `with`, on SIGTERM, and when its parent dies.
-Where Java or Maven's repository cannot be had, `Unavailable` says which, and tests skip with that.
+The process ends when the `with` block is left, on SIGTERM, and when its parent ends.
+Without Java or Maven's repository, `Unavailable` names what is missing, and tests skip with that.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ GROUP = "org.apache.kafka"
 BROKER = ("kafka_2.13", "4.4.0")
 # The dump tool's artifact of 4.4.0 was never published; the formats it reads did not change.
 TOOLS = ("kafka-tools", "4.3.1")
-# What of the tools is still in the broker's own artifact.
+# The part of the tools that is still in the broker's own artifact.
 TOOLS_CORE = ("kafka_2.13", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1")
 
 HEAP = ("-Xms1G", "-Xmx1G")
-# What Kafka's own start script passes.
+# The options of Kafka's own start script.
 TUNING = (
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
@@ -76,7 +76,7 @@ appender.out.layout.pattern=[%d] %p %m (%c)%n
 
 
 class Unavailable(Exception):
-    """Apache Kafka cannot be had on this machine; the sentence says what is missing."""
+    """Apache Kafka cannot be run on this machine; the message says what is missing."""
 
 
 class ApacheKafka:
@@ -116,13 +116,13 @@ class ApacheKafka:
         self.stop()
 
     def start(self) -> None:
-        """Format the storage, start the process, and come back when it answers ApiVersions."""
+        """Format the storage, start the process, and return when it responds to ApiVersions."""
         assert self.process is None, "one ApacheKafka is one broker"
         java, jars = java_executable(), classpath(BROKER, managed=[TOOLS_API])
         if self.plugins is not None:
             jars = f"{jars}:{self.plugins}"
         self.directory.mkdir(parents=True, exist_ok=True)
-        # A free port is free until somebody takes it, so a start that lost the race is retried.
+        # Another process may take a free port first, so a start that failed for it is retried.
         for attempt in range(START_ATTEMPTS_MAX):
             config = self._configure()
             self._format(java, jars, config)
@@ -174,7 +174,7 @@ class ApacheKafka:
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                # Ours runs no Python of another thread's between fork and exec.
+                # preexec_fn runs no code of another thread between fork and exec.
                 preexec_fn=_die_with_parent, start_new_session=True,
             )  # fmt: skip
         while not answers(self.host, self.port):
@@ -186,7 +186,7 @@ class ApacheKafka:
         self.startup_s = time.monotonic() - begun
 
     def stop(self) -> None:
-        """End the process, politely first; its files stay for whoever wants to read them."""
+        """Terminate the process, and kill it after a deadline; its files are kept."""
         if self.process is None:
             return
         self.process.terminate()
@@ -198,7 +198,7 @@ class ApacheKafka:
         self.process = None
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """Kill the process, as a power failure would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -212,9 +212,9 @@ class ApacheKafka:
 
 
 def dump(arguments: Sequence[str]) -> str:
-    """What Kafka's DumpLogSegments prints with these arguments, and behind it what it complains of.
+    """Return the output of Kafka's DumpLogSegments with these arguments, and then its errors.
 
-    It ends well even when an index disagrees with its log: the complaint is all there is.
+    The tool exits with 0 even if an index disagrees with its log: the message is the only sign.
     """
     command = [java_executable(), "-cp", classpath(TOOLS)]
     command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
@@ -234,7 +234,7 @@ def java_executable() -> str:
 def classpath(
     artifact: tuple[str, str], managed: Sequence[tuple[str, str]] = (), group: str = GROUP
 ) -> str:
-    """The artifact with all it needs at run time, as `java -cp` wants it."""
+    """Return the class path of the artifact with its run-time dependencies, for `java -cp`."""
     jars = _jars(artifact)
     if not jars.is_dir():
         with _lock(_cache() / "lock"):
@@ -244,7 +244,7 @@ def classpath(
 
 
 def fetched(artifact: tuple[str, str]) -> bool:
-    """Whether `classpath` would find the artifact here, and need not fetch it."""
+    """Return True if the artifact is cached, so that `classpath` need not fetch it."""
     return _jars(artifact).is_dir()
 
 
@@ -272,7 +272,7 @@ def _fetch(
         if done.returncode != 0:
             reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
             raise Unavailable(f"Maven could not fetch {'-'.join(artifact)}: {reason}")
-        # All or nothing: a directory that stands is complete.
+        # All or nothing: a directory that exists is complete.
         Path(scratch, "jars").rename(jars)
 
 
@@ -290,7 +290,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on at this moment, all different."""
+    """Return different loopback ports on which no process listens at this moment."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -299,7 +299,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether a Kafka broker there accepts an ApiVersions request, version 0, now."""
+    """Return True if a Kafka broker there accepts an ApiVersions request, version 0, now."""
     request = struct.pack(">hhih", 18, 0, 7, -1)
     try:
         with socket.create_connection((host, port), timeout=5) as connection:

@@ -1,12 +1,12 @@
 """Writes tools/reference/: the pages on keys, APIs and errors, read from their declarations.
 
     python -m tools.gen_reference            write them
-    python -m tools.gen_reference --check    say which are not current; exit 1 when any is
+    python -m tools.gen_reference --check    list those that are not current; exit 1 if any is
 
     keys.md       every configuration key, and whether it changes while the broker runs
-    apis.md       every request that is answered, in which versions, and by which kind of node
-    errors.md     every error code, and whether asking again may help
-    left_out.md   what the modules say under `Left out:`
+    apis.md       every supported request, its versions, and the kind of node that handles it
+    errors.md     every error code, and whether a retry may help
+    left_out.md   the `Left out:` paragraphs of the module docstrings
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BAR = r"\|"
 
 
 def pages() -> dict[str, str]:
-    """Each page's text, by its file name."""
+    """Return each page's text, by its file name."""
     return {
         "keys.md": page("Configuration keys", keys()),
         "apis.md": page("Requests answered", apis()),
@@ -134,7 +134,7 @@ def code(text: str) -> str:
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """A table; what a row has beyond its columns joins the last of them."""
+    """Yield the lines of a table; surplus cells of a row are joined to its last column."""
     last = len(heads) - 1
     yield f"| {' | '.join(heads)} |"
     yield "|" + " --- |" * len(heads)

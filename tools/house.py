@@ -1,11 +1,11 @@
-"""The floors of the house, and who knows whom: read from the code, drawn on the terminal.
+"""Layers of the package and the imports between its parts, read from the code and printed.
 
     python tools/house.py
 
-A room is a folder or a file right under `kafkalite/`.  A module may know its own room and the
-floors below; rooms on one floor are strangers.  The two towers meet only on the wire: a client
-and its guests never know the broker's rooms, and the broker's never know the client.
-tests/test_house.py keeps these rules.
+A part is a folder or a file directly under `kafkalite/`.  A module may import from its own part
+and from lower layers, not from other parts of its own layer.  The client side (GUESTS) and the
+broker side (BROKER_TOWER) meet only in the wire protocol: neither imports the other's parts.
+tests/test_house.py checks these rules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BROKER_TOWER = {"storage", "coordination", "broker", "process"}
 
 
 class Module:
-    """A Python file of the package, as its text says it is."""
+    """A Python file of the package and its syntax tree."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -45,25 +45,25 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The folder or file right under the package that it belongs to."""
+        """The folder or file directly under the package that contains it."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else "__init__"
 
     @cached_property
     def strings(self) -> set[str]:
-        """The strings in it; a module may be loaded by name."""
+        """The string constants in it; a module may be loaded by name."""
         values = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
         return {value for value in values if isinstance(value, str)}
 
     def imports(self, at_run_time: bool = False) -> Iterator[str]:
-        """The full names it imports anywhere, `from a import b` as `a.b`.
+        """Return the full names it imports anywhere, `from a import b` as `a.b`.
 
-        At run time those for the type checker alone do not count.
+        With `at_run_time`, imports for the type checker alone are excluded.
         """
         return self._imported(running(self.tree) if at_run_time else ast.walk(self.tree))
 
     def imports_required(self, at_import: bool) -> Iterator[str]:
-        """Yield the names that must be installed: for the module's import, or for all it does."""
+        """Return the names that must be installed: to import the module, or to use all of it."""
         left_out = (is_optional, is_function) if at_import else (is_optional,)
         return self._imported(running(self.tree, *left_out))
 
@@ -79,9 +79,9 @@ class Module:
 
 
 def running(tree: ast.AST, *left_out: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:
-    """The nodes of a tree that are run: all but what stands under `if TYPE_CHECKING`.
+    """Yield the nodes of a tree that are run: all except those under `if TYPE_CHECKING`.
 
-    Nodes for which a `left_out` is true do not count either, nor what is within them.
+    Nodes for which a `left_out` function returns True are skipped with all they contain.
     """
     yield tree
     for child in ast.iter_child_nodes(tree):
@@ -97,7 +97,7 @@ def is_function(node: ast.AST) -> bool:
 
 
 def is_optional(node: ast.AST) -> bool:
-    """Return True for a block that goes on without what it cannot import."""
+    """Return True for a block that continues when its import fails."""
     match node:
         case ast.With(items=items):
             return any("suppress(ImportError)" in ast.unparse(item) for item in items)
@@ -125,12 +125,12 @@ class House:
 
     @cached_property
     def compiled(self) -> dict[str, Path]:
-        """The sources of the compiled modules, by the name of the module each becomes."""
+        """The sources of the compiled modules, by the name of the resulting module."""
         sources = sorted((self.root / "ext").glob("*.pyx"))
         return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
 
     def known_to(self, module: Module, at_run_time: bool = False) -> set[str]:
-        """The package's own modules that a module imports."""
+        """Return the package's own modules that a module imports."""
         known = set()
         for name in module.imports(at_run_time):
             while name and name not in self.modules and name not in self.compiled:
@@ -140,7 +140,7 @@ class House:
         return known
 
     def rooms_known_to(self, module: Module) -> set[str]:
-        """The rooms that a module imports from, its own left out."""
+        """Return the other parts of the package that a module imports from."""
         rooms = set()
         for name in self.known_to(module):
             parts = name.split(".")
@@ -149,7 +149,7 @@ class House:
 
 
 def floor(room: str) -> int:
-    """How high a room lies; the cellar is 0."""
+    """Return the layer of a part; the lowest is 0."""
     for height, rooms in enumerate(FLOORS):
         if room in rooms:
             return height
@@ -157,7 +157,7 @@ def floor(room: str) -> int:
 
 
 def draw(house: House) -> Iterator[str]:
-    """The floors from the roof down, each room with the rooms it knows."""
+    """Yield a line for each part, from the top layer down, with the parts it imports."""
     known: dict[str, set[str]] = {}
     for module in house.modules.values():
         known.setdefault(module.room, set()).update(house.rooms_known_to(module))

@@ -3,10 +3,10 @@
     python tools/sanitize.py                                     twins, records and their fuzzing
     python tools/sanitize.py MODULE... -- PYTEST-ARGUMENTS...    other modules, other tests
 
-The instrumented modules go, with copies of the package and the tests, into build/sanitized, so
-what `make build` made stays as it is.  A byte read behind a buffer's end, a shift too far or an
-overflow ends the run with the line of C it happened in; the process must hold its own memory for
-that, so Python's allocator is switched off.
+The instrumented modules are built in build/sanitized, with copies of the package and the tests,
+so the modules of `make build` are unchanged.  A read past the end of a buffer, a shift that is too
+large or an overflow ends the run with its line of C.  Python's allocator is switched off, because
+the sanitizer only sees memory of malloc.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCRATCH = ROOT / "build" / "sanitized"
 # Python's own flags make overflow wrap, and what is defined is not reported.
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fsanitize=address,undefined"]
 MODULES = ["message_reader", "record_batch", "record_reader", "records"]
-# Memory is bounded by a bound the sanitizer's own bookkeeping breaks.
+# Their limits on memory do not hold with the sanitizer's own bookkeeping.
 TESTS = ["tests/test_twins.py", "tests/records", "tests/fuzz/test_fuzz_records.py",
          "-m", "not oracle", "-k", "not bomb and not imported"]  # fmt: skip
 
@@ -31,7 +31,7 @@ TESTS = ["tests/test_twins.py", "tests/records", "tests/fuzz/test_fuzz_records.p
 def build(
     modules: Sequence[str], scratch: Path = SCRATCH, flags: Sequence[str] = FLAGS
 ) -> None:
-    """A copy of the package in `scratch`, with these modules instrumented."""
+    """Build a copy of the package in `scratch`, with these modules instrumented."""
     from Cython.Build import cythonize
     from setuptools import Extension, setup
 
@@ -39,7 +39,7 @@ def build(
     from setup import DIRECTIVES
 
     os.chdir(ROOT)
-    # Those that are built here must not look as if they had been built already.
+    # Built modules of the same names are not copied, or setuptools would not rebuild them.
     others = shutil.ignore_patterns("__pycache__", *(f"{name}.*.so" for name in modules))
     for part in ("kafkalite", "tests", "tools", "benchmarks"):
         shutil.copytree(part, scratch / part, dirs_exist_ok=True, ignore=others)
@@ -78,7 +78,7 @@ def run(tests: Sequence[str]) -> int:
         libraries.append(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
     environment = os.environ | {
         "LD_PRELOAD": " ".join(library.strip() for library in libraries),
-        # Python frees little when it ends, and none of that is a leak of ours.
+        # Python frees little memory at its exit, which is not a leak of the modules.
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONMALLOC": "malloc",

@@ -1,4 +1,4 @@
-"""Brokers that the client's tests share, and the two ways to read from them."""
+"""Brokers shared by the client tests, and the two transports of a consumer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kafkalite.testing import Broker
 
 @pytest.fixture(scope="session", params=[0, 2], ids=["one process", "workers"])
 def served(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker that is one process, or has two workers, and keeps records of 1970."""
+    """A broker in one process or with two workers, which keeps records of 1970."""
     with Broker(workers=request.param, config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 
 @pytest.fixture(params=["auto", "off"], ids=["direct", "tcp"])
 def native(request: pytest.FixtureRequest) -> str:
-    """How a consumer reads: the node's own files, or over TCP."""
+    """A consumer's transport: the node's own files, or TCP."""
     return str(request.param)

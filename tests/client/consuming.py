@@ -1,4 +1,4 @@
-"""What the consumers' tests share: records written by confluent-kafka, and waiting for them."""
+"""Shared code of the consumer tests: records written by confluent-kafka, and waiting for them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def produce(
     partition: int = 0,
     **config: Any,
 ) -> None:
-    """Write these values, in this order and in as few batches as they fit in, and wait until they
-    are there."""
+    """Write these values in order, in as few batches as possible, and wait for their delivery."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     settings.setdefault("linger.ms", 60_000)  # the flush does not wait for it
     faults: list[Any] = []
@@ -34,7 +33,7 @@ def produce(
             faults.append(fault)
 
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **settings})
-    # Otherwise the flush may send a first record while the others are still without a partition.
+    # Otherwise the flush may send a first record while the others still have no partition.
     producer.list_topics(topic, PATIENCE_S)
     for value in values:
         producer.produce(topic, value=value, partition=partition, on_delivery=delivered)
@@ -48,7 +47,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def take(consumer: Any, count: int) -> list[Any]:
-    """So many messages, waiting for each."""
+    """Return the next `count` messages, waiting for each."""
     messages = []
     while len(messages) < count:
         message = consumer.poll(PATIENCE_S)
@@ -58,7 +57,7 @@ def take(consumer: Any, count: int) -> list[Any]:
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:
-    """What the condition answers once that is true."""
+    """Wait until the condition is true and return its value."""
     deadline = time.monotonic() + PATIENCE_S
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen"
@@ -67,7 +66,7 @@ def until(condition: Callable[[], Any], what: str = "it") -> Any:
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run it in a thread; what it gives or raises is put into the list."""
+    """Run a function in a thread; its result or exception is put into the list."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -82,7 +81,7 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 def descriptors() -> set[str]:
-    # The listing's own descriptor is among the names, and closed when they are looked at.
+    # The listing's own descriptor is among the names, and closed when they are checked.
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
 
@@ -91,7 +90,7 @@ def no_more_than(before: set[str]) -> None:
     try:
         until(lambda: descriptors() <= before)
     except AssertionError:
-        gc.collect()  # what exceptions and frames hold in circles is the collector's to close
+        gc.collect()  # descriptors held by reference cycles of exceptions and frames
         left = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in descriptors() - before}
         assert not left, f"the closing of descriptors did not happen: {left}"
 

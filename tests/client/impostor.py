@@ -1,11 +1,11 @@
-"""A broker made of a table: what it says to each request, true or not.
+"""A scripted broker: a table of responses, correct or not, by API.
 
     with Impostor({METADATA: lambda asked: {"brokers": [...]}}) as there:
         Cluster(producer_settings(there.address, {}))
 
-An answer is fields, written in the version that was asked; or bytes, which go out as they are; or
-None, and it keeps silent.  Raising Hangup closes the connection.  Without another word for it
-ApiVersions is answered truly: with what is in the table.
+A response is a dict of fields, written in the requested version; or bytes, which are sent
+unchanged; or None, and nothing is sent.  Raising Hangup closes the connection.  Unless the table
+has its own entry, the ApiVersions response lists the APIs of the table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS
 
 
 class Hangup(Exception):
-    """Close the connection instead of answering."""
+    """Raised to close the connection instead of responding."""
 
 
 class Asked(NamedTuple):
@@ -45,7 +45,7 @@ def framed(content: bytes) -> bytes:
 
 
 class Impostor:
-    """Listens from its making on."""
+    """A broker that listens from its construction on."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Impostor:
             connection.close()
 
     def hang_up(self) -> None:
-        """End the connections there are; others are taken as before."""
+        """Close the open connections; new ones are still accepted."""
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def count(self, api: Api) -> int:
-        """How often something was asked."""
+        """Return how many requests of an API were received."""
         return sum(asked.api is api for asked in self.asked)
 
     def versions_served(self, asked: Asked) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Impostor:
 
 
 def answer_of(asked: Asked, fields: dict[str, Any]) -> bytes:
-    """An answer as it goes over the wire."""
+    """Return a response frame with these fields."""
     flexible = asked.api.response_header_flexible(asked.version)
     content = asked.api.response.write(asked.version, fields)
     return framed(response_header(asked.correlation_id, flexible) + content)
@@ -143,7 +143,7 @@ def metadata(
     topics: Mapping[str, Mapping[int, tuple[int, int]]] = {},
     cluster_id: str = "cluster",
 ) -> dict[str, Any]:
-    """What METADATA says: ports by node; leaders with their epochs by topic and partition."""
+    """Return Metadata fields: ports by node; leaders and epochs by topic and partition."""
     return {
         "cluster_id": cluster_id,
         "brokers": [

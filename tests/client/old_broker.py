@@ -1,10 +1,10 @@
-"""A broker that looks as old as one likes: a real one, behind a proxy that hides what is new.
+"""A broker that looks as old as requested: a real one, behind a proxy that hides newer versions.
 
     with old_broker(KAFKA_2_1) as old:
         Producer(old.address)
 
-The proxy changes nothing but the answer to ApiVersions, and the broker tells its clients the
-proxy's address; what is asked in a version that is hidden would be served, and is noticed here.
+The proxy changes only the ApiVersions response, and the broker advertises the proxy's address to
+its clients.  A request in a hidden version would be served; the proxy records it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KAFKA_2_8 = {0: 9, 1: 12, 2: 6, 3: 11, 8: 8, 9: 7, 10: 3, 18: 3, 22: 4}
 KAFKA_3_9 = {0: 11, 1: 17, 2: 9, 3: 12, 8: 9, 9: 9, 10: 6, 18: 4, 22: 5}
 
 TELLS_ITS_OWN_SINCE = 3
-"""A broker that knows this version of ApiVersions says so when it is asked in a newer one."""
+"""A broker that knows this version of ApiVersions lists it in a response to a newer one."""
 
 
 class Proxy:
-    """Passes on what clients and a broker say; `asked` has (API key, version) of each request."""
+    """Forwards requests and responses; `asked` has (API key, version) of each request."""
 
     def __init__(self, newest: Mapping[int, int]) -> None:
         self.newest = newest
@@ -126,7 +126,7 @@ def old_broker(newest: Mapping[int, int]) -> Iterator[Proxy]:
     """A broker that serves up to these versions, by API key, and no other API."""
     proxy = Proxy(newest)
     try:
-        # The proxy's own port, on an address where nobody else looks for free ones.
+        # The proxy's own port, on an address where no other test looks for free ones.
         proxy.broker = "127.0.0.2", proxy.port
         config = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
         with Broker(listen=f"127.0.0.2:{proxy.port}", config=config):

@@ -1,4 +1,4 @@
-"""What stands in a topic, as confluent-kafka reads it."""
+"""Reading of a topic with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ READ_S_MAX = 60
 
 
 def read_back(broker, topic: str, count: int | None = None) -> list[confluent_kafka.Message]:
-    """All of a topic's messages, partition by partition in their order; waits for `count`."""
+    """Return all of a topic's messages, by partition and offset; wait for `count`."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": "reads back",

@@ -1,7 +1,7 @@
-"""A Sender without a thread, a socket or a ring: its lane is a list, and its broker is a model.
+"""A Sender without a thread, a socket or a ring: its transport is a list, its broker a model.
 
-The model judges as a broker does, by the very ProducerStateManager that the broker has, and may be
-told to lose answers, to refuse, or to lose a lane with what is in it.
+The model validates batches with the broker's own ProducerStateManager.  A test can make it lose
+responses, reject batches, or lose a transport with the batches in it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NODE = 1
 
 
 class ModelBroker:
-    """One partition: its log, and who wrote to it."""
+    """One partition of a broker: its log and its producer state."""
 
     def __init__(self, directory: Path) -> None:
         self.log: list[bytes] = []
         self.producers = ProducerStateManager(directory, Disk())
 
     def append(self, written: bytes) -> tuple[int, int]:
-        """(error code, base offset) of a batch."""
+        """Return (error code, base offset) of a batch."""
         batch = RecordBatch(written)
         header = batch.header
         if header.producer_id >= 0:
@@ -63,7 +63,7 @@ class ModelBroker:
 
 
 class NoRing:
-    """Where a RingLane looks for its ring."""
+    """A stand-in for the ring of a RingLane."""
 
     class writer:
         frame_size_max = (1 << 20) + HEADER_SIZE
@@ -80,7 +80,7 @@ class NoRing:
 
 
 class ListLane(RingLane):
-    """A lane whose ring is a list of frames."""
+    """A transport whose ring is a list of frames."""
 
     def __init__(self) -> None:
         super().__init__(NODE, NoRing(), NoRing(), 30_000)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ class ListLane(RingLane):
 
 
 class Harness:
-    """One topic of one partition, and hands to move things with."""
+    """A Sender with one topic of one partition, and methods that run its steps."""
 
     def __init__(self, directory: Path, **keywords: Any) -> None:
         words = {"retry.backoff.ms": 0, "retry.backoff.max.ms": 0, "linger.ms": 0} | keywords
@@ -135,12 +135,12 @@ class Harness:
         self.sender.close()
 
     def identify(self) -> None:
-        """What the background thread does when there is no identity."""
+        """Assign a producer id, as the background thread does when there is none."""
         if self.sender.numbered and self.sender.identity == NOBODY:
             self.sender.identity = Identity(next(self.ids), 0)
 
     def gather(self, value: bytes) -> None:
-        """Append a record to the open batch, in another one when it does not fit."""
+        """Append a record to the open batch, or to a new one when it does not fit."""
         while True:
             batch = self.line.open_batch
             if batch is not None and batch.content.builder.append(None, value, None, 1) >= 0:
@@ -151,7 +151,7 @@ class Harness:
                 self.batches.append(self.line.open_batch)
 
     def begin(self) -> None:
-        """Have a first batch written, as each line does before it sends several at a time."""
+        """Write a first batch, as each partition queue does before several are in flight."""
         self.gather(b"the first")
         self.finish()
         self.sent.clear()
@@ -159,7 +159,7 @@ class Harness:
 
     @property
     def log(self) -> list[bytes]:
-        """What the broker wrote since."""
+        """The values written since `begin`."""
         return [value for value in self.broker.log if value != b"the first"]
 
     def push(self) -> None:
@@ -167,7 +167,7 @@ class Harness:
         self.sender.turn(self.sender.push, self.line)
 
     def serve(self, code: int = 0, *, written: bool = True, answered: bool = True) -> bool:
-        """Have the broker take a frame; with a code it says that, having written it or not."""
+        """Have the broker process a frame; a `code` is its response, `written` or not."""
         if not self.lane.frames:
             return False
         batch, frame = self.lane.frames.popleft()
@@ -179,12 +179,12 @@ class Harness:
         return True
 
     def hear(self) -> None:
-        """Take in the answers there are."""
+        """Process the responses that have arrived."""
         self.identify()
         self.sender.turn(self.sender.take, self.node, time.monotonic())
 
     def lose(self) -> None:
-        """The lane ends, with what is in it; there is another at once."""
+        """Lose the transport and the batches in it; a new one replaces it at once."""
         lost = self.lane
         self.lane = ListLane()
         self.sender.turn(self._lost, lost)
@@ -197,7 +197,7 @@ class Harness:
         self.sender.again_all(lane_batches, NODE)
 
     def finish(self) -> None:
-        """Let everything come to its end, with nothing going wrong any more."""
+        """Run without faults until all batches are delivered."""
         for _ in range(1_000):
             self.push()
             self.serve()

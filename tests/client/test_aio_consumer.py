@@ -1,4 +1,4 @@
-"""The consumer for asyncio: the same records, and a loop that nobody holds up."""
+"""AsyncConsumer against a real broker: the same records, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.consuming import PATIENCE_S, descriptors, no_more_than, number
 
 
 def run(main):
-    """Run it, and see to it that it leaves neither threads nor descriptors."""
+    """Run a coroutine, and check that it leaves neither threads nor descriptors."""
     threads, before = threading.active_count(), descriptors()
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S * 2))
     assert threading.active_count() == threads

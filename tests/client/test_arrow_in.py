@@ -1,4 +1,4 @@
-"""Tables of every kind become the columns that records are written from, or are refused by name."""
+"""Tables of every kind: converted to the columns of records, or rejected with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
 
 
 def rows_of(rows):
-    """What a consumer will find: key, value, headers and time of each row, and its partition."""
+    """Return key, value, headers and time of each row, and its partition, as a consumer reads."""
     found, partitions = [], []
     for columns in columns_of(rows):
         out = bytearray(1 << 16)
@@ -117,7 +117,7 @@ def test_a_header_that_is_null_is_refused():
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
 def test_a_timestamp_of_any_unit_is_told_in_milliseconds(unit, zone):
     factor = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
-    # A microsecond and a half more, where the unit knows of it, is no other millisecond.
+    # 1.5 microseconds more, in the units that can hold it, is still the same millisecond.
     drawn = [0, None, 1_700_000_000 * factor + (factor * 3 // 2_000_000)]
     times = pa.array([5, *drawn], pa.int64()).cast(pa.timestamp(unit, zone))
     found, _ = rows_of(pa.table({"value": ["v"] * 4, "timestamp": times})[1:])

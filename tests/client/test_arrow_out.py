@@ -65,7 +65,7 @@ def row_of(record, appended=None):
 
 
 def rows_of(batch):
-    """The rows, with their times as numbers: not every time is one to Python."""
+    """Return the rows, with their times as numbers: Python's datetime cannot hold all of them."""
     place = batch.schema.get_field_index("timestamp")
     times = batch.column(place).cast(pa.int64())
     return batch.set_column(place, "timestamp", times).to_pylist()

@@ -1,4 +1,4 @@
-"""A cluster as a client sees it: leaders that move, brokers that are away, answers that are old."""
+"""Cluster against real and scripted brokers: moving leaders, brokers away, stale metadata."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms
 
 @pytest.fixture
 def know():
-    """Makes clusters, and closes them after the test."""
+    """Return a factory of clusters, which are closed after the test."""
     made = []
 
     def know(*places, settings=producer_settings, **keywords):
@@ -224,7 +224,7 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others(know):
 
 
 def faulty(code):
-    """An impostor whose topic has a fault."""
+    """Return a scripted broker whose Metadata response has an error for the topic."""
     told = {"name": "t", "error_code": code}
     there = Impostor({METADATA: lambda asked: {**metadata({0: there.port}), "topics": [told]}})
     return there
@@ -264,7 +264,7 @@ def test_what_is_too_old_is_asked_anew_and_stays_when_nobody_answers(know):
     assert cluster.topic("t", 0.05).partitions[0] == (0, 2)
 
 
-# Answers that lie.
+# Wrong responses.
 
 
 def lying(**changed):
@@ -316,7 +316,7 @@ def test_one_broker_that_is_no_kafka_does_not_hide_one_that_is(know, kafka_broke
             assert know(there.address, kafka_broker.bootstrap).topic(kafka_topic).led
 
 
-# Brokers that are away.
+# Unavailable brokers.
 
 
 def test_where_nobody_listens_is_said_when_time_is_up(know):
@@ -371,7 +371,7 @@ def test_when_no_known_broker_answers_it_is_the_bootstrap_again(know):
 
 
 def test_a_broker_that_finds_itself_mistaken_for_another_sends_us_back_to_the_bootstrap(know):
-    """Two brokers changed ports, and each says that it is not the one we look for."""
+    """Two brokers have exchanged ports, and each reports another node id than the expected one."""
     moved = False
 
     def served(asked):
@@ -514,7 +514,7 @@ def test_who_may_not_see_a_group_is_told_so(know):
         assert there.count(FIND_COORDINATOR) == 1
 
 
-# Ends.
+# Closing.
 
 
 @pytest.mark.parametrize("wait", ["silent", "refused", "rest"])

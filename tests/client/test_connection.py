@@ -1,4 +1,4 @@
-"""One connection: to a real broker, and to impostors that lie, stall and hang up."""
+"""One connection: to a real broker, and to scripted ones that lie, stall and hang up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NONE = {"topics": [], "allow_auto_topic_creation": False}
 
 @pytest.fixture
 def connect():
-    """Makes connections, and closes them after the test."""
+    """Return a factory of connections, which are closed after the test."""
     made = []
 
     def connect(place, opened=True, identity=None, **keywords):
@@ -135,11 +135,11 @@ def test_a_body_that_somebody_holds_stays_as_it_was(connect):
             assert body == bytes([number]) * 3 * ROOM_SIZE
 
 
-# What is asked first.
+# The first request: ApiVersions.
 
 
 def old(newest):
-    """ApiVersions as a broker answers that knows it up to `newest`, told since Kafka 2.4."""
+    """Return ApiVersions of a broker that knows it up to `newest` and says so since Kafka 2.4."""
 
     def answer(asked):
         keys = [
@@ -197,11 +197,11 @@ def test_the_broker_hears_who_asks(connect):
         assert there.asked[0].body.client_software_version == kafkalite.__version__
 
 
-# What is no Kafka.
+# Servers that are not Kafka.
 
 
 class Speaker:
-    """Says some bytes to whoever connects, and then nothing."""
+    """A server that sends some bytes to each connection, and then nothing."""
 
     def __init__(self, said, hang_up=False):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -282,7 +282,7 @@ def test_a_host_without_an_address_is_a_fault_of_the_network(connect, host):
 
 
 def test_a_socket_that_reaches_itself_has_reached_nobody(connect):
-    """Who tries a free port of their own host often enough is given that very port to call from."""
+    """A connect to a free port of the same host may get that very port as its source port."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
@@ -290,7 +290,7 @@ def test_a_socket_that_reaches_itself_has_reached_nobody(connect):
             connect("127.0.0.1", opened=False)._settle(itself)
 
 
-# Answers that lie.
+# Wrong responses.
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_answers_are_cut_alike_however_their_bytes_come(seed):
     assert not inbox.has_part
 
 
-# Time and ends.
+# Timeouts and closing.
 
 
 def test_an_answer_that_is_late_for_receive_is_there_for_the_next_one(connect):
@@ -411,7 +411,7 @@ def test_a_broker_that_reads_nothing_is_not_written_to_for_ever(connect):
 
 
 def test_who_writes_reads_what_comes_meanwhile(connect):
-    """Or else two that both write much, and neither reads, would wait for each other for ever."""
+    """Otherwise two peers that both write much, and neither reads, would wait for ever."""
     large = bytes(1 << 20)
 
     def answer(asked):

@@ -1,4 +1,4 @@
-"""A consumer's messages and positions, against real brokers, through both lanes."""
+"""A consumer's messages and positions, against real brokers, over both transports."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_poll_of_no_time_gives_what_is_there_in_the_end(served, native):
     assert got == numbered(10)
 
 
-# Where it begins and goes on.
+# Start and position.
 
 
 def test_latest_begins_with_what_comes_after(served, native):
@@ -178,7 +178,7 @@ def test_a_seek_while_a_fetch_is_outstanding_is_not_overtaken_by_its_answer(serv
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         take(consumer, 10)
-        assert consumer.poll(0) is None  # what comes after the end is asked for now
+        assert consumer.poll(0) is None  # now the end of the log is being fetched
         consumer.seek((topic, 0), 3)
         produce(served.bootstrap, topic, numbered(1, 10))
         assert [message.value for message in take(consumer, 8)] == numbered(8, 3)
@@ -294,7 +294,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(served, native)
         ]
 
 
-# Offsets of a group.
+# Committed offsets.
 
 
 def test_offsets_are_kept_under_a_name_and_found_again(served, native):
@@ -361,7 +361,7 @@ def test_membership_is_refused_in_one_sentence(served):
             consumer.commit()
 
 
-# Its end.
+# Closing.
 
 
 def test_a_close_from_another_thread_ends_an_iteration(served, native):
@@ -421,7 +421,7 @@ def test_a_handler_of_a_signal_may_close_the_consumer_it_interrupts(served, nati
     assert consumer.closed
 
 
-# One that comes in the middle of socket() has it closed by its last reference, which says so.
+# An interrupt inside socket() leaves its closing to the last reference, which warns of it.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
     topic = served.topic()
@@ -443,7 +443,7 @@ def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
 
 def test_an_interrupt_amid_compressed_batches_gives_nothing_twice(served, monkeypatch):
     topic = served.topic()
-    values = [number * 1_000 for number in numbered(10)]  # they are left open if that is smaller
+    values = [number * 1_000 for number in numbered(10)]  # smaller batches are left uncompressed
     for at in range(0, 10, 2):
         produce(served.bootstrap, topic, values[at : at + 2], compression_type="gzip")
     opened = []

@@ -1,4 +1,4 @@
-"""A consumer's columns and tables, against real brokers, through both lanes."""
+"""A consumer's columns and tables, against real brokers, over both transports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def timed(served):
 
 
 def gathered(consumer, count, **keywords):
-    """Batches until they hold so many records."""
+    """Return batches until they hold `count` records, as one table."""
     batches = []
     for batch in consumer.batches(timeout=PATIENCE_S, **keywords):
         batches.append(batch)
@@ -94,7 +94,7 @@ def test_the_position_is_behind_the_batches_that_were_given(served, native):
         first = next(consumer.batches(max_bytes=1))
         assert consumer.position(place) == len(first)
         assert take(consumer, 1)[0].offset == len(first)
-        # of the rows that were decoded one was taken; columns go on behind it
+        # One of the decoded rows was taken; columns continue after it.
         table = gathered(consumer, 100 - len(first) - 1)
         assert table["offset"].to_pylist() == list(range(len(first) + 1, 100))
 

@@ -1,4 +1,4 @@
-"""Consumers while brokers die, partitions move and logs are cut: each record in order, or told."""
+"""Consumers while brokers die, partitions move and logs are trimmed: in order, or an error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEGMENT_SIZE = 4 << 20
 
 @pytest.fixture
 def alone(request):
-    """A broker that nobody else uses, of two workers unless the test says otherwise."""
+    """A broker of this test alone, of two workers unless the test says otherwise."""
     with Broker(workers=getattr(request, "param", 2)) as broker:
         yield broker
 
@@ -120,7 +120,7 @@ def test_a_topic_made_again_under_its_name_is_read_from_its_beginning(served, na
         delete(served.bootstrap, topic)
         assert consumer.poll(0.1) is None
         made_again(served, topic)
-        # more than there were before: an old offset would begin amid them
+        # More than there were before: the old offset would be among them.
         produce(served.bootstrap, topic, numbered(10, 100))
         assert values(take(consumer, 10)) == numbered(10, 100)
     assert "deleted and made again" in caplog.text
@@ -149,7 +149,7 @@ def test_what_was_read_of_a_topic_says_nothing_of_one_made_again(served, native,
 
 
 def made_again(broker, topic):
-    """The topic, once its deletion is done with."""
+    """Create the topic again as soon as its deletion is complete."""
 
     def made():
         try:
@@ -170,7 +170,7 @@ def test_a_table_of_a_topic_that_is_gone_is_none(served, native):
         with pytest.raises((UnknownTopicId, OffsetOutOfRange)):
             consumer.seek((topic, 0), 3)
             consumer.to_table(start=3, timeout=5)
-            raise OffsetOutOfRange  # the new one is empty: a table of nothing is true as well
+            raise OffsetOutOfRange  # the new topic is empty: an empty table is correct as well
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
@@ -191,7 +191,7 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": alone.bootstrap})
         begin = confluent_kafka.TopicPartition(topic, 0, low)
         list(admin.delete_records([begin]).values())[0].result(PATIENCE_S)
-        # deleted means cut: what a reader has open is empty then
+        # A deleted segment is truncated, so a reader's open file is empty then.
         until(lambda: not list(alone.data.rglob(f"{topic}-0/*.deleted")), "the deletion")
         while offsets[-1] < low and reset == "earliest":
             offsets.append(take(consumer, 1)[0].offset)

@@ -1,4 +1,4 @@
-"""A stretch is decoded whole, but for what was aborted; nothing behind damage is given for it."""
+"""Decoding of a fetched range: all of it except aborted records, and nothing after damage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stretch_of(*found, aborted=()):
 
 
 def read(stretch, size_max=PLENTY):
-    """The offsets that come, step by step, and whether there was an end to it."""
+    """Decode a fetched range step by step to its end, and return the offsets."""
     builder, steps = RowBuilder("t", 0), []
     while True:
         more = decode(stretch, builder, size_max)
@@ -88,7 +88,7 @@ def test_a_damaged_batch_is_told_behind_what_stands_before_it_and_never_passed_o
 
 @pytest.mark.parametrize("builder", [RowBuilder("t", 0), ColumnBuilder(KEY | VALUE)])
 def test_a_batch_whose_last_records_are_gone_is_passed_over_however_large_it_is(builder):
-    """Compaction leaves a batch's last offset as it was."""
+    """Compaction does not change a batch's last offset."""
     size_max = 1_000
     large = [Record(-1, NOW, b"k", bytes(size_max)) for _ in range(2)]
     gone_from = bytearray(build(large, base_offset=0))

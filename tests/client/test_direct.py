@@ -1,4 +1,4 @@
-"""The lane through a local socket, at doors that lie: whatever they say, it is TCP's turn then."""
+"""The direct transport over a local listener that misbehaves: the consumer falls back to TCP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place():
 
 
 class Door:
-    """The node's end of one local socket."""
+    """The node's end of one local socket, and the consumer's transport at the other."""
 
     def __init__(self, place):
         path = place / "local-0"
@@ -176,7 +176,7 @@ def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, fil
         with pytest.raises(NetworkException):
             door.lane.receive()
     door.lane.close()
-    assert descriptors() == before - 1  # the lane's own socket
+    assert descriptors() == before - 1  # the transport's own socket
 
 
 def test_a_file_that_is_none_is_not_read(door):
@@ -258,7 +258,7 @@ def test_more_partitions_than_may_be_asked_for_take_turns(door):
     assert set(heard[: 2 * len(many)]) == set(range(len(many)))
 
 
-# Finding it.
+# Finding the local listener.
 
 
 def welcome(**said):

@@ -1,4 +1,4 @@
-"""Fetches over TCP, from brokers that are old, err or lie: records come whole, once, or not yet."""
+"""Fetches over TCP from brokers that are old, wrong or err: each record once and in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(first=0, count=COUNT):
 
 
 class Log:
-    """A broker of one partition, which answers as its `say` alters what is true."""
+    """A broker of one partition; `say` alters its correct response."""
 
     def __init__(
         self, say=lambda answer, asked: answer, versions=(4, 17), topic_id=bytes([7]) * 16
@@ -106,7 +106,7 @@ def entry(answer):
 
 
 def once(alter):
-    """Alters the first answer, and none after it."""
+    """Alter the first response, and none after it."""
     altered = []
 
     def say(answer, asked):
@@ -196,7 +196,7 @@ def attempt(consumer):
     try:
         return consumer.poll(0.2)
     except Exception:
-        return None  # asked for before the fault had gone
+        return None  # requested before the error was cleared
 
 
 def test_an_offset_that_is_gone_is_told_or_reset():

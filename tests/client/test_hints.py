@@ -1,4 +1,4 @@
-"""What programs written for other clients, or run without pyarrow, are told to use instead."""
+"""Hints in errors: for programs written for other clients, or run without pyarrow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a Producer writes every client reads, and what they write a Consumer reads: the same bytes.
+"""Interoperability: every client reads what a Producer writes, and a Consumer what they write.
 
-The clients are those of the conformance table: kcat, confluent-kafka, kafka-python and aiokafka,
-and Java's where it is at hand.  Each record goes out with all it has that a client can say.
+The clients are those of the conformance table: kcat, confluent-kafka, kafka-python, aiokafka, and
+Java's if it is available.  The records have every attribute that the client can set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.conformance.table import CODECS, NULL_HEADERS, Client, Kafka, Sent
 NOW = 1_700_000_000_000
 TIMEOUT_S = 60
 SHARED = (("source", b"a sensor"), ("again", b"1"), ("again", b"2"))
-# For kcat: headers are the same for all, and where a null is said there is nothing empty.
+# For kcat: headers are the same for all records, and with a null there is no empty value.
 SIMPLE = [
     Sent(b"value %d " % at + b"abc" * at, b"key %d" % (at % 7) if at % 3 else None, SHARED)
     for at in range(60)
@@ -48,7 +48,7 @@ def at_hand(client: Client) -> None:
 
 
 def sendable(client: Client) -> list[Sent]:
-    """The records that this client can say."""
+    """Return the records that this client can send."""
     if client is KCAT:
         return SIMPLE
     records = FULL + NULLS if NULL_HEADERS in client.can else FULL
@@ -58,7 +58,7 @@ def sendable(client: Client) -> list[Sent]:
 
 
 def readable(client: Client) -> list[Sent]:
-    """The records that this client can tell of; kcat's output has no way to tell all headers."""
+    """Return the records that this client can output; kcat cannot show headers exactly."""
     if client is KCAT:
         return [Sent(r.value, r.key, SHARED, NOW + at) for at, r in enumerate(SIMPLE)]
     return FULL + NULLS
@@ -93,7 +93,7 @@ def send_columns(producer: Producer, topic: str, records: Sequence[Sent]) -> Non
 
 
 def codecs_in(broker, topic: str) -> set[Codec]:
-    """How the batches of a topic lie on the disk."""
+    """Return the codecs of a topic's batches on the disk."""
     return {
         batch.header.codec
         for path in broker.data.glob(f"**/{topic}-*/*.log")
@@ -139,7 +139,7 @@ def test_what_a_client_writes_a_consumer_reads_as_it_was(served, client, codec):
 
 
 def read_in_columns(consumer: Consumer, count: int) -> pa.Table:
-    """The next records, in batches as small as they can be."""
+    """Return the next records, in batches as small as possible."""
     found: list[pa.RecordBatch] = []
     batches = consumer.batches(max_bytes=1, timeout=TIMEOUT_S)
     while sum(map(len, found)) < count:
@@ -165,7 +165,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def timeless(rows: Sequence[Row], records: Sequence[Sent]) -> list[Row]:
-    """With no time where it was the client that chose it."""
+    """Replace the time where the client chose it."""
     return [
         (*row[:3], row[3] if record.timestamp_ms else 0)
         for row, record in zip(rows, records, strict=True)

@@ -18,14 +18,14 @@ CALLS_MAX = 10_000_000
 
 @pytest.fixture(autouse=True)
 def interrupt() -> Iterator[None]:
-    """Have SIGALRM do what Ctrl-C does."""
+    """Give SIGALRM the handler of Ctrl-C."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield
     signal.signal(signal.SIGALRM, before)
 
 
 def interrupt_calls(call: Callable[[], object], check: Callable[[], object]) -> None:
-    """Interrupt the calls so often, and check after each time."""
+    """Interrupt the calls INTERRUPTS times, and check after each."""
     for number in range(INTERRUPTS):
         with pytest.raises(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, 0.0003 + number * 1e-6)
@@ -68,7 +68,7 @@ def test_lock_guard_waits_for_another_thread():
         assert is_locked
 
 
-# A socket that was made and not kept yet when the interrupt came is closed with a warning.
+# A socket that was created and not yet stored at the interrupt is closed with a warning.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_consumer_interrupted_at_any_moment_can_be_used():

@@ -1,4 +1,4 @@
-"""Offsets by time, and those a group keeps: asked of whoever knows, as often as it takes."""
+"""Offsets by time and committed offsets: requested from leader or coordinator, with retries."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
         assert there.count(LIST_OFFSETS) == 0
 
 
-# Those a group keeps.
+# Committed offsets.
 
 
 def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker, filled, know):
     cluster = know(broker.bootstrap)
     places = [TopicPartition(filled, index) for index in range(4)]
     assert committed(cluster, "readers", places) == dict.fromkeys(places)
-    # confluent-kafka takes metadata for a C string, and reads on where it does not end in NUL.
+    # confluent-kafka takes metadata for a C string, and reads past its end without a NUL.
     commit(cluster, "readers", {places[0]: 0, (filled, 2): (5, "half way\0")})
     assert committed(cluster, "readers", places) == {
         places[0]: 0, places[1]: None, places[2]: 5, places[3]: None,

@@ -1,4 +1,4 @@
-"""Brokers from Kafka 2.1 on are spoken to in the versions they know, and in no others."""
+"""Brokers from Kafka 2.1 on: the client sends only the versions they support."""
 
 from __future__ import annotations
 

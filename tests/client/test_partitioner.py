@@ -1,4 +1,4 @@
-"""Keys go where every Kafka client puts them: Java's known hashes, and other clients' choices."""
+"""Partitioning by key as in every Kafka client: Java's known hashes, other clients' choices."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_topic_without_partitions_has_no_place_for_a_key(count):
 
 
 def column(keys, wide, skipped=0):
-    """The keys as an Arrow column, behind some rows that are not part of it."""
+    """Return the keys as an Arrow column, after `skipped` rows that are not part of it."""
     cells = [b"skipped"] * skipped + list(keys)
     ends, content = [0], b""
     for cell in cells:
@@ -148,7 +148,7 @@ def test_rows_are_not_written_where_there_is_no_room():
         hashing.group_rows(numbers([0, 1]), 2, bytearray(7))
 
 
-# Who chooses.
+# Choice of the partitioner.
 
 
 def test_round_robin_takes_each_partition_in_turn_whatever_the_key():

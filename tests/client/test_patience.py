@@ -1,4 +1,4 @@
-"""How long is waited, and how often something is tried again."""
+"""Deadlines and retry backoff."""
 
 from kafkalite.client.net.deadline import Backoff, Deadline, rest_s
 from kafkalite.errors import NetworkException

@@ -1,4 +1,4 @@
-"""A Producer against real brokers, one process and several, over ring and TCP; what it wrote is
+"""Producer against real brokers, one process and several, over ring and TCP; its records are
 read back with confluent-kafka."""
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def test_what_nobody_waits_for_is_decided_all_the_same(broker, native, linger_ms
 
 
 def asleep(made):
-    """Wait until its thread sleeps until it is woken."""
+    """Wait until its thread sleeps without a timeout."""
     deadline = time.monotonic() + WAIT_S
     while made._sender.wakes_at_s < math.inf:
         assert time.monotonic() < deadline
@@ -280,7 +280,7 @@ def test_each_record_with_a_batch_of_its_own(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == [b"%d" % n for n in range(20)]
 
 
-# Who is told.
+# Delivery callbacks and waits.
 
 
 def test_each_delivery_is_told_once_and_with_its_place(broker, native):
@@ -339,7 +339,7 @@ def test_a_callback_may_send_and_may_not_wait(broker, native):
                 refused.append(str(fault))
             told.set()
 
-        # Nobody waits, so it is the background thread that calls.
+        # No thread waits, so the background thread calls the callback.
         made.send(topic, b"x", on_delivery=again)
         assert told.wait(WAIT_S)
         made.flush(WAIT_S)
@@ -347,7 +347,7 @@ def test_a_callback_may_send_and_may_not_wait(broker, native):
     assert not refused or "cannot wait" in refused[0]
 
 
-# What does not fit.
+# Limits of size and memory.
 
 
 def test_a_record_larger_than_a_request_is_refused_at_once(broker, native):
@@ -429,7 +429,7 @@ def test_memory_that_is_used_up_is_waited_for_and_then_told(native):
                 assert made.metrics()["buffer_memory_left"] < 17_000
             finally:
                 os.killpg(broker.pid, signal.SIGCONT)
-            # Once there is room again, it goes on.
+            # Sends continue once memory is free.
             sent += [made.send(topic, b"y" * 1_000) for _ in range(300)]
             made.flush(WAIT_S)
             assert [each.result(0).offset for each in sent] == list(range(1, len(sent) + 1))
@@ -476,7 +476,7 @@ def test_a_record_fails_in_time_while_the_background_thread_asks_a_stopped_broke
                 os.killpg(broker.pid, signal.SIGCONT)
 
 
-# From the first to the last.
+# Lifetime.
 
 
 def test_flush_waits_for_all_and_tells_when_it_cannot(broker, native):

@@ -1,4 +1,4 @@
-"""send_arrow against real brokers, over ring and TCP: each row once, in its order, as it was."""
+"""send_arrow against real brokers, over ring and TCP: each row once, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_rows_sent_before_an_error_are_deliveries_of_the_error():
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, "off", buffer_memory=800_000, max_block_ms=20) as made:
-            made.partitions_for(topic, WAIT_S)  # what follows is not to wait for metadata
+            made.partitions_for(topic, WAIT_S)  # the sends below must not wait for metadata
             made.send_arrow(topic, pa.table({"value": [b"first"]})).result(WAIT_S)
             os.killpg(broker.pid, signal.SIGSTOP)
             try:
@@ -292,7 +292,7 @@ def test_a_small_ring_and_little_memory_only_slow_it_down(native):
 
 
 def test_columns_that_are_resent_are_the_same_bytes(broker):
-    # What a batch of columns keeps is where its rows are, not what they were encoded to.
+    # A batch of columns keeps the positions of its rows, not their encoded bytes.
     topic = broker.topic()
     values = [b"%06d" % number * 15 for number in range(30_000)]
     with producer(broker, "auto") as made:
@@ -330,7 +330,7 @@ def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path,
     counted = accumulator.memory_size - accumulator.memory_left
     contents = [piece.batch.content for piece in dict.fromkeys(pieces)]
     open_batch = harness.line.open_batch
-    if open_batch is not None:  # few rows share one, which is counted with the room it may take
+    if open_batch is not None:  # few rows share one batch, counted with its full capacity
         assert {piece.batch for piece in pieces} == {open_batch}
         assert open_batch.content.size <= counted == open_batch.memory_size
     else:
@@ -345,7 +345,7 @@ def numbered_table(first, count):
 
 
 def check_places(broker, topic, outcomes, values):
-    """Each piece lies at the offsets that its outcome says, and all of them are there."""
+    """Check that each piece is at the offsets of its outcome, and that all are there."""
     read = [each.value() for each in read_back(broker, topic)]
     assert sorted(read) == sorted(values)
     for first, pieces in outcomes:
@@ -412,7 +412,7 @@ def test_small_tables_wait_for_room_and_are_told_when_there_is_none():
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, "off", buffer_memory=40_000, max_block_ms=20) as made:
-            made.partitions_for(topic, WAIT_S)  # what follows is not to wait for metadata
+            made.partitions_for(topic, WAIT_S)  # the sends below must not wait for metadata
             made.send_arrow(topic, numbered_table(0, 10)).result(WAIT_S)
             sent, first = [], 10
             os.killpg(broker.pid, signal.SIGSTOP)

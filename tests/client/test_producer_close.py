@@ -1,4 +1,4 @@
-"""The end of a producer: close and flush around delivery callbacks, exit, and forked children."""
+"""Closing a producer: close and flush around delivery callbacks, exit, and forked children."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def harness(tmp_path):
 
 
 class Blocking:
-    """A delivery callback that does not return before it is released."""
+    """A delivery callback that does not return until it is released."""
 
     def __init__(self):
         self.begun, self.released = threading.Event(), threading.Event()
@@ -104,7 +104,7 @@ def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, block
     producer = Producer(broker.bootstrap, native=native)
     producer.send(topic, b"x", on_delivery=blocking)
     assert blocking.begun.wait(WAIT_S)
-    producer.close(0)  # would wait for the callback
+    producer.close(0)  # with a timeout it would wait for the callback
     assert "A delivery callback has not returned" in caplog.text
     assert not blocking.released.is_set()
     blocking.released.set()
@@ -229,7 +229,7 @@ def test_a_forked_child_that_leaves_a_with_block_does_nothing_to_it(broker, nati
     assert [each.value() for each in read_back(broker, topic)] == [b"x"]
 
 
-# Failures that nobody asked about.
+# Errors that no result() or callback reported.
 
 
 def refuse(harness, error=InvalidRecord):
@@ -282,7 +282,7 @@ def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
             lambda: harness.sender.fail(batch, InvalidRecord("refused"), unwritten=True)
         )
     outcomes.decided = taken_in
-    harness.sender.turn(lambda: None)  # mends
+    harness.sender.turn(lambda: None)  # repairs the interrupted section
     assert outcomes.unseen_records == 1
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong under load, over ring and TCP: each record once, in its order, and none lost."""
+"""Faults under load, over ring and TCP: each record once, in order, and none lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def native(request):
 
 
 class Load:
-    """Records sent by a thread of its own, numbered for each partition, until it is told to end."""
+    """Records sent by a thread of its own, numbered for each partition, until it is stopped."""
 
     def __init__(self, producer: Producer, topic: str, partitions: int) -> None:
         self.producer = producer
@@ -64,12 +64,12 @@ class Load:
         self._thread.join(LOAD_S_MAX)
 
     def await_more(self) -> None:
-        """Until something that is sent from now on has been delivered."""
+        """Wait until a record that is sent from now on has been delivered."""
         sent = self.producer.send(self.topic, b"more", partition=0)
         sent.result(WAIT_S)
 
     def check(self, broker: Broker) -> None:
-        """All is delivered, and there once and in order."""
+        """Check that all records are delivered, once and in order."""
         assert self.fault is None
         self.producer.flush(WAIT_S)
         places = [each.result(0) for each in self.sent]
@@ -153,7 +153,7 @@ def kafkalite(*words: str) -> None:
 
 
 def led_by(producer: Producer, topic: str) -> set[int]:
-    """Where the producer believes the leaders to be; it learns of it by being refused."""
+    """Return the leaders that the producer knows; it refreshes them after an error response."""
     return {line.leader for line in producer.topics[topic].lines}
 
 
@@ -199,8 +199,8 @@ def test_a_ring_smaller_than_what_is_under_way_only_slows_it_down():
                 for _ in range(20):
                     load.await_more()
             load.check(broker)
-            before = made.metrics()["tcp_batches"]  # of a backlog, batches may become as large
-            # One larger than a frame of this ring goes by TCP, and in its turn.
+            before = made.metrics()["tcp_batches"]  # batches of a backlog may become as large
+            # One larger than a frame of this ring goes by TCP, and keeps its order.
             large = made.send(topic, b"9" * 100_000, partition=0)
             behind = made.send(topic, b"8", partition=0)
             assert behind.result(WAIT_S).offset == large.result(WAIT_S).offset + 1

@@ -1,4 +1,4 @@
-"""A Producer that nobody holds any more: its records arrive, and nothing of it stays."""
+"""A Producer without references: its records are delivered, and none of its resources leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to batches on their way, each record is written once and in its order."""
+"""The sender against a model broker with faults: each record is written once and in order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_broker_that_has_forgotten_the_numbers_is_met_by_a_new_identity(harnes
     values = gather(harness, 30)
     harness.finish()
     identity = harness.sender.identity
-    # What it remembers is older than what it said it wrote.
+    # Its producer state is older than the batches it acknowledged.
     harness.broker.producers.clear()
     harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, identity.epoch, 7_000)
     values += gather(harness, 30, start=30)
@@ -210,7 +210,7 @@ def test_an_interrupted_turn_loses_nothing(harness):
 def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     harness, change, monkeypatch
 ):
-    monkeypatch.setattr(column_sender, "GATHERED_SIZE_MAX", 0)  # few rows as many are sent
+    monkeypatch.setattr(column_sender, "GATHERED_SIZE_MAX", 0)  # few rows are sent like many
     offsets = np.array([0, 2, 4, 6], np.int32)
     value = pa.Array.from_buffers(
         pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdefgh")]
@@ -342,7 +342,7 @@ def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
 def test_the_model_refuses_what_does_not_follow(harness):
     gather(harness, 40)
     harness.push()
-    harness.lane.frames.popleft()  # a frame that nobody ever saw
+    harness.lane.frames.popleft()  # a frame that the broker never received
     harness.broker.producers.replay(0, 0, 0, 1, harness.sender.identity.producer_id, 0, 0)
     harness.serve()
     assert harness.lane.came[0].error_code == OutOfOrderSequenceNumber.code
@@ -353,7 +353,7 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
     harness = Harness(tmp_path)
     values = gather(harness, 60)
     harness.push()
-    # A broker takes whatever number comes first: behind a first one that was refused, the second.
+    # A broker accepts any first sequence: after a rejected first batch, that of the second.
     assert len(harness.lane.frames) == 1
     harness.serve(NotLeaderOrFollower.code, written=False)
     harness.hear()
@@ -370,7 +370,7 @@ def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp
     values = gather(harness, 60)
     harness.push()
     assert len(harness.lane.frames) == 1
-    # Its worker has not heard of it yet; of a second batch it would have by then.
+    # Its worker does not know the new id yet; it would by the time of a second batch.
     harness.serve(UnknownTopicId.code, written=False)
     harness.serve()
     harness.hear()
@@ -396,7 +396,7 @@ def test_what_comes_after_the_end_is_refused_and_not_forgotten(harness):
 
 
 def test_a_topic_without_an_id_goes_by_no_ring(harness):
-    # Brokers before Metadata 10 tell none, and a frame names its topic by nothing else.
+    # Brokers before Metadata 10 send none, and a ring frame names its topic only by id.
     harness.line.topic.topic_id = NO_ID
     gather(harness, 1)
     harness.push()
@@ -405,7 +405,7 @@ def test_a_topic_without_an_id_goes_by_no_ring(harness):
 
 
 def test_one_given_up_after_all_was_said_of_it_leaves_its_number_to_nobody(harness):
-    # Who led the partition no longer may have written it all the same, and another has it by now.
+    # A former leader may have written the batch all the same, and its sequence is used by now.
     gather(harness, 10)
     harness.sender.turn(harness.sender.end_batch, harness.line)
     harness.serve(NotLeaderOrFollower.code, written=True)

@@ -1,4 +1,4 @@
-"""A Producer and the process it lives in: its end, its children, Ctrl-C, and what it imports."""
+"""A Producer and its process: exit, forked children, Ctrl-C, and imports."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_ctrl_c_at_any_moment_neither_loses_nor_doubles_a_record(broker, native)
     assert interrupts > 20
     assert sent == kept == places
     values = [each.value() for each in read_back(broker, topic)]
-    # A send that was interrupted may have been taken without anybody holding its delivery.
+    # An interrupted send may have accepted its record without returning a delivery.
     assert Counter(values[1:]) >= Counter(b"%d" % number for number in range(sent))
     assert len(values) - 1 - sent <= interrupts
 

@@ -15,7 +15,7 @@ from kafkalite.errors import InvalidConfig
 
 
 class Recorder(Gatherer):
-    """A Gatherer of one topic `t`, which keeps what would be appended."""
+    """A Gatherer of one topic `t`, which records the appends."""
 
     def __init__(self):
         super().__init__(None)

@@ -29,7 +29,7 @@ from tests.client.reading_back import read_back
 
 # Cs: surrogates cannot be text in Arrow.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-# Arrow reads Avro's and JSON's own escapes back as characters: these make them likely.
+# Arrow reads Avro's and JSON's own escapes back as characters: this makes them likely.
 ESCAPED = st.text(st.sampled_from('"\\\x00\x01\x1f\n\r\t\b\f/\u2028é😀,ua0'))
 
 

@@ -1,4 +1,4 @@
-"""What a client is told: under Kafka's names, in any form, and never half understood."""
+"""Client settings: Kafka's names, in any form, and an error for what cannot be used."""
 
 import pytest
 

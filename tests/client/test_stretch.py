@@ -1,4 +1,4 @@
-"""Stretches: windows over a segment's file, and what is decoded of them."""
+"""Fetched ranges: windows over a segment's file, and the records decoded from them."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_marker_that_is_none_is_told_of():
 
 def test_a_batch_that_damage_makes_look_aborted_is_told_of():
     other = bytearray(sent(0, 2, 8))
-    other[50] = 7  # the producer's id
+    other[50] = 7  # the producer id
     stretch = answer(bytes(other) + marker(2, 7, False), aborted=((7, 0),))
     with pytest.raises(CorruptMessage, match="t-0: At offset 0"):
         offsets(stretch)
