@@ -1,13 +1,13 @@
-"""A group lived through at random: members, zombies, admins, a clock, a log, restarts.
+"""Random lives of a group: members, zombie members, admins, a clock, a log, restarts.
 
-Every step is drawn from a seed.  After each it is looked for what may never be:
+Every step is drawn from a seed.  After each step these invariants are checked:
 
-    each generation     has one leader, told the same to all; the leader knows exactly its members
-    each partition      has one owner a generation: who is given something had it from the leader
-    each request        is answered once, and by the time everything has expired, at all
-    each commit         is by a member of the newest generation, and of no earlier place or process
-    each offset         is the last one that was committed, until it is deleted or expires
-    the log             makes the same again, and so do the fewest records
+    each generation     has one leader, the same for all members; the leader knows all members
+    each partition      has one owner a generation: the member that the leader assigned it to
+    each request        gets one response, at the latest once everything has expired
+    each commit         is by a member of the newest generation, not by a removed or replaced one
+    each offset         is the last one committed, until it is deleted or expires
+    the log             replays to the same state, and so does its minimal set of records
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPOKEN = [
 
 
 class Person(Client):
-    """A client with a mind of its own, and what it has heard."""
+    """A client that takes random steps, and the responses it has received."""
 
     def __init__(self, stage: Stage, name: str, dice: random.Random) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class Person(Client):
         )
         self.syncing: Asked | None = None
         self.told = 0
-        """The generation it believes in."""
+        """The generation in the last successful JoinGroup response."""
         self.owns: frozenset[int] = frozenset()
 
     def hear(self) -> None:
@@ -69,23 +69,23 @@ class World:
         self.zombies: list[tuple[str, str | None, int]] = []
         self.waiting: dict[Asked, Person | None] = {}
         self.ended: set[str] = set()
-        """Member ids that left, or whose place another process took."""
+        """Ids of members that left or were replaced by another process."""
         self.leaders: dict[int, Any] = {}
-        """By generation: the leader, and whom it was told of, as (id, instance id)."""
+        """The leader and its list of members, (id, instance id), by generation."""
         self.given: dict[int, dict[str, bytes]] = {}
         self.newest = 0
         self.fenced: set[str] = set()
-        """Those of them that a record says are no members any more."""
+        """Those of `ended` that a record has removed from the group."""
         self.instances: dict[str, str | None] = {}
-        """By member id: the instance id it came with."""
+        """Instance ids by member id."""
         self.told_leader: dict[int, str] = {}
         self.failed_count = 0
-        """How many writes had failed when the group was last seen in another state than Stable."""
+        """Number of failed writes when the group was last seen in another state than Stable."""
         self.offsets: dict[tuple[str, int], tuple[int, int]] = {}
-        """What was committed last, and when."""
+        """The last committed offset and its time, by partition."""
         self.accepted = 0
 
-    # -- what happens ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def live(self, steps: int) -> None:
         happenings = [
@@ -109,7 +109,7 @@ class World:
             happening()
             self.listen()
             if GROUP not in self.stage.machine._groups:
-                # It is gone, with its count of generations.
+                # The group was deleted, and with it its generation counter.
                 self.newest, self.leaders, self.given, self.told_leader = 0, {}, {}, {}
             self.check()
         self.end()
@@ -118,7 +118,7 @@ class World:
         return self.dice.choice(self.people)
 
     def go_on(self) -> None:
-        """Somebody does what comes next for a client."""
+        """Have a random client send its next request."""
         person = self.somebody()
         if person.joined is None:
             self.join(person)
@@ -136,7 +136,7 @@ class World:
             self.try_to_commit(person.member_id, person.instance_id, person.told)
 
     def hear_refusal(self, person: Person, asked: Asked) -> None:
-        """What a client does about an error: it joins again, with its id if it still has one."""
+        """Handle an error as a client does: join again, with the member id if it is still valid."""
         assert not asked.waits
         if asked.code == 79:
             person.member_id = asked.member_id
@@ -161,7 +161,7 @@ class World:
                 self.fenced.add(before)
 
     def holder(self, instance_id: str | None) -> str | None:
-        """Who has an instance id, as an admin sees it."""
+        """Return the member id of an instance id, as an admin sees it."""
         members = self.stage.machine.describe(GROUP, 5)["members"]
         ids = [each["member_id"] for each in members if each["group_instance_id"] == instance_id]
         return ids[0] if instance_id is not None and ids else None
@@ -181,7 +181,7 @@ class World:
         self.waiting[person.syncing] = person
 
     def haunt(self) -> None:
-        """Somebody speaks in the name of a time that has passed."""
+        """Send a request with the member id and generation of a former member."""
         if not self.zombies:
             return
         member_id, instance_id, generation = self.dice.choice(self.zombies)
@@ -238,7 +238,7 @@ class World:
             self.ended.add(held)
 
     def die(self) -> None:
-        """A process ends without a word, and its connections with it."""
+        """End a process and its connections without a LeaveGroup."""
         person = self.somebody()
         for asked in [asked for asked, who in self.waiting.items() if who is person]:
             self.stage.machine.forget(asked)
@@ -275,7 +275,7 @@ class World:
         group = self.group()
         stable = group.state is State.STABLE and self.stage.failed_count == self.failed_count
         if len(group.members) > self.stage.limits.max_size:
-            stable = False  # static members who are away came on top; it becomes smaller now
+            stable = False  # absent static members exceed the limit; the group shrinks now
         before = self.stage.machine.describe(GROUP, 5)
         self.stage.restart()
         assert not stable or self.stage.machine.describe(GROUP, 5) == before
@@ -285,9 +285,9 @@ class World:
                 person.joined = None
             if person.syncing is not None and person.syncing.waits:
                 person.joined = person.syncing = None
-        # Who left is in again, as far as the log knows, until the next generation is assigned.
+        # In the log a member that left stays one until the next generation is assigned.
         self.ended -= {*self.stage.member_ids(GROUP)} - self.fenced
-        # A generation that was told and never assigned is not kept: its number comes again.
+        # A generation that was never assigned is not in the log: its number is used again.
         assert not stable or self.group().generation == self.newest
         self.newest = self.group().generation
         for told in (self.leaders, self.given, self.told_leader):
@@ -296,13 +296,13 @@ class World:
                     del told[generation]
 
     def fail_to_write(self) -> None:
-        """For a while, or no longer."""
+        """Make writes fail, or succeed again."""
         self.stage.writable = self.dice.random() < 0.6
 
-    # -- what is heard -----------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take in what was answered."""
+        """Check the responses that have arrived."""
         for each in self.stage.machine.describe(GROUP, 5)["members"]:
             self.instances[each["member_id"]] = each["group_instance_id"]
         for asked in [asked for asked in self.waiting if not asked.waits]:
@@ -342,7 +342,7 @@ class World:
         assert owner == person.member_id or told[owner] == person.instance_id is not None
         assert leader in told
 
-    # -- what may never be -------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------
 
     def group(self) -> ClassicGroup:
         return self.stage.machine._groups.get(GROUP) or ClassicGroup(GROUP)
@@ -398,7 +398,7 @@ class World:
         assert hard_state(self.stage.replayed(machine.records())) == kept
 
     def end(self) -> None:
-        """Everybody falls silent; everything is answered, and then nobody is left."""
+        """Stop all clients; every request gets a response, and then the group is empty."""
         self.check_replay()
         self.stage.writable = True
         self.stage.after(3_600_000)

@@ -1,6 +1,6 @@
-"""A group coordinator on a stage: a host that writes and replays, clients that ask, and a clock.
+"""A group coordinator without a broker: a host that writes and replays, clients, and a clock.
 
-Every record goes through its bytes.  Nobody is answered twice, or without having asked.
+Every record is encoded and decoded again.  No request gets two responses, and none is unsolicited.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ REBALANCE_MS = 60_000
 RETENTION_MS = 7 * 24 * 3_600_000
 CHECK_MS = 600_000
 WALL_MS = 1_700_000_000_000
-"""The wall clock when the monotonic one says 0."""
+"""The wall clock when the monotonic clock is 0."""
 
 TICKS_MAX = 50
-"""How often something may be due at one moment."""
+"""Limit of timer rounds at one moment."""
 
 LIMITS = GroupLimits(
     min_session_ms=6_000,
@@ -51,18 +51,18 @@ LIMITS = GroupLimits(
 
 
 def read_as(api: Api, version: int, **fields: Any) -> Fields:
-    """A request as it comes off the wire."""
+    """Return a request as decoded from its bytes."""
     return api.request.read(version, api.request.write(version, fields))
 
 
 def subscription(*topics: str, version: int = 0, rest: bytes = bytes(4)) -> bytes:
-    """A consumer's metadata."""
+    """Return a consumer's subscription metadata."""
     named = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + named + rest
 
 
 class Asked:
-    """A request, and its answer when there is one; it is its own token."""
+    """A request and its response, if there is one; it serves as its own token."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -126,7 +126,7 @@ class Stage:
         return asked
 
     def take(self, result: Decision) -> bool:
-        """Write, replay and answer; whether it could be written."""
+        """Write and replay the records, complete the responses; return False if writing fails."""
         if result.records and not self.writable:
             self.failed_count += 1
             return False
@@ -142,7 +142,7 @@ class Stage:
         return True
 
     def at(self, now_ms: int) -> None:
-        """Let time pass, and everything be done when it is due."""
+        """Advance the clock to `now_ms`, running every timer when it is due."""
         assert now_ms >= self.now_ms
         ticks = 0
         while (due_ms := self.machine.next_due_ms) is not None and due_ms <= now_ms:
@@ -162,14 +162,14 @@ class Stage:
         return machine
 
     def restart(self) -> None:
-        """A new process reads the log; whoever waited has lost its connection."""
+        """Replace the coordinator by one that replays the log; waiting requests are lost."""
         self.machine = self.replayed(self.read_log())
         self.machine.loaded(self.now_ms)
 
     def read_log(self) -> list[Any]:
         return [group_records.read(*entry) for entry in self.log]
 
-    # -- what is asked -----------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def leave(self, group_id: str, *members: tuple[str, str | None]) -> Asked:
         return self.ask(
@@ -224,7 +224,7 @@ class Stage:
         )
 
     def delete_groups(self, *group_ids: str) -> dict[str, int]:
-        """The error code of each."""
+        """Delete groups; return the error code of each."""
         asked = self.ask(
             "DeleteGroups",
             lambda token: self.machine.delete_groups(group_ids, token, self.now_ms),
@@ -253,12 +253,12 @@ class Stage:
         return Client(self, name, **options)
 
     def stable(self, *clients: Client) -> None:
-        """Have these join, with those who are in already, and each be assigned its own name."""
+        """Have these clients join the group and sync, each assigned its own name."""
         self.joined(*clients)
         self.sync(*clients)
 
     def joined(self, *clients: Client) -> None:
-        """Have these join, and those who were told of an earlier generation once more."""
+        """Have these clients join; those of an earlier generation rejoin."""
         for client in clients:
             client.join()
         for client in clients:
@@ -271,7 +271,7 @@ class Stage:
             client.hear()
 
     def sync(self, *clients: Client) -> None:
-        """All of them sync, the leader last."""
+        """Have all of them sync, the leader last."""
         leader = next(client for client in clients if client.leads)
         others = [client for client in clients if client is not leader]
         asked = [client.sync() for client in others]
@@ -280,7 +280,7 @@ class Stage:
 
 
 class Client:
-    """A member to be, or one that is; it knows what it was told."""
+    """A client of a group; it keeps its member id and its last JoinGroup request."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Client:
         self.joined: Asked | None = None
 
     def ask_to_join(self) -> Asked:
-        """One JoinGroup, with the id that it has."""
+        """Send one JoinGroup with the current member id."""
         static = {} if self.instance_id is None else {"group_instance_id": self.instance_id}
         request = read_as(
             JOIN_GROUP,
@@ -336,7 +336,7 @@ class Client:
         return self.joined
 
     def join(self) -> Asked:
-        """As clients do: a second time with the id that the first brought."""
+        """Join as clients do: a second time if the first response only brings a member id."""
         asked = self.ask_to_join()
         if not asked.waits and asked.code == 79:
             self.member_id = asked.member_id
@@ -345,7 +345,7 @@ class Client:
         return asked
 
     def hear(self) -> None:
-        """Take the id from an answer."""
+        """Take the member id from a successful response."""
         if self.joined is not None and not self.joined.waits and self.joined.code == 0:
             self.member_id = self.joined.member_id
 
@@ -414,7 +414,7 @@ class Client:
 
 
 def forget_topics(stage: Stage, *names: str) -> Any:
-    """Have the machine forget topics, whatever their ids, in one part."""
+    """Have the coordinator remove the offsets of topics, for any topic id, in one part."""
     found = stage.machine.topic_tombstones(dict.fromkeys(names, [NO_ID]))
     tombstones = [record for record in found if record is not None]
     return stage.machine.forget_offsets(tombstones, stage.now_ms)

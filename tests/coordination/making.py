@@ -1,4 +1,4 @@
-"""Controllers for tests: settled, with topics, and asked as their host asks them."""
+"""Controllers for tests: settled, with topics, and called as by their host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def topic_id() -> bytes:
 
 
 def do(controller: Controller, result: Any) -> Any:
-    """Replay a decision's records, as its host does, and give its response."""
+    """Replay a decision's records, as its host does, and return its response."""
     for record in result.records:
         controller.replay(record)
     return result.response
@@ -51,7 +51,7 @@ def grow(controller: Controller, *wanted: Growth, **options: Any) -> dict[str, A
 
 
 def laid_out(controller: Controller, name: str, leaders: Sequence[int]) -> TopicImage:
-    """A topic whose partitions lie as said."""
+    """Create a topic with these partition leaders."""
     assigned = [(index, [leader]) for index, leader in enumerate(leaders)]
     topic = create(controller, NewTopic(name, assignments=assigned))[name]
     assert isinstance(topic, TopicImage), topic

@@ -24,7 +24,7 @@ SET, DELETE, APPEND, SUBTRACT = Operation
 
 
 def alter(controller, kind, name, *changes, replaces=False, **options):
-    """Alter one resource by (key, text) or (key, text, operation); the fault, if there is one."""
+    """Alter one resource by (key, text) or (key, text, operation); return the error, if any."""
     wanted = Alteration(kind, name, [Change(*change) for change in changes], replaces)
     answers = do(controller, controller.alter_configs([wanted], **options))
     return answers[kind, name]
@@ -45,7 +45,7 @@ def controller() -> Controller:
     return cluster_of(workers=2)
 
 
-# -- what an alteration comes to -----------------------------------------------------------------
+# -- alterations and their records ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
     assert isinstance(fault, InvalidRequest)
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused alterations -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_keys_that_are_altered_at_once_are_bounded(controller, monkeypatch):
     assert isinstance(alter(controller, TOPIC, "a", *keys), InvalidRequest)
 
 
-# -- what is gone --------------------------------------------------------------------------------
+# -- removed topics and nodes --------------------------------------------------------------------
 
 
 def test_with_a_node_goes_what_was_set_on_it(controller):

@@ -1,5 +1,5 @@
-"""The controller with plain calls: what it grants, what it refuses, and that both leave no trace
-before their records are replayed."""
+"""The controller by direct calls: allowed and refused decisions, neither of which changes state
+before its records are replayed."""
 
 from __future__ import annotations
 

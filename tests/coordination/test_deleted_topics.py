@@ -1,4 +1,4 @@
-"""Deleted topics are remembered over snapshots, so that what is left of their logs can go."""
+"""Deleted topics are kept in snapshots, so that the rest of their logs can be removed."""
 
 from __future__ import annotations
 

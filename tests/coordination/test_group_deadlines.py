@@ -1,4 +1,4 @@
-"""Deadlines against a dict of them, which is slow and cannot be wrong."""
+"""Deadlines against a plain dict of them, by random operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining and syncing: how a generation comes about."""
+"""JoinGroup and SyncGroup: the steps to a new generation."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def test_a_group_with_members_does_not_wait_for_the_initial_delay():
     assert client.join().code == NONE
 
 
-# -- what all speak ------------------------------------------------------------------------------
+# -- protocols common to all members -------------------------------------------------------------
 
 
 def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_speak(stage):

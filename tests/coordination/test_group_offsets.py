@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept, what expires; and groups as admins see them."""
+"""Committed offsets: valid commits, retention, expiration; and groups as admins see them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stage():
     return Stage()
 
 
-# -- who may commit ------------------------------------------------------------------------------
+# -- valid commits -------------------------------------------------------------------------------
 
 
 def test_a_member_commits_in_its_generation(stage):
@@ -283,7 +283,7 @@ def test_offsets_expire_when_their_group_has_been_empty_for_long(stage):
     stage.stable(client)
     client.commit(7)
     while stage.now_ms < 2 * RETENTION_MS:
-        stage.after(SESSION_MS // 2 + RETENTION_MS // 2)  # nobody is heard
+        stage.after(SESSION_MS // 2 + RETENTION_MS // 2)  # no member sends a heartbeat
         if stage.state() == "Empty":
             break
     empty_since = SESSION_MS
@@ -382,7 +382,7 @@ def test_the_search_goes_on_in_parts_and_finds_everything(stage, monkeypatch):
     assert stage.machine.next_due_ms == stage.now_ms + CHECK_MS
 
 
-# -- as admins see it ----------------------------------------------------------------------------
+# -- admin requests ------------------------------------------------------------------------------
 
 
 def test_a_group_is_described_with_what_its_members_said_and_were_assigned(stage):

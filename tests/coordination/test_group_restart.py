@@ -1,4 +1,4 @@
-"""What is left of groups after a restart, and what no client can do to a coordinator."""
+"""State of groups after a restart, and bounds on the state that a client can cause."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_strange_record_makes_a_group_that_can_be_used(stage, changed):
     assert stage.state() in ("Empty", "CompletingRebalance", "Stable", "Dead")
 
 
-# -- what no client can do -----------------------------------------------------------------------
+# -- invalid requests and bounds -----------------------------------------------------------------
 
 
 def test_what_members_say_is_bounded_over_all_groups(stage, monkeypatch):
@@ -290,7 +290,7 @@ def test_nothing_is_left_of_groups_that_are_gone(stage):
 
 
 LONG = "é" * 20_000
-"""More bytes than a record's text may have, and fewer letters."""
+"""Fewer characters, but more bytes, than a record's text may have."""
 
 
 def test_names_that_no_record_can_say_are_refused(stage):

@@ -1,4 +1,4 @@
-"""Lives of a group, each from a seed; a failure is that seed.  And bugs, which some life finds.
+"""Random lives of a group, one seed each, with injected bugs that some life must detect.
 
 KAFKALITE_GROUP_LIVES=2000 pytest tests/coordination/test_group_simulation.py
 """
@@ -35,7 +35,7 @@ def test_whatever_happens_a_group_keeps_its_promises(part):
 
 
 BUGS = [
-    # (class, method, what stands there, what stands there with the bug)
+    # (class, method, source text, its replacement)
     (ClassicGroup, "check_commit", "generation != self.generation", "False"),
     (ClassicGroup, "check_commit", "and self.state is State.EMPTY", ""),
     (ClassicGroup, "_current", "request.generation_id != self.generation", "False"),
@@ -73,7 +73,7 @@ BUGS = [
 
 
 def with_bug(cls, name, there, bug):
-    """The method with one of its texts changed."""
+    """Return the method with one part of its source replaced."""
     source = textwrap.dedent(inspect.getsource(getattr(cls, name)))
     assert source.count(there) == 1, f"{name} has no {there}"
     scope = {}

@@ -1,4 +1,4 @@
-"""Staying a member, leaving, and static members, who may be away for a while."""
+"""Heartbeats, leaving, and static members, which may be absent for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stage():
 
 
 def written(stage):
-    """The group's last record: generation, and the ids of its members."""
+    """Return generation and member ids of the group's last record."""
     value = [record for record in stage.read_log() if record.kind == "GroupMetadata"][-1].value
     return value["generation"], [each["member_id"] for each in value["members"]]
 
@@ -345,7 +345,7 @@ def test_a_static_member_whose_return_cannot_be_written_may_try_again(stage):
     assert stage.state() == "Stable"
 
 
-# -- how many ------------------------------------------------------------------------------------
+# -- group size ----------------------------------------------------------------------------------
 
 
 def test_a_group_has_no_more_members_than_it_may():

@@ -41,7 +41,7 @@ WRITTEN = {
         f"09 00 {ID.hex()} 00000002 0300000001 00000002 00",
     ),
 }
-"""Each kind in each version as it stands in logs that exist.  Never change one: add a version."""
+"""Each kind in each version as it is in existing logs.  Never change an entry: add a version."""
 
 
 def test_every_version_of_every_kind_is_among_those_written():

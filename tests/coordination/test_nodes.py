@@ -1,4 +1,4 @@
-"""Which nodes there are and what they lead, from the first start through every change."""
+"""Nodes and their partitions, from the first start through every change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def snapshot_of(controller: Controller) -> Controller:
 
 
 def a_log_of_the_first_version() -> list[bytes]:
-    """What a broker wrote that knew one process only: its node, and a topic of 6 partitions."""
+    """Return the log of a broker with a single process: its node, and a topic of 6 partitions."""
     value = "02 00 00000000 0a" + b"localhost".hex() + "00002384 00 00"
     log = [bytes.fromhex(value)]
     controller = cluster_of(workers=0)
@@ -61,7 +61,7 @@ def test_a_cluster_of_one_process_gets_workers_and_gives_them_up_again():
 def test_settling_what_is_settled_leaves_no_records():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 7), NewTopic("b", 2, config=DEDICATED))
-    # In a dedicated node's stead its listener is known by now.
+    # For a dedicated node, locate_node has set the listener by now.
     for node_id in (4, 5):
         do(controller, controller.locate_node(node_id, "localhost", 9092 + node_id, None))
     assert controller.settle_nodes(addresses(5), None).records == []
@@ -224,7 +224,7 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
     do(controller, controller.locate_node(4, "", 0, None))
     good = Move(topic.topic_id, 0, 1, 2)
     moves = [
-        Move(topic.topic_id, 1, 2, 1),  # it is not at node 2
+        Move(topic.topic_id, 1, 2, 1),  # it is not led by node 2
         Move(topic.topic_id, 1, 1, 1),
         Move(topic.topic_id, 1, 1, 0),
         Move(topic.topic_id, 1, 1, 3),  # draining
@@ -233,9 +233,9 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
         Move(topic.topic_id, 1, 1, 9),
         Move(topic.topic_id, 7, 1, 2),
         Move(topic_id(), 0, 1, 2),
-        Move(alone.topic_id, 0, 6, 2),  # stays with its own worker
+        Move(alone.topic_id, 0, 6, 2),  # stays with its dedicated worker
         good,
-        Move(topic.topic_id, 0, 1, 5),  # it goes to node 2
+        Move(topic.topic_id, 0, 1, 5),  # its move to node 2 was accepted above
     ]
     assert do(controller, controller.move(moves)) == [good]
     assert leaders_of(controller, "a") == [2, 1]

@@ -1,4 +1,4 @@
-"""Where new partitions go, and what moves: known layouts by hand, any layout by its promises."""
+"""Placement of new partitions and rebalancing: known layouts by hand, random ones by invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.coordination.making import (
     settle,
 )
 
-# For up to 4 workers, topics as lists of (leader, size).
+# Topics as lists of (leader, size), for up to 4 workers.
 LAYOUTS = st.lists(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 100)), min_size=1, max_size=6),
     max_size=6,
@@ -57,7 +57,7 @@ def node_sizes(controller: Controller, sizes: Sizes) -> Counter[int]:
 
 
 def unevenness(controller: Controller) -> dict[str, int]:
-    """For each topic, how many more of it one worker has than another."""
+    """Return for each topic the largest difference of its partition counts between workers."""
     found = {}
     for topic in controller.image.topics.values():
         of = Counter(dict.fromkeys(controller.image.workers, 0))
@@ -106,7 +106,7 @@ def test_a_growing_topic_goes_on_where_it_is_rare():
     assert leaders_of(controller, "a") == [1, 1, 2, 3, 2, 3]
 
 
-# -- workers that stand by -----------------------------------------------------------------------
+# -- workers above leading_max -------------------------------------------------------------------
 
 ONE_LEADS = PlacementLimits(leading_max=1)
 TWO_LEAD = PlacementLimits(leading_max=2)

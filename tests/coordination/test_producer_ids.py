@@ -8,7 +8,7 @@ from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK
 
 
 def committed(machine: ProducerIds) -> range:
-    """The ids of a block that was given and whose record was replayed."""
+    """Allocate a block, replay its record, and return its ids."""
     result = machine.allocate(node_id=1)
     for record in result.records:
         machine.replay(record)

@@ -1,7 +1,7 @@
-"""A controller driven at random: after any decisions, three ways of making it again agree.
+"""A controller driven at random: after any decisions, three ways to restore it agree.
 
-Its records replayed through their bytes, its fewest records, and itself.  What may never be
-whatever was decided is looked for after every step.
+They are its records replayed through their bytes, its minimal records, and the controller itself.
+The invariants are checked after every step.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ControllerMachine(RuleBasedStateMachine):
         return self.controller.image
 
     def do(self, result: Any, settled: Any = frozenset()) -> Any:
-        """Replay a decision; a node that it made has an id that no node ever had."""
+        """Replay a decision; a node that it adds has an id that was never used before."""
         before = {*self.image.nodes}
         for record in result.records:
             self.log.append(internal.write(record))
@@ -160,7 +160,7 @@ class ControllerMachine(RuleBasedStateMachine):
         addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
         rack = self.image.nodes[0].rack
         result = self.controller.settle_nodes(addresses, rack, limits=LIMITS)
-        # Topics that had to share may get workers of their own, and ids without a rack get one.
+        # Topics that shared a worker may get their own, and nodes without a rack get node 0's.
         moved = [record for record in result.records if record.kind is internal.PARTITION]
         for record in moved:
             assert self.image.topics_by_id[record.fields["topic_id"]].dedicated
@@ -328,7 +328,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def allocate_producer_ids(self, node_id: int) -> None:
         self.do(self.controller.allocate_producer_ids(node_id))
 
-    # -- what holds --------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------
 
     @invariant()
     def its_log_makes_it_again(self) -> None:

@@ -9,7 +9,7 @@ TIMEOUT_MS = 9_000
 
 @pytest.fixture
 def sessions() -> NodeSessions:
-    """Node 1 in its incarnation 5, heard at 0 and so alive."""
+    """Return sessions in which incarnation 5 of node 1 sent a heartbeat at time 0."""
     sessions = NodeSessions(TIMEOUT_MS)
     sessions.started(1, 5)
     assert sessions.heard(1, 5, now_ms=0)

@@ -1,4 +1,4 @@
-"""Brokers started as a user starts them: the command line, in a process of its own."""
+"""Fixtures: brokers started as a user starts them, by command line in a process of their own."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.process.waiting import WAIT_S_MAX, until
 
 
 class Started:
-    """A broker the test started, and what its ready file said."""
+    """A broker that the test started, and the contents of its ready file."""
 
     def __init__(self, directory, flags, workers=0, data="data", **options):
         self.ready_file = directory / "ready.json"
@@ -28,7 +28,7 @@ class Started:
         self.ready = json.loads(self.ready_file.read_text())
 
     def end(self, number):
-        """Send a signal; what it printed, and its exit code."""
+        """Send a signal; return the output and the exit code."""
         os.kill(self.process.pid, number)
         printed, _ = self.process.communicate(timeout=WAIT_S_MAX)
         return printed, self.process.returncode
@@ -36,7 +36,7 @@ class Started:
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts brokers with more flags, and kills what is left of them."""
+    """Return a function that starts brokers with more flags; those still running are killed."""
     started = []
 
     def make(*flags, directory=tmp_path, **options):
@@ -52,7 +52,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def kafkalite(capsys):
-    """Runs one command line to its end, in this process: none that would start a broker."""
+    """Return a function that runs one command line in this process, to its end; not for `start`."""
 
     def run(*words):
         mask = os.umask(0o022)
@@ -67,7 +67,7 @@ def kafkalite(capsys):
 
 @pytest.fixture
 def stage(tmp_path):
-    """A launcher over stand-in nodes; at the end nothing of it is left, whatever was done to it."""
+    """Yield a launcher over stand-in nodes; its processes are killed at the end."""
     stage = Stage(tmp_path, listen=f"127.0.0.1:{free_range(9)}")
     yield stage
     stage.close()

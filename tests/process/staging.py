@@ -1,4 +1,4 @@
-"""Staging: a launcher over stand-in nodes (stand_in.py), what they do, and what is left of them."""
+"""Staging: a launcher over stand-in nodes (stand_in.py), with what they do and have received."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from tests.process.waiting import WAIT_S_MAX, until
 
 
 class Stage:
-    """One data directory, and the launchers the test starts on it."""
+    """One data directory, and the launchers that the test starts on it."""
 
     def __init__(self, directory, listen="127.0.0.1:0", workers=2):
         self.directory = directory
@@ -33,7 +33,7 @@ class Stage:
     # The launcher.
 
     def launch(self, **options):
-        """Start one, and do not wait."""
+        """Start a launcher without waiting for it."""
         given = {"listen": self.listen, "data": str(self.data), "workers": self.workers}
         given |= {"durability": "os", "ready_file": str(self.ready_file), **options}
         process = subprocess.Popen(
@@ -47,7 +47,7 @@ class Stage:
         return process
 
     def start(self, **options):
-        """Start one, and wait until it is ready."""
+        """Start a launcher and wait until it is ready."""
         process = self.launch(**options)
         until(self.ready_file.exists, process)
         self.watch()
@@ -58,13 +58,13 @@ class Stage:
         return self.launchers[-1]
 
     def end(self, number=signal.SIGTERM):
-        """Send the launcher a signal; its exit code."""
+        """Send the launcher a signal; return its exit code."""
         self.watch()
         self.launcher.send_signal(number)
         return self.launcher.wait(WAIT_S_MAX)
 
     def refused(self):
-        """A launcher that does not come up: its exit code and what it said."""
+        """Wait for a launcher that does not start; return its exit code and output."""
         out, said = self.launcher.communicate(timeout=WAIT_S_MAX)
         assert out == "", out
         return self.launcher.returncode, said
@@ -75,14 +75,14 @@ class Stage:
         return {"nodes": []}
 
     def node(self, node_id):
-        """What status.json says of a node, when it says something."""
+        """Return the entry of a node in status.json, or None."""
         return next((node for node in self.status()["nodes"] if node["id"] == node_id), None)
 
     def pid(self, node_id):
         return self.node(node_id)["pid"]
 
     def pids(self):
-        """Those of all nodes that are ready."""
+        """Return the process ids of all ready nodes."""
         return sorted(node["pid"] for node in self.status()["nodes"])
 
     def port(self, node_id):
@@ -100,24 +100,24 @@ class Stage:
     # The nodes.
 
     def play(self, node_id, *words):
-        """What a node does from its next birth on."""
+        """Set the behaviour of a node from its next start on."""
         (self.script / f"node-{node_id}").write_text(" ".join(words))
 
     def say(self, *frames):
-        """Have the supervisor send the launcher these bytes."""
+        """Have the supervisor send these bytes to the launcher."""
         with (self.script / "say").open("a") as file:
             file.write("".join(frame.hex() + "\n" for frame in frames))
 
     def roster(self, *node_ids, dedicated=()):
-        """Have the supervisor say that these nodes shall run."""
+        """Have the supervisor send these nodes as the desired processes."""
         self.say(write_frame(ROSTER(node_ids=list(node_ids), dedicated=list(dedicated))))
 
     def fence(self, node_id, incarnation):
-        """Have the supervisor say that this process is silent."""
+        """Have the supervisor fence this process."""
         self.say(write_frame(FENCE(node_id=node_id, incarnation=incarnation)))
 
     def heard(self):
-        """The nodes as the supervisor was told of them last: id to fields."""
+        """Return the nodes in the last message to the supervisor, by id."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self.directory / "heard").read_text().split("\n")[:-1]
             if lines:
@@ -125,28 +125,28 @@ class Stage:
         return {}
 
     def lives(self, event):
-        """The (node, pid, incarnation) of all who noted this, in order."""
+        """Return (node, pid, incarnation) of each process that noted this event, in order."""
         with contextlib.suppress(FileNotFoundError):
             lines = [line.split() for line in (self.directory / "lives").read_text().splitlines()]
             return [tuple(map(int, line[:3])) for line in lines if line[3] == event]
         return []
 
-    # What is left.
+    # Remaining processes.
 
     def watch(self):
-        """Remember the processes there are now, so that nobody is taken for them later."""
+        """Open a pidfd of each current process, so that a reused pid is not mistaken for it."""
         for _, pid, _ in self.lives("born"):
             if pid not in self.pidfds:
                 with contextlib.suppress(ProcessLookupError):
                     self.pidfds[pid] = os.pidfd_open(pid)
 
     def left(self):
-        """The nodes' processes that live."""
+        """Return the pids of node processes that still run."""
         ended = select.select(list(self.pidfds.values()), [], [], 0)[0]
         return sorted(pid for pid, pidfd in self.pidfds.items() if pidfd not in ended)
 
     def close(self):
-        """Kill what is left; an orphan would hold the pipes open."""
+        """Kill the remaining processes; an orphan would keep the pipes open."""
         for process in self.launchers:
             process.kill()
         self.watch()
@@ -159,14 +159,14 @@ class Stage:
 
 
 def answers(port):
-    """Whether a node there answers within a moment; ConnectionRefusedError if nobody listens."""
+    """Return whether a node there responds; raise ConnectionRefusedError if none listens."""
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
         client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
         return client.recv(10)[4:] == struct.pack(">ih", 7, 0)
 
 
 def is_refused(port):
-    """Whether nobody listens there."""
+    """Return whether connections to the port are refused."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX).close()
     except ConnectionRefusedError:
@@ -177,7 +177,7 @@ def is_refused(port):
 
 
 def free_range(count):
-    """A port after which so many more are free, and that the system gives to no client."""
+    """Return the first of `count` free ports outside the range of ephemeral ports."""
     while True:
         port = random.randrange(12_000, 32_000)
         with contextlib.ExitStack() as held:
@@ -190,7 +190,7 @@ def free_range(count):
 
 
 def descriptors(pid):
-    """What a process has open: descriptor to what it is."""
+    """Return a process's open descriptors, each with the target of its link in /proc."""
     found = {}
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -1,14 +1,14 @@
-"""A broker whose nodes only answer: what the launcher does is seen without all the rest.
+"""A broker with stand-in nodes that only respond, for tests of the launcher alone.
 
     python -m tests.process.stand_in '{"listen": "127.0.0.1:0", "data": …, "workers": 2, …}'
 
-The launcher is the real one.  Its nodes do what files beside the data directory say:
+The launcher is the real one.  Its nodes are controlled by files beside the data directory:
 
-    script/node-2      words for the next births of node 2: die, refuse, stay (after it ends), …
+    script/node-2      words for the next starts of node 2: die, refuse, stay (after it ends), …
     script/say         frames the supervisor sends to the launcher, in hexadecimal, a line each
-    heard              what the supervisor was told, a line of JSON each
+    heard              messages to the supervisor, a line of JSON each
     lives              "node pid incarnation event", a line each
-    company            the nodes that a supervisor was born among, a line each
+    company            the nodes known to a supervisor at its start, a line each
 """
 
 import contextlib
@@ -33,17 +33,17 @@ LOOK_MS = 5
 
 
 def serve(connection, frame):
-    """ApiVersions, with nothing in it."""
+    """Respond with an empty ApiVersions."""
     return [bytes(frame[4:8]) + bytes(6)]
 
 
 def worker(birth):
-    """A node that answers, until it is told to end."""
+    """Run a node that responds until it is stopped."""
     return live(birth, Reactor(SystemClock()))
 
 
 def supervisor(birth):
-    """A node that answers, and passes on what the test has to say to the launcher."""
+    """Run a node that responds, and sends the launcher the frames that the test gives it."""
     reactor = Reactor(SystemClock())
     place = birth.data.parent
     said = 0
@@ -76,7 +76,7 @@ def supervisor(birth):
 
 
 def live(birth, reactor):
-    """What both do."""
+    """Run the part that both kinds of nodes share."""
     place = birth.data.parent
 
     def note(event):

@@ -1,4 +1,4 @@
-"""Nodes that die before they are ready: who waits, who is refused meanwhile, what ends it all."""
+"""Nodes that die before they are ready: backoff, refused connections, and the end of the broker."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def test_a_node_that_dies_three_times_is_refused_meanwhile_and_then_serves_again
     stage.renewed(2, pid)
     assert stage.port(2) == port and answers(port)
     assert "Node 2 exited before it was ready: it ended with exit code 3; retrying." in stage.log
-    # What it was once is forgotten: the next death is not waited for.
+    # A later failure counts as the first one: the restart has no delay.
     stage.play(2, "wait")
     os.kill(stage.pid(2), signal.SIGKILL)
     until(lambda: stage.heard()[2]["state"] == "starting")
@@ -88,7 +88,7 @@ def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(
         born = len(births(stage, 1))
         until(lambda: stage.heard()[1]["state"] == "backoff")
         pid2 = stage.pid(2)
-        os.kill(pid2, signal.SIGKILL)  # others are looked after all the while
+        os.kill(pid2, signal.SIGKILL)  # the launcher watches the other nodes all the while
         stage.renewed(2, pid2)
         assert len(births(stage, 1)) == born
     stage.renewed(1, pid)
@@ -99,7 +99,7 @@ def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(
 def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_sentence(stage):
     host, _, port = stage.listen.rpartition(":")
     with socket.create_server((host, int(port) + 3)):
-        stage.roster(1, 2, 3)  # one more than it begins with
+        stage.roster(1, 2, 3)  # one more node than the launcher starts with
         stage.launch()
         code, said = stage.refused()
     assert (code, said.count("\n")) == (1, 1)

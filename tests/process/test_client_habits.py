@@ -1,4 +1,4 @@
-"""Habits of other clients at a broker of several nodes: transactions, options for old brokers."""
+"""Less common requests of other clients to a broker of several nodes: transactions, old modes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_init_transactions_fails_with_a_sentence_before_its_timeout(bootstrap):
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat_with_the_fallback_for_old_brokers_reads_every_partition(bootstrap):
-    # Versions are asked for all the same; without that, ListOffsets 0 is closed as Kafka 4 does.
+    # kcat still asks for versions; otherwise its ListOffsets 0 would be closed, as in Kafka 4.
     values = [f"{number}" for number in range(100)]
     client = ["kcat", "-b", bootstrap, "-t", "old", "-X", "broker.version.fallback=0.9.0"]
     subprocess.run(

@@ -1,4 +1,4 @@
-"""The launcher without descriptors to spare: a node that dies then is back when there are some."""
+"""A launcher without free descriptors: a node that dies is restarted once there are some."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from tests.process.waiting import until
 def test_without_descriptors_a_node_is_back_when_there_are_some(stage, node_id, spare):
     stage.start(workers=2)
     pid = stage.launcher.pid
-    until(lambda: " ready: " in stage.log, stage.launcher)  # its log is open for good
+    until(lambda: " ready: " in stage.log, stage.launcher)  # its log file stays open
     before = os.listdir(f"/proc/{pid}/fd")
     enough = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     victim = stage.pid(node_id)
@@ -26,7 +26,7 @@ def test_without_descriptors_a_node_is_back_when_there_are_some(stage, node_id, 
     until(lambda: len(stage.lives("born")) > born or "cannot be" in stage.log, stage.launcher)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, enough)
     for _, child, _ in stage.lives("born")[born:]:
-        os.kill(child, signal.SIGKILL)  # it has inherited the lack
+        os.kill(child, signal.SIGKILL)  # it has inherited the limit
     stage.renewed(node_id, victim)
     until(lambda: len(stage.status()["nodes"]) == 3, stage.launcher)
     until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= len(before), stage.launcher)

@@ -1,4 +1,4 @@
-"""The launcher keeps the processes there are as they shall be: births, deaths and the end.
+"""The launcher runs the desired processes: starts, failures and shutdown.
 
 Its nodes are stand-ins (stand_in.py), its processes and sockets are real.
 """
@@ -45,7 +45,7 @@ def test_a_node_has_nothing_open_that_is_not_its_own(stage):
     lock = str(stage.data / ".lock")
     log = str(stage.data / "kafkalite.log")
     meeting = str(remembered_by(stage.data))
-    until(lambda: no_connections(stage))  # the question of whether it is ready may linger
+    until(lambda: no_connections(stage))  # the connection of the readiness check may linger
     holders = {node_id: descriptors(stage.pid(node_id)) for node_id in (0, 1, 2)}
     held = descriptors(launcher.pid).values()
     for node_id, found in holders.items():
@@ -61,14 +61,14 @@ def test_a_node_has_nothing_open_that_is_not_its_own(stage):
         rest = {entry for entry in what if entry not in sockets}
         assert {lock, meeting} <= rest
         rest -= {lock, meeting, log, "/dev/null"}
-        # its epoll; its pipe for signals, and the one for its sentence
+        # its epoll; its signal pipe, and the pipe for its error message
         assert all(entry.startswith(("anon_inode:[eventpoll]", "pipe:")) for entry in rest), rest
         pipes = [entry for entry in what if entry.startswith("pipe:")]
         assert len(set(pipes)) == 2 and what.count("anon_inode:[eventpoll]") == 1
 
 
 def no_connections(stage):
-    """Whether every node has so many sockets as it is to have without a client."""
+    """Return whether every node has as many sockets as without a client."""
     for node_id in (0, 1, 2):
         what = descriptors(stage.pid(node_id)).values()
         if sum(entry.startswith("socket:") for entry in what) > (2 if node_id == 0 else 1):
@@ -82,7 +82,7 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(stage, n
     before = {node["id"]: node for node in stage.status()["nodes"]}
     began = time.monotonic()
     os.kill(before[node_id]["pid"], signal.SIGKILL)
-    # The launcher holds the socket: who comes now waits, and is not refused.
+    # The launcher holds the listener: new connections wait, and are not refused.
     assert answers(before[node_id]["port"])
     assert time.monotonic() - began < 30
     stage.renewed(node_id, before[node_id]["pid"])
@@ -270,7 +270,7 @@ def test_what_a_killed_one_said_is_not_believed_of_the_next_before_it_is_ready(s
     stage.launch()
     until(lambda: len(stage.lives("born")) == 6, stage.launcher)
     assert running(stage.data) is None
-    # as it is between the lock and the removal of what the killed one left
+    # as between the lock and the removal of a killed launcher's file
     (stage.data / "status.json").write_text(json.dumps(said))
     assert running(stage.data) is None
     stage.play(1)

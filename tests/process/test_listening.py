@@ -1,4 +1,4 @@
-"""Which node listens where: by rule, as remembered, and when a port is somebody else's."""
+"""Listen addresses of the nodes: by rule, as remembered, and when a port is in use elsewhere."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from tests.process.waiting import until
 
 
 def bound(address, remembered, node_ids, first=True):
-    """The ports the nodes get."""
+    """Return the ports that the nodes are bound to."""
     ports = Ports(address, remembered, backlog=5)
     with contextlib.ExitStack() as held:
         for node_id in node_ids:
@@ -77,7 +77,7 @@ def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
             bound(address, Remembered({0: first, 1: port}), (0, 1))
         with pytest.raises(Refusal, match=f"cannot listen on 127.0.0.1:{port}"):
             bound(Listener("127.0.0.1", port), Remembered({0: port}, free=True), (0,))
-        # Later on its clients know it by this port.
+        # Once started, its clients know the node by this port.
         with pytest.raises(Refusal, match="node 1"):
             bound(address, Remembered({0: first, 1: port}, free=True), (1,), first=False)
 

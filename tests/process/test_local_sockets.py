@@ -1,5 +1,5 @@
-"""The local sockets of whole brokers: each node's in each shape, and what becomes of those who use
-them when processes are killed, renewed, and end, and when partitions move."""
+"""Local listeners of whole brokers, and their programs' connections when processes are killed,
+restarted and stopped, and when partitions move."""
 
 import json
 import select
@@ -23,7 +23,7 @@ OK = 0
 
 
 class Brokers:
-    """A broker, and the programs of this test that use it."""
+    """A broker, and the test's local programs that use it."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -38,7 +38,7 @@ class Brokers:
         return self.cluster.topic(self.topic).partitions[0].leader
 
     def visit(self, node_id):
-        """A program that has been welcomed by a node, which may be about to start."""
+        """Return a connection that completed the handshake with a node, which may be starting."""
         until(lambda: self._met(node_id))
         return self.guests[-1]
 
@@ -52,7 +52,7 @@ class Brokers:
             try:
                 guest.welcome = guest.hello().fields
             except ConnectionError:
-                return False  # it was killed before it heard us
+                return False  # it was killed before it read our message
             except AssertionError:
                 if not guest.ended:
                     raise
@@ -195,7 +195,7 @@ def test_nothing_is_left_when_the_broker_has_ended(brokers):
 
 
 def test_who_only_has_a_ring_costs_a_node_next_to_nothing(brokers):
-    """It looks up now and then; that is a small part of the time."""
+    """The node polls the ring at intervals, which takes a small part of the time."""
     leader = brokers.leader
     guest = brokers.visit(leader)
     guest.attach()
@@ -209,14 +209,14 @@ def test_who_only_has_a_ring_costs_a_node_next_to_nothing(brokers):
 
 
 def slept(pid):
-    """How often a process has gone to sleep by itself."""
+    """Return how often a process has slept voluntarily."""
     with open(f"/proc/{pid}/status") as status:
         (line,) = [line for line in status if line.startswith("voluntary_ctxt_switches")]
     return int(line.split()[1])
 
 
 def ran_s(pid):
-    """How long its main thread has run."""
+    """Return the CPU time of a process's main thread."""
     with open(f"/proc/{pid}/schedstat") as schedule:
         return int(schedule.read().split()[0]) / 1e9
 
@@ -230,7 +230,7 @@ def test_without_the_key_no_node_is_met_and_clients_are_served(tmp_path):
 
 
 def test_a_hand_that_stops_a_program_stops_no_node(brokers):
-    """Its ring stands still, full as it is; others go on."""
+    """Its full ring stays as it is, and the node serves other programs."""
     leader = brokers.leader
     (path,) = local_sockets(brokers.cluster.cluster_id, leader)
     words = json.dumps([str(path), brokers.cluster.cluster_id, leader, brokers.topic_id.hex()])

@@ -1,4 +1,4 @@
-"""One log file for many processes: whole lines, turned when large, read back for the banner."""
+"""One log file for several processes: whole lines, rotation by size, read back for the banner."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from kafkalite.transport.reactor import Reactor
 
 @pytest.fixture
 def said(tmp_path):
-    """A function that logs as some process would; and the file."""
+    """Yield the file, and a function that logs as a given process would."""
     path = tmp_path / "kafkalite.log"
     root = logging.getLogger("kafkalite")
     before = (root.level, root.propagate, root.handlers)

@@ -1,4 +1,4 @@
-"""While the logs are being opened: who comes early waits, and who wants it to end is heard."""
+"""Clients and signals while the logs are being opened: connections wait, a stop is handled."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ sys.exit(launcher.start(options))
 
 @pytest.fixture
 def opening(tmp_path):
-    """A broker that has bound its port and opens its logs when it is sent a line."""
+    """Yield a broker that has bound its port and opens its logs once it is sent a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_TO_OPEN, str(tmp_path / "data")],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The launcher's end of the socketpair: the last word is heard, however late the other listens."""
+"""The launcher's end of the control channel: the supervisor gets the last state, however late."""
 
 import time
 
@@ -50,7 +50,7 @@ def tell(orders, reactor, incarnation):
 
 
 def told(other):
-    """The incarnations the supervisor hears of."""
+    """Yield the incarnations that the supervisor receives."""
     while True:
         try:
             (node,) = read_frame(other.recv(1 << 16)).fields["nodes"]
@@ -75,7 +75,7 @@ def test_a_supervisor_that_does_not_listen_hears_the_last_word_when_it_does(
     heard = list(told(other))
     assert heard == list(range(1, last))
     began = time.monotonic()
-    reactor.tick()  # sleeps no longer than until it is time to tell again
+    reactor.tick()  # sleeps no longer than until it is time to send again
     assert time.monotonic() - began < 30
     clock.advance(TELL_AGAIN_MS)
     reactor.tick(0)

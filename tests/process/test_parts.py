@@ -1,4 +1,4 @@
-"""A data directory that lacks a part or has one twice: refused before anything in it is touched."""
+"""A data directory with a missing or duplicate part: refused before any file in it is changed."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ START_S_MAX = 60
 
 @pytest.fixture
 def stopped():
-    """A broker with records at both of its workers, stopped."""
+    """Yield a stopped broker with records at both of its workers."""
     with Broker(workers=2) as broker:
         topic = broker.topic(2)
         broker.stop()
@@ -29,7 +29,7 @@ def listing(directory):
 
 
 def refusal(broker, *flags):
-    """What a start on this directory says, and that it leaves everything as it was."""
+    """Return the error of a start on this directory, which must leave all files unchanged."""
     before = listing(broker.data)
     command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
     done = subprocess.run(

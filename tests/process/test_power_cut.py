@@ -1,7 +1,7 @@
-"""A power cut that takes a log's tail: consumers that had read it notice (KIP-320).
+"""A power cut that removes the end of a log: consumers that had read it notice (KIP-320).
 
-The cut is staged on the files of a broker that was killed: batches are cut off, and what says in
-which boot of the machine they were written is changed.
+The cut is staged on the files of a killed broker: batches are cut off, and the boot ids under which
+they were written are changed.
 """
 
 import os
@@ -41,7 +41,7 @@ def cut_power(broker, topic, kept):
 
 
 def boots(broker):
-    """The boots that the checkpoints of its nodes name."""
+    """Return the boot ids in the checkpoints of its nodes."""
     paths = broker.data.rglob(layout.RECOVERY_CHECKPOINT)
     return {checkpoint.read(path)[BOOT_ID] for path in paths}
 
@@ -58,7 +58,7 @@ def produce(broker, topic, values):
 
 
 def consumer_of(broker, topic):
-    """A consumer of the topic's partition, from its beginning."""
+    """Return a consumer of the topic's partition, from its beginning."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -73,7 +73,7 @@ def consumer_of(broker, topic):
 
 
 def read_until(consumer, value):
-    """What a consumer reads up to a value: (value, leader epoch) of each record."""
+    """Read up to a value; return (value, leader epoch) of each record."""
     found = []
 
     def came():
@@ -95,7 +95,7 @@ def test_a_consumer_notices_that_records_it_had_read_are_gone(broker):
     assert read_until(consumer, old[-1]) == [(value, 0) for value in old]
     cut_power(broker, topic, KEPT)
     broker.start()
-    # As many as were lost: the log ends where the consumer stands.
+    # As many as were lost: the log then ends at the consumer's position.
     produce(broker, topic, new)
     found = read_until(consumer, new[-1])
     assert found[-len(new) :] == [(value, 1) for value in new]

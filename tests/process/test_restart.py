@@ -1,4 +1,4 @@
-"""`kafkalite restart`: new code is tried, taken over to, and nobody is refused meanwhile."""
+"""`kafkalite restart`: new code is tried and takes over, without a refused connection."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 
 class Visitor(threading.Thread):
-    """A client that connects to a port every 5 ms, and asks."""
+    """A client that connects to a port every 5 ms and sends a request."""
 
     def __init__(self, port):
         super().__init__()
@@ -48,7 +48,7 @@ class Visitor(threading.Thread):
 
 
 def born_on(pid):
-    """When a process began, in ticks."""
+    """Return the start time of a process, in clock ticks."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -59,7 +59,7 @@ def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(stage, kafkalit
     with Visitor(stage.port(0)) as first, Visitor(stage.port(1)) as second:
         done = kafkalite("restart", "--data", stage.data)
     assert done.returncode == 0, done.stderr
-    # Never accepted twice; a connection that an ending node had accepted may be reset.
+    # Never refused; a connection that an ending node had accepted may be reset.
     for visitor in (first, second):
         assert not [fault for fault in visitor.refused if isinstance(fault, ConnectionRefusedError)]
     now = stage.status()
@@ -145,7 +145,7 @@ def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
         assert f"{key} was {was} when the broker was started and is {now} now" in done.stderr
         assert "needs a stop and a start; the broker goes on as it was" in done.stderr
     assert stage.pids() == before
-    config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # says nothing of it
+    config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # does not set workers
     assert kafkalite("restart", "--data", stage.data).returncode == 0
     config.write_text(f"{stays}num.partitions=2\nworkers=3\n")
     done = kafkalite("restart", "--data", stage.data)
@@ -236,7 +236,7 @@ def test_a_node_that_died_during_the_exec_is_found_dead(reactor):
     (death,) = deaths
     assert (death.pid, death.state, death.code) == (node.pid, State.READY, 5)
     assert death.node.state is State.DUE and not death.node.runs
-    node.returncode = 5  # it was reaped by another than its Popen
+    node.returncode = 5  # another than its Popen has reaped it
 
 
 def test_a_signal_that_came_before_the_exec_speaks_against_it(restarts, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the supervisor says shall run is made so, whatever it says, and whatever is the case."""
+"""Desired processes: the launcher makes the supervisor's list so, for any list and any state."""
 
 import os
 import signal
@@ -115,7 +115,7 @@ def test_a_silent_node_is_killed_and_its_next_incarnation_is_left_alone(stage):
     assert incarnation(stage, 1) > old
     renewed = stage.pid(1)
     stage.fence(1, old)
-    stage.roster(1, 2, 3)  # heard after the fence
+    stage.roster(1, 2, 3)  # received after the fence
     until(lambda: stage.node(3))
     assert stage.pid(1) == renewed
     assert stage.log.count("Node 1 missed its heartbeat deadline") == 1
@@ -158,7 +158,7 @@ def test_a_silent_node_is_killed_even_while_it_ends(stage):
 
 
 def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(stage):
-    """It would take that node's directory for one that nobody writes to."""
+    """Otherwise it would take that node's directory for one that no process writes to."""
     stage.play(2, "linger")
     stage.start(workers=2)
     stage.roster(1)

@@ -1,4 +1,4 @@
-"""Where a broker's processes meet: whose it is, who may come in, and how it is found again."""
+"""The run directory of a broker's sockets: its owner, its permissions, and how it is found."""
 
 import contextlib
 import errno
@@ -30,11 +30,11 @@ CLUSTER = "pT3mGvYJQ3m2aV0hD1kq9Q"
 
 @pytest.fixture
 def runtime(tmp_path_factory, monkeypatch):
-    """A runtime directory of the user, as a login makes it."""
+    """Return a runtime directory of the user, as a login creates it."""
     path = tmp_path_factory.mktemp("r")
     path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    # Where the machine's own place for tests is deep, a socket's path would not fit any more.
+    # Below a deep temporary directory a socket's path would exceed the limit.
     monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", 1000)
     return path
 
@@ -51,7 +51,7 @@ HELD = []
 
 @pytest.fixture(autouse=True)
 def let_go():
-    """What a test has made is held until its end."""
+    """Close the run directories of a test at its end."""
     yield
     while HELD:
         os.close(HELD.pop().descriptor)
@@ -115,7 +115,7 @@ def test_a_cluster_id_that_a_person_wrote_names_no_other_place(runtime, data):
 
 
 def test_the_path_of_the_socket_can_be_bound(data, monkeypatch):
-    """In the runtime directory where that is short enough, under /tmp where it is not."""
+    """It is in the runtime directory if the path is short enough, otherwise under /tmp."""
     places = []
     with tempfile.TemporaryDirectory(dir="/tmp") as top:
         for depth in range(1, 60):
@@ -157,7 +157,7 @@ def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
     remove_whole(path)
 
 
-# Somebody was there before.
+# Existing directories and files.
 
 
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
@@ -203,7 +203,7 @@ def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch
         run_directory(CLUSTER, data)
 
 
-# A node's socket for local programs is found by whoever knows the cluster and the node.
+# The local listener's socket is found by cluster id and node id.
 
 
 def listening(path):
@@ -214,7 +214,7 @@ def listening(path):
 
 @pytest.fixture
 def shallow(monkeypatch):
-    """A runtime directory in which a socket can be bound."""
+    """Yield a runtime directory whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(dir="/tmp") as top:
         monkeypatch.setenv("XDG_RUNTIME_DIR", top)
         yield Path(top)
@@ -263,7 +263,7 @@ def test_a_cluster_id_is_no_pattern(shallow, data):
     assert local_sockets("a*", 1) == local_sockets(".*", 1) == local_sockets("", 1) == []
 
 
-# It is found, and goes.
+# Finding and removing it.
 
 
 def test_a_command_of_another_environment_finds_it(runtime, data, monkeypatch):
@@ -327,11 +327,11 @@ def test_what_is_deeper_than_a_socket_is_not_removed(runtime, data):
     assert (path / "deeper").is_dir()
 
 
-# What killed brokers left goes when another starts.
+# Directories of killed brokers are removed by the next start of any broker.
 
 
 def left(path):
-    """As if its broker had been killed."""
+    """Release a run directory, as when its broker is killed."""
     for held in [held for held in HELD if held.path == path]:
         os.close(held.descriptor)
         HELD.remove(held)
@@ -340,7 +340,7 @@ def left(path):
 
 @pytest.fixture
 def others(tmp_path):
-    """Data directories of other brokers."""
+    """Return data directories of other brokers."""
     paths = [tmp_path / name for name in ("first", "second")]
     for path in paths:
         path.mkdir()
@@ -394,7 +394,7 @@ def test_what_is_no_run_directory_of_ours_stays(runtime, data, others):
 def test_one_that_is_taken_for_left_while_its_broker_starts_is_made_again(
     runtime, data, others, monkeypatch, moment
 ):
-    """Another broker starts between any two steps of ours."""
+    """Another broker starts between any two steps of this one."""
     owner, name = {
         "made": (module, "opened"),
         "opened": (module.fcntl, "flock"),
@@ -430,7 +430,7 @@ def test_a_file_system_without_locks_is_refused(runtime, data, monkeypatch):
 
 
 def held_by(pid):
-    """The run directory that a process has open."""
+    """Return the run directory that a process has open."""
     found = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed just now

@@ -47,6 +47,6 @@ def test_output_bounds_a_line_without_an_end(output):
         os.write(output.written, b"x" * 10_000)
         output.reactor.tick(0)
     output.close_written()
-    output.reactor.tick(0)  # the end of the pipe is seen before the process is known to be gone
+    output.reactor.tick(0)  # end of file is read before the process is known to have ended
     output.close()
     assert output.last_line == "x" * LINE_MAX

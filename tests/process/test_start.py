@@ -1,4 +1,4 @@
-"""`kafkalite start`, `status` and `stop`, as a user meets them."""
+"""`kafkalite start`, `status` and `stop`, from the command line."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from kafkalite.process.single import Single
 
 
 def api_versions(port):
-    """The error code of an ApiVersions request over a fresh connection."""
+    """Return the error code of an ApiVersions request over a new connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
         size, correlation_id, error_code = struct.unpack(">iih", client.recv(10))
@@ -30,7 +30,7 @@ def api_versions(port):
 
 
 def is_one_sentence(done, *words, code=1):
-    """What a refusal looks like: no output, one line on stderr, no trace."""
+    """Assert the form of a refusal: no output, one line on stderr, no traceback."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("kafkalite: ") and done.stderr.count("\n") == 1, done.stderr

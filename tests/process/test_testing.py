@@ -1,4 +1,4 @@
-"""kafkalite.testing: a broker for a test, and nothing left of it, whatever became of the test."""
+"""kafkalite.testing: a broker for a test, of which nothing remains however the test ends."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_no_other_brokers_directory_is_taken_for_its_own(tmp_path, monkeypatch, 
     if is_closed:
         with broker:
             pass
-    # Only now: Popen ends the broker with it, too.
+    # Only now: Popen uses os.kill too, to end the broker.
     monkeypatch.setattr(testing.os, "kill", lambda pid, number: killed.append(pid))
     for use in (lambda: broker.data, lambda: broker.status, lambda: broker.kill(1)):
         with pytest.raises(RuntimeError, match="no data before start"):
@@ -115,7 +115,7 @@ def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
 
 @pytest.fixture(params=[0, 2], ids=["one process", "two workers"])
 def owner(request):
-    """A process that has started a Broker; with the broker's pid and directory."""
+    """Yield a process that has started a Broker, with the broker's pid and directory."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(request.param)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`kafkalite start --workers 2` with everything real: births, kills, restarts, and the end."""
+"""`kafkalite start --workers 2` with real processes: starts, kills, restarts, and shutdown."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def renewed(broker, before, node_id):
 
 
 def produce(broker, topic, count, partitions):
-    """Write so many records, spread over the partitions; fails if one is not acknowledged."""
+    """Write `count` records spread over the partitions; fail if one is not acknowledged."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     faults = []
     for number in range(count):
@@ -50,7 +50,7 @@ def produce(broker, topic, count, partitions):
 
 
 def ends(broker, topic, partitions):
-    """The end offsets of a topic's partitions, once each has come to its leader."""
+    """Return the end offsets of a topic's partitions, once each has a leader."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "none"}
     )
@@ -142,7 +142,7 @@ def test_the_first_answer_of_any_node_names_all_nodes():
 
 
 def nodes_told(port):
-    """Nodes and their ports as the listener there tells them as soon as there is one."""
+    """Return the nodes and ports in the Metadata of a listener, once it accepts connections."""
     asked = struct.pack(">ihhihi", 14, METADATA.key, 1, 0, -1, 0)
     until(lambda: not is_refused(port))
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
@@ -160,7 +160,7 @@ def test_ports_that_only_were_free_are_not_insisted_on_after_it_was_one_process(
         for workers in (0, 1):
             broker.stop()
             broker.workers = workers
-            with contextlib.suppress(OSError):  # then another has it
+            with contextlib.suppress(OSError):  # otherwise the port is in use already
                 held.enter_context(socket.create_server(("127.0.0.1", port + 1)))
             broker.start()
         assert broker.nodes[0]["port"] == port

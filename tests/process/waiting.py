@@ -1,4 +1,4 @@
-"""Waiting for conditions, never for a time."""
+"""Waiting for conditions instead of fixed times."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ WAIT_S_MAX = 30
 
 
 def until(condition, process=None):
-    """Wait for a condition, or fail when the process that should bring it about has ended."""
+    """Wait for a condition; fail if the process that should make it true has ended."""
     deadline = time.monotonic() + WAIT_S_MAX
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -16,7 +16,7 @@ def until(condition, process=None):
 
 
 def is_gone(pid):
-    """Whether a process has ended, though perhaps nobody has asked how."""
+    """Return whether a process has ended, even if it has not been reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
