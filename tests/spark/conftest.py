@@ -1,4 +1,4 @@
-"""The one Spark session and the broker that the connector's tests share."""
+"""The Spark session and the broker shared by the connector's tests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Spark go first and together.
+    """Put the tests that need Spark first and into one group.
 
-    The first tests of a run are xdist's first portion, which goes to one process: so one process
-    starts Spark, at once, and the other tests are spread as they were.
+    xdist gives the first tests of a run to one process in its first portion: so one process starts
+    Spark, at once, and the distribution of the other tests does not change.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -36,14 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker whose topics are made when they are first written to, and keep records of 1970."""
+    """A broker that creates topics at the first write, and keeps records of 1970."""
     with Broker(config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, on two cores of this machine; what it writes lies under a directory of ours."""
+    """The session, on two cores of this machine; its files are in a temporary directory."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install '.[spark]'")
     from pyspark_kafkalite.java import NoJava
     from pyspark_kafkalite.session import session
@@ -52,8 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = settings_in(directory) | {
         "spark.sql.streaming.checkpointLocation": directory / "checkpoints",
     }
-    with mock.patch.dict(os.environ):  # Spark keeps what it was started with
-        # Tests' own functions and classes are found by Spark's workers under their names.
+    with mock.patch.dict(os.environ):  # Spark keeps the environment it was started with
+        # Spark's workers find the tests' own functions and classes by name.
         paths = [str(ROOT / "spark"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         try:

@@ -1,4 +1,4 @@
-"""What streaming queries are asked and waited for."""
+"""Waiting for streaming queries, and their exceptions."""
 
 import time
 
@@ -7,11 +7,11 @@ STARTING = "Initializing"
 
 
 def await_sources(query):
-    """Until the query has its sources, or has failed.
+    """Wait until the query has its sources, or has failed.
 
-    Each start brings up a process of Python that plans.  Spark gives it ten seconds to connect,
-    and one that is stopped before goes on starting for nothing: many of these at once, and none
-    of them connects in time.
+    Each start brings up a Python process that plans.  Spark gives it ten seconds to connect, and
+    one that is stopped earlier still finishes its start: with many of these at once, none of them
+    connects in time.
     """
     until_s = time.monotonic() + PATIENCE_S
     while query.isActive and query.status["message"].startswith(STARTING):
@@ -24,9 +24,9 @@ ABORT_JOB = "org.apache.spark.sql.execution.streaming.ManifestFileCommitProtocol
 
 
 def failure_of(query):
-    """Return the exception of a query that was stopped, or None if it ended well.
+    """Return the exception of a query that was stopped, or None if it ended without one.
 
-    Two that are Spark's own count as well:
+    Two exceptions of Spark's own count as none:
 
     A race of its file sink (seen in 4.3.0, with Spark's own rate source too).  stop() interrupts
     the thread of the query, which calls abortJob and iterates over the files of finished tasks,
@@ -45,7 +45,7 @@ def failure_of(query):
 
 
 def is_abort_race(cause):
-    """Return whether a Java exception was thrown by abortJob's own iteration."""
+    """Return True if a Java exception was thrown by abortJob's own iteration."""
     if not cause.toString().startswith("java.util.ConcurrentModificationException"):
         return False
     frames = (frame.toString() for frame in cause.getStackTrace())
@@ -54,7 +54,7 @@ def is_abort_race(cause):
 
 
 def is_late_start(cause):
-    """Return whether Spark gave up a process of Python that did not connect in time."""
+    """Return True if Spark's wait for a Python process to connect timed out."""
     if not cause.toString().endswith("SparkException: Python worker failed to connect back."):
         return False
     deeper = cause.getCause()

@@ -1,4 +1,4 @@
-"""Where a test's Spark session leaves its files."""
+"""Directories of a test's Spark session."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def settings_in(directory: Path, sockets: str = "/tmp") -> dict[str, str | Path]:
-    """The configuration of a small session whose files all lie in this directory, so that nothing
-    stays of one that is killed; its sockets in another, whose path is short."""
+    """Return the settings of a small session whose files are all in this directory, so that a
+    killed one leaves none behind; its sockets are in another, whose path is short."""
     directory.mkdir(parents=True, exist_ok=True)
     places = {"derby.system.home": directory / "derby", "java.io.tmpdir": directory}
     java = [f"-D{key}={place}" for key, place in places.items()]
-    java.append("-XX:TieredStopAtLevel=1")  # a test ends before better code would pay
+    java.append("-XX:TieredStopAtLevel=1")  # a test ends before better code would pay off
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",

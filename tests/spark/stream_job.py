@@ -1,8 +1,8 @@
-"""A job that is killed: a topic into Parquet files, for as long as it lives.
+"""A job to be killed: it streams a topic into Parquet files until it ends.
 
     python -m tests.spark.stream_job BOOTSTRAP TOPIC DIRECTORY SOCKETS
 
-Says a line when its query runs, and starts it again only if Spark gave up a start that was late.
+Prints a line when its query runs, and restarts it only if Spark timed out a start that was late.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The driver learns how many rows of each micro-batch were bad, each row once."""
+"""Counts of bad rows: the driver gets those of each micro-batch, each row once."""
 
 import logging
 import os
@@ -31,14 +31,14 @@ LOGGER = "pyspark_kafkalite"
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The directory that holds those of all queries, of this test alone."""
+    """The directory with those of all queries, for this test alone."""
     monkeypatch.setattr(bad_row_counts.tempfile, "tempdir", str(tmp_path))
     return bad_row_counts.place()
 
 
 @pytest.fixture
 def task(monkeypatch):
-    """Make what follows run in a task of a micro-batch."""
+    """A function that makes the code after it run as in a task of a micro-batch."""
 
     def of(batch, attempt=1, query=QUERY):
         said = {QUERY_ID: query, BATCH_ID: None if batch is None else str(batch)}
@@ -243,7 +243,7 @@ def test_a_listener_that_is_added_later_counts_from_then_on(place, task):
 
 
 def numbers(broker, topic, good, bad, partition=0):
-    """Write so many good values, and so many bad ones after them."""
+    """Write `good` good values, and `bad` bad ones after them."""
     with Producer(broker.bootstrap) as producer:
         for number in range(good):
             producer.send(topic, b'{"n": %d}' % number, partition=partition)
@@ -253,7 +253,7 @@ def numbers(broker, topic, good, bad, partition=0):
 
 @pytest.fixture
 def told(monkeypatch):
-    """What a task told of its ranges."""
+    """The reports of a task about its ranges."""
     calls = []
     monkeypatch.setattr(bad_row_counts, "report", lambda *said: calls.append(said))
     return calls
@@ -296,7 +296,7 @@ def listener(spark):
 
 
 def await_events(spark):
-    """Until listeners have seen what happened."""
+    """Wait until listeners have received all events."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 

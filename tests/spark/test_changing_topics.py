@@ -1,4 +1,4 @@
-"""Streams whose topics change under them: however they began, with failOnDataLoss and without."""
+"""Streams whose topics change under them: every kind of start, failOnDataLoss on and off."""
 
 import json
 import random
@@ -24,7 +24,7 @@ SEED = random.randrange(1 << 32)
 
 
 class Query:
-    """A stream whose micro-batches are kept, and which is started again from its checkpoint."""
+    """A stream that records its micro-batches, and restarts from its checkpoint."""
 
     def __init__(self, spark, broker, checkpoint, **options):
         reader = spark.readStream.format("kafkalite").options(**options)
@@ -46,7 +46,7 @@ class Query:
             self.running.stop()
 
     def rest(self):
-        """Stop when its last micro-batch is over for good, and will not be done again."""
+        """Stop when its last micro-batch is committed, so that it is not repeated."""
         commit = self.checkpoint / "commits" / str(max(self.batches))
         until_s = time.monotonic() + PATIENCE_S
         while not commit.exists():
@@ -59,7 +59,7 @@ class Query:
         return sorted(value for batch in dict(self.batches).values() for value in batch)
 
     def await_values(self, wanted):
-        """All of these and no others."""
+        """Wait for these values, and check that there are no others."""
         until_s = time.monotonic() + PATIENCE_S
         while len(self.came()) < len(wanted) and time.monotonic() < until_s:
             assert self.running.exception() is None, self.running.exception()
@@ -67,7 +67,7 @@ class Query:
         assert self.came() == sorted(wanted)
 
     def await_begin(self):
-        """Until its first micro-batch is over, an empty one with what begins late."""
+        """Wait until its first micro-batch is done, an empty one for a stream that begins late."""
         until_s = time.monotonic() + PATIENCE_S
         while not self.batches:
             assert self.running.exception() is None, self.running.exception()
@@ -89,7 +89,7 @@ def query(spark, broker, tmp_path):
 
 
 def produce(broker, topic, numbers, partitions=range(PARTITIONS)):
-    """A record of each number into each of these partitions, a second between one and the next."""
+    """Write a record of each number into each of these partitions, a second apart."""
     with Producer(broker.bootstrap) as producer:
         for number in numbers:
             for partition in partitions:
@@ -173,7 +173,7 @@ def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, sta
 
 
 def test_topics_come_go_and_grow_under_a_pattern(broker, query):
-    """What is deleted may have been read or not; what stays comes, and nothing comes twice."""
+    """Deleted records may have been read or not; all others are read, and none twice."""
     prefix = f"stress-{uuid.uuid4().hex[:8]}"
     dice = random.Random(SEED)
     stream = query(subscribePattern=f"{prefix}-.*", failOnDataLoss="false",
@@ -249,9 +249,10 @@ OLD_CHECKPOINTS = {
 
 @pytest.mark.parametrize("version", OLD_CHECKPOINTS)
 def test_a_checkpoint_of_an_older_spark_goes_on(broker, query, tmp_path, version):
-    """The layout of Spark's own Kafka source then: what it holds has been read, and is not again.
+    """The checkpoint has the layout of Spark's own Kafka source of that version.
 
-    One micro-batch is over, and another was begun and is to be done as it was written down.
+    Its offsets are read and must not be repeated.  One micro-batch is committed, and another is
+    begun and must be done with the planned offsets.
     """
     topic = broker.topic(partitions=PARTITIONS)
     produce(broker, topic, range(10))

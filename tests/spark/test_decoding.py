@@ -1,4 +1,4 @@
-"""Values become columns one for one, whatever they hold; a bad one is told, and no other row's."""
+"""Values become columns one for one, whatever they contain; a bad one affects no other row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batch(values):
 
 
 def places_and_rows(decode, values):
-    """By the place of each value that was good: what it became."""
+    """Return the decoded row of each good value, by the position of the value."""
     found = decode(batch(values))
     found.validate(full=True)
     names = decode.columns.names
@@ -426,7 +426,7 @@ def test_a_descriptor_that_is_none_is_told(tmp_path):
             Decode("protobuf", said, message=name)
 
 
-# What becomes of bad rows.
+# Handling of bad rows.
 
 
 def test_a_bad_row_fails_with_its_place():

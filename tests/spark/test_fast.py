@@ -1,4 +1,4 @@
-"""The faster way: what is asked for comes, and nothing is fetched for naught."""
+"""The fast path (Work): it returns the columns requested, and fetches nothing in vain."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_value_may_have_the_record_s_names_under_a_prefix(broker, flights):
     decode = Decode("json", "delay INT, offset INT", prefix="v_")
     made = work(broker, flights, decode, ["v_delay", "offset"])
     assert rows(made, flights)[3] == {"v_delay": 6, "offset": 3}
-    # Where the record's own is not wanted there is nothing to confuse.
+    # Without the record's own column there is no conflict of names.
     made = work(broker, flights, Decode("json", "delay INT, key STRING"), ["delay", "key"])
     assert rows(made, flights)[3] == {"delay": 6, "key": None}
 

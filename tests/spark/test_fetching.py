@@ -1,4 +1,4 @@
-"""Ranges as Arrow in Spark's types: whole, in order, wherever gaps are; what is gone is told."""
+"""Ranges as Arrow in Spark's types: complete, in order, with gaps anywhere; loss is an error."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def trim(broker, topic, offset):
     admin.delete_records([place])[place].result(PATIENCE_S)
 
 
-# What comes.
+# Records.
 
 
 @pytest.mark.parametrize("bounds", [(0, 5000), (0, 1), (1, 4999), (4999, 5000), (77, 77)])
@@ -180,7 +180,7 @@ def test_the_next_range_needs_no_new_connection(served, native):
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(100), partition)
     said = client(served, native=native, client_id=f"kept-{topic}")
-    for partition in range(2):  # of each a descriptor is lent
+    for partition in range(2):  # each has a descriptor from a segment grant
         assert len(read(topic, 0, 100, said, partition=partition)) == 100
     (reader,) = fetching._idle._readers[frozenset(said.items())]
     before = descriptors()
@@ -251,7 +251,7 @@ def test_a_kept_reader_outlives_the_broker_s_restart(native):
         assert len(read(topic, 0, 100, said)) == 100
 
 
-# What is gone.
+# Lost records.
 
 
 def test_a_trimmed_start_is_told_or_passed_over(served, native, caplog, quick):
@@ -311,13 +311,13 @@ def test_a_topic_made_anew_is_not_taken_for_the_former(served, native, caplog, q
     assert len(read(topic, 0, 20, said)) == 20
 
 
-# Gaps, from a broker made of a table.
+# Gaps, from a scripted broker.
 
 LIMIT = 60
 
 
 class Gappy:
-    """A broker of one partition: some batches, and what it says of its bounds."""
+    """A broker of one partition, with its batches and the bounds it reports."""
 
     def __init__(self, batches, high=LIMIT, stable=None, start=0, aborted=()):
         self.batches = sorted(batches)
@@ -434,7 +434,7 @@ def test_whatever_is_missing_the_rest_comes(present, markers, cuts, bounds):
 
 
 class Remote(Gappy):
-    """Its segments are elsewhere, and come only for somebody who waits for them."""
+    """Its segments are remote, and are fetched only for a request that waits for them."""
 
     arrived = False
 
@@ -450,7 +450,7 @@ def test_gap_is_not_believed_before_the_leader_was_given_time(quick):
 
 
 class Trimming(Gappy):
-    """Its log start moves for a while, and with it what an answer says of a gap."""
+    """Its log start moves for a while, so that a response about a gap changes."""
 
     def fetched(self, asked):
         if self.start < 8:
@@ -497,7 +497,7 @@ def test_a_log_that_is_behind_for_a_moment_is_waited_for(quick):
 
 
 class Forgetful(Gappy):
-    """After the first records its node lags: it does not know the topic, until it is told of it."""
+    """After the first records its node lags: it does not know the topic until a metadata update."""
 
     forgot, forgot_times = False, 0
 
@@ -541,7 +541,7 @@ def test_what_the_leader_refuses_is_raised(quick, code):
             log.read(0, 60)
 
 
-# Time-outs.
+# Timeouts.
 
 
 def test_a_broker_that_is_not_there_is_told_in_time(served):

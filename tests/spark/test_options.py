@@ -1,4 +1,4 @@
-"""Options of the source: what is refused, and what each stands for."""
+"""Options of the source: those that are rejected, and the setting of each."""
 
 from datetime import datetime
 

@@ -40,18 +40,18 @@ JOB_S_MAX = 240
 
 @pytest.fixture(scope="module")
 def flights():
-    """The year's first flights, in the order in which they were to leave."""
+    """The year's first flights, in the order of their scheduled departure."""
     first = [(key, value) for key, value in islice(records(flight_files()[0]), FLIGHTS)]
     return sorted(first, key=lambda each: json.loads(each[1])["time_hour"])
 
 
 def left_at(value):
-    """When a flight was to leave, to the hour."""
+    """Return the scheduled departure of a flight, to the hour."""
     return datetime.fromisoformat(json.loads(value)["time_hour"])
 
 
 def produced(broker, flights):
-    """A topic of three partitions of these flights, each record of the time of its flight."""
+    """Create a topic of three partitions with these flights, each with its flight's time."""
     topic = broker.topic(partitions=3)
     with Producer(broker.bootstrap) as producer:
         for key, value in flights:
@@ -61,7 +61,7 @@ def produced(broker, flights):
 
 
 def consumed(broker, topic):
-    """What is in a topic: (key, what its JSON says), in the order of its one partition."""
+    """Return (key, decoded JSON) of a topic's records, in the order of its one partition."""
     with Consumer(broker.bootstrap, topics=topic, consumer_timeout_ms=2000) as consumer:
         return [(message.key.decode(), json.loads(message.value)) for message in consumer]
 
@@ -187,7 +187,7 @@ def test_files_roll_by_lines_and_by_rounds(spark, broker, flights, tmp_path):
     started = query.trigger(availableNow=True).start()
     started.awaitTermination(JOB_S_MAX)
     rounds = [each.numInputRows for each in started.recentProgress if each.numInputRows]
-    assert len(rounds) > 1 and sum(rounds) == 2_000  # 100 kB is some 350 flights
+    assert len(rounds) > 1 and sum(rounds) == 2_000  # 100 kB is about 350 flights
     read = spark.read.parquet(str(tmp_path / "a"))
     sizes = [row["count"] for row in read.groupBy(F.input_file_name()).count().collect()]
     assert max(sizes) == 40 and sum(sizes) == 2_000
@@ -197,7 +197,7 @@ def test_files_roll_by_lines_and_by_rounds(spark, broker, flights, tmp_path):
 
 
 def kafkalite(*words, **options):
-    """The command, in a process group of its own, told to be as small as a test."""
+    """Start the command in a process group of its own, with small settings."""
     small = ("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g")
     return subprocess.Popen(
         [sys.executable, "-m", "kafkalite", "spark", "run", "--master", "local[2]", *small, *words],
@@ -220,7 +220,7 @@ def test_a_job_that_was_interrupted_goes_on_where_it_was(broker, flights, tmp_pa
     job.send_signal(signal.SIGINT)
     _, said = job.communicate(timeout=60)
     assert job.returncode == 130
-    # PySpark's own processes may tell of a broken pipe as the driver goes; nothing else may.
+    # PySpark's own processes may report a broken pipe as the driver ends; nothing else may.
     for word in ("KeyboardInterrupt", "py4j", "windows.py", "pyspark_kafkalite"):
         assert word not in said
     again = kafkalite(*words, "--once")
@@ -233,7 +233,7 @@ def test_a_job_that_was_interrupted_goes_on_where_it_was(broker, flights, tmp_pa
         for key, value in flights
         if left_at(value).replace(hour=0) + timedelta(days=1, hours=1) <= latest
     )
-    # A window that was being written as the signal came may stand there twice, and never changed.
+    # A window that was being written at the signal may be there twice, but must not differ.
     assert {
         (carrier, datetime.fromisoformat(each["start"])): each["flights"]
         for carrier, each in found

@@ -1,4 +1,4 @@
-"""Which exceptions of a stopped query are a failure, and which two are Spark's own."""
+"""Exceptions of a stopped query: failures, and the two that are Spark's own."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ PLANNING = ["org.apache.spark.sql.execution.python.PythonMicroBatchStream.planIn
 
 
 def stopped(words, frames, deeper=None):
-    """A query that ended with this exception of Java's, and the one that caused it."""
+    """Return a query that ended with this Java exception, and with its cause."""
     stack = [SimpleNamespace(toString=lambda frame=frame: frame) for frame in frames]
     first = None if deeper is None else SimpleNamespace(toString=lambda: deeper)
     cause = SimpleNamespace(

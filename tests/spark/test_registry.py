@@ -1,4 +1,4 @@
-"""Schemas from a registry: each value by its own, and a registry that fails is no row's fault."""
+"""Schemas from a registry: each value by its own; a registry that fails is not a bad row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.spark.test_decoding import DROP, avro, batch, framed, good, places_an
 
 
 class Shelf:
-    """A registry: schemas by id, and what it does instead of answering."""
+    """A registry: schemas by id, and an action that replaces the response."""
 
     def __init__(self):
         self.schemas = {}
@@ -92,7 +92,7 @@ def test_values_of_schemas_that_nobody_knows_are_bad(shelf):
     ]  # fmt: skip
     decode = Decode("avro", OLD, registry=Registry.at(shelf.url), bad_rows=DROP)
     assert places_and_rows(decode, values) == {0: (7,), 8: (7,)}
-    assert len(shelf.asked) == 5  # what is not there is not asked for twice
+    assert len(shelf.asked) == 5  # a missing schema is not requested twice
 
 
 def silence(shelf):

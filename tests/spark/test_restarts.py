@@ -1,7 +1,8 @@
-"""Queries that are stopped and drivers that are killed: nothing is lost and nothing comes twice.
+"""Queries that are stopped and drivers that are killed: nothing is lost and nothing is repeated.
 
-Spark's files are written once for each micro-batch of a checkpoint, so what stands in them is what
-the source gave for those offsets; were they ever other ones, records would be missing or double.
+Spark's files are written once for each micro-batch of a checkpoint, so they contain what the
+source returned for those offsets; if a repeated micro-batch returned others, records would be
+missing or double.
 """
 
 import contextlib
@@ -26,17 +27,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFSETS, COMMITS = "offsets", "commits"
-"""The logs of a checkpoint: a file for each micro-batch that was begun, and that is over."""
+"""The logs of a checkpoint: a file for each micro-batch that was begun, and that is committed."""
 STARTED, SOURCES = "started", "sources"
 RESTARTS = {STARTED: 10, SOURCES: 10, OFFSETS: 20, COMMITS: 10}
 KILLS = {STARTED: 1, OFFSETS: 4, COMMITS: 3}
-"""How often a query is ended, by what it has come to then: a time would find a slow machine's
-before its first micro-batch, and say nothing of the others."""
+"""Number of stops of a query by the stage it has reached: stops at a fixed time would on a slow
+machine come before its first micro-batch, and never test the later stages."""
 SEED = random.randrange(1 << 32)
 
 
 class Source(threading.Thread):
-    """A thread that writes numbers to a topic until it is told to stop."""
+    """A thread that writes numbers to a topic until it is stopped."""
 
     def __init__(self, bootstrap, topic, rest_s):
         super().__init__(daemon=True)
@@ -61,25 +62,25 @@ class Source(threading.Thread):
 
 
 class Checkpoint:
-    """The logs of a checkpoint, as they were when a query was started and as they are."""
+    """The logs of a checkpoint, at the start of a query and now."""
 
     def __init__(self, path):
         self.path = path
         self.before = {log: self.newest(log) for log in (OFFSETS, COMMITS)}
 
     def newest(self, log):
-        """The newest micro-batch in a log, -1 if there is none."""
+        """Return the newest micro-batch in a log, -1 if there is none."""
         place = self.path / log
         names = os.listdir(place) if place.is_dir() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     @property
     def is_interrupted(self):
-        """True if a micro-batch was begun and is not over, so that it is done again."""
+        """True if a micro-batch was begun and not committed, so that it is repeated."""
         return self.before[OFFSETS] > self.before[COMMITS]
 
     def await_batch(self, log, is_active):
-        """Until the next micro-batch is in a log, or what runs has failed."""
+        """Wait until the next micro-batch is in a log, or the query has failed."""
         until_s = time.monotonic() + PATIENCE_S
         while self.newest(log) == self.before[log] and is_active():
             assert time.monotonic() < until_s, f"no micro-batch after {self.before}"
@@ -87,10 +88,10 @@ class Checkpoint:
 
 
 def moments(dice, counts):
-    """Moments in some order, each with the rest of time to wait then: half of them none.
+    """Return stages in random order, each with a time to wait then: zero for half of them.
 
-    Of two queries one after the other one has its sources, so that few processes of those that are
-    stopped before start for nothing at the same time.
+    Of two consecutive queries one has its sources, so that few Python processes of queries that
+    were stopped earlier are still starting at the same time.
     """
     order = [moment for moment, count in counts.items() if moment != STARTED for _ in range(count)]
     dice.shuffle(order)
@@ -152,7 +153,7 @@ def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
     dice = random.Random(SEED)
     paths = [str(ROOT / "spark"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    # The JVM of this process is not theirs.
+    # The environment of this process's JVM must not be inherited.
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_ENV_LOADED"):
         environment.pop(name, None)
     command = [sys.executable, "-m", "tests.spark.stream_job", broker.bootstrap, topic,

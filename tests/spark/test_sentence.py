@@ -1,4 +1,4 @@
-"""The sentence in what Spark raises, which is the last line of a job's error."""
+"""The message in Spark's exceptions, which is the last line of a job's error."""
 
 from __future__ import annotations
 

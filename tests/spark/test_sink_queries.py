@@ -1,4 +1,4 @@
-"""The sink under Spark: batches and streams into real topics, restarts, and what goes wrong."""
+"""The sink under Spark: batches and streams into real topics, restarts and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(frame, broker: Broker, mode: str = "append", **options: str) -> None:
 
 
 def stands(broker: Broker, topic: str, columns: list[str] | None = None) -> list:
-    """What lies in a topic, as tuples of the columns or the bare cells of one; in its order."""
+    """Return a topic's records in order, as tuples of the columns or the values alone."""
     with Consumer(broker.bootstrap, topics=[topic]) as consumer:
         found = consumer.to_table(columns=columns or ["value"], timeout=30).to_pylist()
     if columns is None:
@@ -87,7 +87,7 @@ def test_every_column_makes_the_round_trip(spark, broker):
 
 
 def test_what_was_read_is_written_as_it_is(spark, broker):
-    """All columns of the source go back, those among them that the sink passes over."""
+    """All columns of the source are written back, including those that the sink ignores."""
     here, there = broker.topic(2), broker.topic(2)
     batch(spark.range(100).selectExpr("cast(id as string) as value"), broker, topic=here)
     read = spark.read.format("kafkalite").options(
@@ -131,7 +131,7 @@ def test_only_append_is_a_mode(spark, broker):
     rows = spark.sql("select 'v' as value")
     with pytest.raises(AnalysisException, match="Save mode Overwrite is not allowed"):
         batch(rows, broker, "overwrite", topic=topic)
-    # Spark's own word, of any source in Python
+    # Spark's own message, for any source in Python.
     for mode in ("ignore", "errorifexists"):
         with pytest.raises(AnalysisException, match="use either the .Append."):
             batch(rows, broker, mode, topic=topic)
@@ -179,7 +179,7 @@ def test_nobody_there_is_told_in_time(spark):
 
 @pytest.mark.spark
 def test_workers_write_one_after_the_other(spark, broker):
-    """A worker serves many tasks, with the producer that it keeps."""
+    """A worker serves many tasks with the producer that it keeps."""
     topic = broker.topic(2)
     for first in range(0, 500, 100):
         rows = spark.range(first, first + 100, 1, 4).selectExpr("cast(id as string) as value")
@@ -196,7 +196,7 @@ def stream(frame, broker: Broker, checkpoint: Path, mode: str = "append", **opti
 
 
 def to_its_end(writer) -> list[dict]:
-    """Write all there is; the progress of each micro-batch."""
+    """Write all available rows; return the progress of each micro-batch."""
     query = writer.trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(STREAM_S_MAX)
@@ -211,7 +211,7 @@ def lines(spark, directory: Path):
 
 
 def add(directory: Path, name: str, *found: str) -> None:
-    """A file of lines, all of it there at once."""
+    """Add a file of lines atomically."""
     (directory / f".{name}").write_text("".join(f"{line}\n" for line in found))
     os.rename(directory / f".{name}", directory / name)
 
@@ -272,7 +272,7 @@ def test_every_output_mode_is_appended(spark, broker, tmp_path, mode):
     }
     writer = stream(rows, broker, tmp_path / "point", mode, topic=topic)
     if mode == "update":
-        # Spark's own word, of any sink in Python
+        # Spark's own message, for any sink in Python.
         add(tmp_path / "in", "0.txt")
         with pytest.raises(StreamingQueryException, match="does not support Update mode"):
             to_its_end(stream(rows, broker, tmp_path / "other", mode, topic=topic))
@@ -348,7 +348,7 @@ def test_a_stream_whose_broker_dies_fails_and_goes_on_when_it_is_back(spark, tmp
 
 @pytest.mark.spark
 def test_a_task_that_spark_tries_again_leaves_no_row_out(broker, tmp_path):
-    """A session of its own, since how often a task is tried is the master's to say."""
+    """It has a session of its own, because the number of attempts is part of the master's URL."""
     topic = broker.topic(2)
     code = """
         import os, sys

@@ -1,4 +1,4 @@
-"""The source in a real Spark: what its users see of it, batches first and then streams."""
+"""The source in a real Spark session: batches first and then streams."""
 
 import json
 import time
@@ -29,7 +29,7 @@ def topic(broker):
 
 @pytest.fixture
 def frame(spark, broker, topic):
-    """A DataFrame over the topic."""
+    """Return a DataFrame over the topic."""
 
     def make(stream=False, **options):
         reader = (spark.readStream if stream else spark.read).format("kafkalite")
@@ -193,7 +193,7 @@ def test_values_become_typed_columns(broker, topic, frame, collected, spark):
 
 @pytest.fixture
 def collected(spark, tmp_path):
-    """Start a stream into memory; what came is a view of that name."""
+    """Start a stream into memory; its rows are a view of that name."""
     queries = []
 
     def start(frame, name="came", checkpoint=None, **trigger):

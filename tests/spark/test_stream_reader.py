@@ -1,4 +1,4 @@
-"""The stream's reader as Spark calls it, without Spark: which offsets each micro-batch covers."""
+"""The stream reader as Spark calls it, without Spark: the offsets of each micro-batch."""
 
 import time
 
@@ -34,7 +34,7 @@ def topic(broker):
 
 
 def produce(broker, topic, *counts, size=10, first=0):
-    """So many records into partition 0, 1, …"""
+    """Write this many records into partition 0, 1, …"""
     with Producer(broker.bootstrap) as producer:
         for partition, count in enumerate(counts):
             for number in range(first, first + count):

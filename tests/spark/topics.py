@@ -1,4 +1,4 @@
-"""What is done to topics under a stream, by a client that is not ours."""
+"""Changes of topics under a stream, made with confluent-kafka."""
 
 import time
 
@@ -18,7 +18,7 @@ def done(futures):
 
 
 def delete(broker, topic):
-    """Delete it, and wait until nobody is told of it any more."""
+    """Delete a topic, and wait until Metadata does not list it any more."""
     client = admin(broker)
     done(client.delete_topics([topic]))
     until_s = time.monotonic() + PATIENCE_S
@@ -27,7 +27,7 @@ def delete(broker, topic):
 
 
 def grow(broker, topic, count):
-    """Give it so many partitions, and wait until all have leaders."""
+    """Increase a topic to `count` partitions, and wait until all have leaders."""
     client = admin(broker)
     done(client.create_partitions([NewPartitions(topic, count)]))
     until_s = time.monotonic() + PATIENCE_S
@@ -39,7 +39,7 @@ def grow(broker, topic, count):
 
 
 def trim(broker, topic, firsts):
-    """Delete the records of each partition before its first offset that is to stay."""
+    """Delete the records of each partition before its new first offset."""
     wanted = [TopicPartition(topic, partition, first) for partition, first in firsts.items()]
     client = admin(broker)
     done(client.delete_records(wanted))
