@@ -1,1 +1,1 @@
-"""One table of scenarios, run through real clients: what they do to Apache Kafka they do to us."""
+"""Conformance: one table of scenarios, run through real clients, which Apache Kafka passes too."""

@@ -1,4 +1,4 @@
-"""The clients of the table: command lines that speak kcat, and programs that are driven."""
+"""The clients of the table: command lines with kcat's flags, and programs driven by commands."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ JAVA = Driven(
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
     | {"describe_config", "alter_config"}
-    # Without any broker it forgets its topics, and joins anew when it has heard of them.
+    # Without any broker it forgets its topics, and rejoins when metadata names them again.
     | MEMBERS - {STEADY}
     | {ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
 )
@@ -108,7 +108,7 @@ KAFKAJS = Driven(
         | {LONG_LIVED, *TOPICS}
         | {"describe_config", "replace_config", "roundrobin"}
         | MEMBERS - {STATIC, STEADY}
-        # To set an offset it joins, and takes five seconds to leave.
+        # To set an offset it joins the group, and takes five seconds to leave.
         | GROUP_ADMIN - {"set_group_offsets", "delete_group_offsets"}
     ),
 )
@@ -120,7 +120,7 @@ CLIENTS: list[Client] = [
 
 
 def missing(client: Client) -> str:
-    """Why a client cannot run here; nothing where it can."""
+    """Return the reason why a client cannot run here, or an empty string."""
     if client is KCAT and shutil.which("kcat") is None:
         return "there is no `kcat` on the path"
     try:

@@ -1,4 +1,4 @@
-"""Clients that are command lines: kcat, and the command of ours that takes its flags."""
+"""Clients that are command lines: kcat, and kafkalite's command that takes its flags."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT_S = 60
 PRODUCER = {
     "acks": "all",
     "linger.ms": "0",
-    # What a record may weigh is the broker's to judge.
+    # The broker decides on the size of a record.
     "message.max.bytes": "100000000",
 }
 CONSUMER = {"fetch.wait.max.ms": "10"}
@@ -92,7 +92,7 @@ class CommandLine:
         flags = ["-b", kafka.bootstrap, "-t", topic, "-p", str(partition), "-o", str(start)]
         flags += properties(CONSUMER | settings)
         flags += ["-e"] if count is None else ["-c", str(count)]
-        # Sizes go before what they measure, so that any bytes can be told apart.
+        # Sizes precede their fields, so that fields of any bytes can be separated.
         form = "%p %o %T %K %S %h\\n%k%s\\n"
         return framed(self.run([*self.consume_words, "-q", *flags, "-f", form]))
 
@@ -120,7 +120,7 @@ class CommandLine:
 
 
 def framed(output: bytes) -> list[Record]:
-    """Records from `%p %o %T %K %S %h\\n%k%s\\n`."""
+    """Parse records of the format `%p %o %T %K %S %h\\n%k%s\\n`."""
     records = []
     while output:
         line, _, output = output.partition(b"\n")
@@ -144,7 +144,7 @@ def framed(output: bytes) -> list[Record]:
 
 
 def sized(output: bytes, size: int) -> tuple[bytes | None, bytes]:
-    """The next bytes of this size, None for a negative one, and what follows."""
+    """Split off the next `size` bytes (None for a negative size); return them and the rest."""
     return (None, output) if size < 0 else (output[:size], output[size:])
 
 
@@ -153,7 +153,7 @@ def properties(settings: Mapping[str, str]) -> list[str]:
 
 
 class CommandMember(Member):
-    """A command line that is a member of a group; what happens is read off its two outputs."""
+    """A command line that is a member of a group; its events are read from its two outputs."""
 
     def __init__(
         self, words: Sequence[str], heard: Callable[[str], tuple[str, frozenset[Place]] | None]
@@ -177,7 +177,7 @@ class CommandMember(Member):
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if not line.endswith(b"\n"):
-                break  # it was killed within a word
+                break  # it was killed within a line
             topic, partition, offset, value = line.rstrip(b"\n").split(b" ", 3)
             self.read.append(Read(topic.decode(), int(partition), int(offset), value))
 
@@ -221,7 +221,7 @@ OURS_TELLS = re.compile(r"(is given|gives back|has lost) (.*)")
 
 
 def kcat_heard(line: str) -> tuple[str, frozenset[Place]] | None:
-    """`% Group g rebalanced (memberid m): assigned: t [0], t [1]`, or its cooperative kind."""
+    """Parse `% Group g rebalanced (memberid m): assigned: t [0]`, or its incremental form."""
     told = KCAT_TELLS.search(line)
     if told is None:
         return None
@@ -230,7 +230,7 @@ def kcat_heard(line: str) -> tuple[str, frozenset[Place]] | None:
 
 
 def ours_heard(line: str) -> tuple[str, frozenset[Place]] | None:
-    """`group g: m is given t:0-2,5 u:0`."""
+    """Parse `group g: m is given t:0-2,5 u:0`."""
     told = OURS_TELLS.search(line)
     if told is None:
         return None

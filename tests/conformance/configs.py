@@ -1,4 +1,4 @@
-"""Scenarios of what is set: described, altered, refused, and in force at once."""
+"""Scenarios of configurations: described, altered, rejected, and effective at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def the_topic_that_is_not_there_has_no_settings(client: Client, kafka: Kafka) ->
     except Refused as refused:
         assert "Unknown topic" in str(refused)
     else:
-        # kafka-python does not look at the error.
+        # kafka-python does not check the error code.
         assert found == {}
 
 
@@ -35,7 +35,7 @@ def the_topic_that_is_not_there_has_no_settings(client: Client, kafka: Kafka) ->
 def a_node_tells_where_it_is_reached_and_what_it_goes_by(client: Client, kafka: Kafka) -> None:
     for node in kafka.admin.list_topics(timeout=ANSWER_S_MAX).brokers.values():
         found = client.ask(kafka, "describe_config", kind="broker", name=str(node.id))
-        # Apache Kafka names the former only where it is set.
+        # Apache Kafka lists advertised.listeners only where it is set.
         where = found["advertised.listeners"][0] or found["listeners"][0]
         assert f"://{node.host}:{node.port}" in where
         assert {"log.retention.hours", "num.partitions", "message.max.bytes"} <= set(found)
@@ -46,7 +46,7 @@ def a_key_that_is_set_and_unset_goes_back_to_its_default(client: Client, kafka: 
     topic = kafka.topic(retention_ms="123456")
     alter(client, kafka, topic, {"max.message.bytes": "1000"})
     until(lambda: described(client, kafka, topic)["max.message.bytes"] == ["1000", False])
-    # What was not named stays.
+    # Keys that are not in the request do not change.
     assert described(client, kafka, topic)["retention.ms"] == ["123456", False]
     with pytest.raises(Refused, match="Message size too large"):
         client.produce(kafka, topic, LARGE)
@@ -64,7 +64,7 @@ def described(client: Client, kafka: Kafka, topic: str) -> dict[str, list]:
 
 
 def taken(client: Client, kafka: Kafka, topic: str) -> bool:
-    """Whether a large record is; not before the leader has heard."""
+    """Return True if a large record is accepted; a new limit reaches the leader after a delay."""
     try:
         client.produce(kafka, topic, LARGE)
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""Scenarios of what comes out: by offset, by time, from both ends, at the end."""
+"""Scenarios of consuming: by offset, by time, from both ends, at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEN = [Sent(b"%d" % i, b"k") for i in range(10)]
 
 
 def ten_of(kafka: Kafka, client: Client, batch_count: str = "3") -> str:
-    """A topic with ten records in small batches."""
+    """Create a topic with ten records in small batches."""
     topic = kafka.topic()
     client.produce(kafka, topic, TEN, settings={"batch.num.messages": batch_count})
     return topic
@@ -62,7 +62,7 @@ def a_reader_at_the_end_gets_what_comes_next(client: Client, kafka: Kafka) -> No
 
     reader = threading.Thread(target=wait)
     reader.start()
-    # When the reader stands at the end cannot be seen from here, so records come until it has one.
+    # The time when the reader is at the end cannot be seen here: produce until it has a record.
     while reader.is_alive():
         client.produce(kafka, topic, [Sent(b"late", b"k")])
         reader.join(0.01)

@@ -1,38 +1,39 @@
-"""Clients that are programs of their own, driven over JSON lines: one way for every language.
+"""Clients that are programs of their own, driven over JSON lines: one protocol for every language.
 
-A program reads orders from stdin, one a line, and answers each on stdout before it takes the next:
+A program reads commands from stdin, one per line, and writes the response to each to stdout before
+it reads the next:
 
-    {"do": "produce", "bootstrap": "127.0.0.1:9092", "topic": …}     an order
-    {"answer": …}                                                    done
-    {"refused": {"code": 3, "text": "…"}}                            Kafka said no: its error code
-    {"refused": {"code": null, "text": "…"}}                         the client itself said no
+    {"do": "produce", "bootstrap": "127.0.0.1:9092", "topic": …}     a command
+    {"answer": …}                                                    its result
+    {"refused": {"code": 3, "text": "…"}}                            an error code of Kafka's
+    {"refused": {"code": null, "text": "…"}}                         an error of the client itself
 
 Bytes are strings of the characters 0 to 255, and null is null.  Settings are librdkafka's; a
-program translates those it is given.  A program ends when its stdin does.
+program translates those it gets.  A program ends when its stdin ends.
 
     produce    topic, records [[value, key, [[header, content]…], timestamp_ms]…], partition (-1:
                by key), settings; a timestamp of 0 is left to the client
     consume    topic, partition, start, count, settings: [[partition, offset, key, value, headers,
                timestamp_ms]…]; start and count are as in table.Client
-    stream     topic, partitions: answered at once; from then on record i, its value the number in
+    stream     topic, partitions: responds at once; from then on record i, its value the number in
                decimals, goes to partition i % partitions without an end, by an idempotent producer
-               that takes up to 500 at a time, and each acknowledgement is an event
-    unstream   stop that, wait for all acknowledgements: how many records were sent
+               with up to 500 in flight, and each acknowledgement is an event
+    unstream   stop that, wait for all acknowledgements: number of records sent
 
-    join       group, topics, settings: answered at once; from then on it reads, and what happens
-               is told by events.  "enable.auto.commit" is the client's own; where it is "false",
-               nothing is committed but by `commit`
-    commit     offsets [[topic, partition, offset, metadata]…] or null for how far it has read,
-               wait: whether the call waits for the broker
-    leave      close the consumer in good order
+    join       group, topics, settings: responds at once; from then on it reads, and sends events.
+               "enable.auto.commit" is the client's own; where it is "false", only `commit`
+               commits
+    commit     offsets [[topic, partition, offset, metadata]…] or null for its position, wait:
+               True if the call waits for the broker
+    leave      close the consumer in an orderly way
 
-    events, between answers:
-    {"assigned": [[topic, partition]…]}     what was added; {"revoked": …} what was taken
+    events, between responses:
+    {"assigned": [[topic, partition]…]}     partitions added; {"revoked": …} partitions removed
     {"read": [[topic, partition, offset, value]…]}
     {"acked": [[partition, offset, value]…]}
-    {"fault": "…"}                          what its member or stream has ended of
+    {"fault": "…"}                          the error that ended its member or stream
 
-What it can do beside that, and what it answers:
+Optional commands (`can`), and their results:
 
     create_topic         name, partitions, replicas, config {}, trial: null
     delete_topic         name: null                     grow_topic    name, partitions: null
@@ -40,12 +41,12 @@ What it can do beside that, and what it answers:
     describe_topic       name: {"internal": …, "partitions": [{"id", "leader", "replicas", "isr"}…]}
     delete_records       topic, partition, before: null
     offset               topic, partition, at ("earliest", "latest", milliseconds; "youngest" where
-                         that stands in `can` too): the offset
+                         `can` contains it): the offset
     describe_cluster     {"id", "controller", "nodes": [id…]}
-    describe_config      kind ("topic", "broker", "group"), name: {key: [value, whether default]}
+    describe_config      kind ("topic", "broker", "group"), name: {key: [value, is it a default]}
     alter_config         kind, name, changes {key: value, null to unset}: null
-    replace_config       the same, but what is not named is unset (AlterConfigs)
-    list_groups          {group: state, or null where the client does not say}
+    replace_config       the same, but other keys are unset (AlterConfigs)
+    list_groups          {group: state, or null if the client does not return it}
     describe_group       group: {"state", "protocol" (the assignor), "members": [{"id", "client_id",
                          "host", "instance", "assigned": [[topic, partition]…]}…]}
     delete_group         group: null
@@ -92,7 +93,7 @@ class Program:
         self.reader.start()
 
     def listen(self) -> None:
-        """Take answers and events as they come, until the program ends."""
+        """Read responses and events until the program ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             told = json.loads(line)
@@ -103,7 +104,7 @@ class Program:
         self.answers.put({"refused": {"code": None, "text": "the program has ended"}})
 
     def order(self, do: str, **arguments: Any) -> Any:
-        """Give an order and wait for its answer; Refused if that is a no."""
+        """Send a command and return its result; raise Refused for an error."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -124,18 +125,18 @@ class Program:
 
 
 def ignored(_: Event) -> None:
-    """An event that nobody waits for."""
+    """Ignore an event."""
 
 
 def named(code: int | None, text: str) -> str:
-    """librdkafka's name for what the broker said, before the client's own words."""
+    """Return librdkafka's name of the broker's error code, followed by the client's own text."""
     return text if code is None else f"{KafkaError(code).str()}: {text}"
 
 
 class Driven:
-    """A client that is a program; those that have nothing to do are kept for the next order.
+    """A client that is a program; idle programs are kept for the next command.
 
-    `words` is the command line, and raises Unavailable where the program cannot be had.
+    `words` returns the command line, and raises Unavailable where the program is not available.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Driven:
             self.idle.pop().kill()
 
     def program(self) -> Program:
-        """One with nothing to do."""
+        """Return an idle program, or start one."""
         try:
             return self.idle.pop()
         except IndexError:
@@ -163,7 +164,7 @@ class Driven:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[Program]:
-        """A program for one order; one that did not come to an answer is not used again."""
+        """Yield a program for one command; one that did not respond is not used again."""
         program = self.program()
         try:
             yield program
@@ -303,7 +304,7 @@ class DrivenMember(Member):
 
 
 class DrivenStream:
-    """A program whose producer sends on; `acked` is what it was told: offset to value."""
+    """A program whose producer keeps sending; `acked` has its acknowledgements: offset to value."""
 
     def __init__(self, client: Driven, kafka: Kafka, topic: str, partitions: int) -> None:
         self.client = client
@@ -324,7 +325,7 @@ class DrivenStream:
         return sum(map(len, self.acked.values()))
 
     def end(self) -> int:
-        """Wait for the last acknowledgement; how many records were sent."""
+        """Wait for the last acknowledgement; return the number of records sent."""
         try:
             sent = self.program.order("unstream")
         except BaseException:

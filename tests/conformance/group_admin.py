@@ -1,4 +1,4 @@
-"""Scenarios of groups as admins see them: listed, described, deleted, and their offsets."""
+"""Scenarios of group administration: list, describe, delete, and offsets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def a_static_member_is_described_by_its_name(client: Client, kafka: Kafka) -> No
         group.join(group_instance_id="by-name")
         group.settle()
         (told,) = describe(client, kafka, group)["members"]
-        # aiokafka asks in a version without the name.
+        # aiokafka requests a version without the instance id.
         assert told["instance"] in ("by-name", None)
         assert told["id"].startswith("by-name-")
 
@@ -87,7 +87,7 @@ def offsets_set_are_those_that_are_listed(client: Client, kafka: Kafka) -> None:
     offsets = [[topic, at, 3 + at, ""] for topic in topics for at in range(2)]
     client.ask(kafka, "set_group_offsets", group=group, offsets=offsets)
     found = client.ask(kafka, "group_offsets", group=group)
-    # Some ask for all partitions of a topic, and some for what there is.
+    # Some clients request all partitions of a topic, and some those with an offset.
     assert sorted(found) == sorted(offsets)
 
 

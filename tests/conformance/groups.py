@@ -1,4 +1,4 @@
-"""Scenarios of groups: who shares what with whom, when members come, go, come back and die."""
+"""Scenarios of groups: assignments as members join, leave, return and die."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def a_cooperative_member_gives_up_only_what_another_gets(client: Client, kafka: 
             group.leave(second)
             group.settle()
         group.has_read(feed.count)
-        # Java reads on in what it is about to lose, and commits that only if it is told to.
+        # Java reads on in partitions it is about to lose, and commits only if it is told to.
         again = [place for place, often in group.times_read().items() if often > 1]
         assert {(topic, partition) for topic, partition, _ in again} <= moved
 
@@ -119,7 +119,7 @@ def what_a_killed_member_had_is_read_on_by_the_others(client: Client, kafka: Kaf
             assert survivor.assigned == group.places
         group.has_read(feed.count)
         again = [place for place, often in group.times_read().items() if often > 1]
-        # Only what the dead one had read and not committed was read again.
+        # Only records that the dead member had read and not committed were read again.
         assert {(topic, partition) for topic, partition, _ in again} <= had
         assert {(read.topic, read.partition, read.offset) for read in victim.read} >= {*again}
 

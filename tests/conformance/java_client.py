@@ -1,8 +1,8 @@
 """Java programs: compiled once, against the jars that `make oracle` fetches.
 
-The client of the table is in `java/`, and what runs Kafka's own tools in `java_tools/`.  The
-classes stay in the user's cache beside the jars, under a name that holds a hash of the sources, so
-that a change of them is another compilation.
+The client of the table is in `java/`, and the runner of Kafka's own tools in `java_tools/`.  The
+classes are kept in the user's cache beside the jars, under a name with a hash of the sources, so
+that a change of the sources compiles them again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.apache_kafka import (
 )
 
 HERE = Path(__file__).parent
-# Many small ones at once, each for a short time.
+# Settings for many small JVMs that run at the same time, each for a short time.
 SMALL = (
     "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
     "-Dorg.apache.logging.log4j.level=OFF",
@@ -36,13 +36,13 @@ SMALL = (
 
 @functools.cache
 def java_words() -> Sequence[str]:
-    """The command that runs the Java client; Unavailable where it cannot be had."""
+    """Return the command of the Java client; raise Unavailable if it cannot be compiled."""
     return words("java", "Lines", BROKER)
 
 
 @functools.cache
 def tools_words() -> Sequence[str]:
-    """The command that runs Kafka's tools; Unavailable where it cannot be had."""
+    """Return the command of Kafka's tools; raise Unavailable if they cannot be compiled."""
     return words("java_tools", "Tools", TOOLS, TOOLS_CORE)
 
 
@@ -57,7 +57,7 @@ def words(folder: str, program: str, *artifacts: tuple[str, str]) -> Sequence[st
 
 
 def compiled(folder: Path, jars: Sequence[str]) -> Path:
-    """Where the classes are, after compiling them if need be."""
+    """Return the directory of the classes, after compiling them if necessary."""
     sources = sorted(folder.glob("*.java"))
     marks = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     first = Path(jars[0]).parent
@@ -67,7 +67,7 @@ def compiled(folder: Path, jars: Sequence[str]) -> Path:
             fresh = Path(scratch, "classes")
             command = ["javac", "-Xlint:all,-classfile,-processing", "-Werror", "-d", str(fresh)]
             subprocess.run([*command, "-cp", ":".join(jars), *map(str, sources)], check=True)
-            # Another process may have been quicker; its classes are the same.
+            # Another process may have been faster; its classes are the same.
             if not classes.is_dir():
                 fresh.rename(classes)
     return classes

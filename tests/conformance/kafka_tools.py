@@ -1,8 +1,8 @@
-"""What Kafka's own command-line tools print, told in stories: a command, and what it must say.
+"""Stories of Kafka's own command-line tools: commands, and the output that each must print.
 
-The tools are Apache Kafka's, run in one JVM (java_tools/); the broker is whoever's.  In what is
-printed `*` stands for anything on a line and `...` for any number of lines; blanks are one blank.
-`{t}` and `{g}` are a topic and a group that nobody else uses, `{d}` is an empty directory.
+The tools are Apache Kafka's, run in one JVM (java_tools/), against any broker.  In the expected
+output `*` matches anything on a line and `...` any number of lines; whitespace is one blank.
+`{t}` and `{g}` are a topic and a group of this story alone, `{d}` is an empty directory.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ TOOLS = {
 
 
 class Says(NamedTuple):
-    """A command, and what it must print, complain of and end with; or come to, where what was
-    ordered is carried out a little later (`soon`)."""
+    """A command, and its expected output, error output and exit code.  With `soon`, it is repeated
+    until they match, because an earlier command takes effect with a delay."""
 
     command: str
     prints: str = ""
@@ -170,7 +170,7 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             "kafka-groups --list --consumer",
             "GROUP TYPE PROTOCOL\n...\n{g} Classic consumer\n...",
         ),
-        # A static member does not leave when it ends.
+        # A static member does not leave the group when it ends.
         Says(
             "kafka-consumer-groups --describe --group {g} --members",
             "GROUP CONSUMER-ID GROUP-INSTANCE-ID HOST CLIENT-ID #PARTITIONS\n"
@@ -200,7 +200,7 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             f"{OFFSETS}{{g}} {{t}} 0 3 3 0 - - -",
             NOBODY,
         ),
-        # What it is kept in is read by whoever knows Kafka's formats.
+        # The records of the internal topics are in Kafka's formats.
         Says(
             f"kafka-console-consumer {KEPT}.OffsetsMessageFormatter",
             '...\n*{"group":"{g}","topic":"{t}","partition":0}},*"data":{"offset":3,"leader*\n...',
@@ -388,13 +388,13 @@ CurrentObservers: []
 
 
 def program() -> Program:
-    """What runs the tools; Unavailable where they cannot be had."""
+    """Start the program that runs the tools; raise Unavailable if it cannot be compiled."""
     return Program(tools_words())
 
 
 def tell(story: str, program: Program, kafka: Kafka, directory: Path) -> str:
-    """Tell a story to its end, or up to the first command that is not answered as it should be:
-    which that is, and what it said."""
+    """Run a story to its end, or up to the first command with another output; return that command
+    and its output, or an empty string."""
     names = {"t": kafka.name(), "g": f"{kafka.name()}-group", "d": str(directory)}
     before_2 = {"partitions": [{"topic": names["t"], "partition": 0, "offset": 2}], "version": 1}
     (directory / "before-2.json").write_text(json.dumps(before_2))
@@ -409,7 +409,7 @@ def tell(story: str, program: Program, kafka: Kafka, directory: Path) -> str:
 
 
 def told(program: Program, bootstrap: str, says: Says, names: Mapping[str, str]) -> str:
-    """Why what a command told is not what it should tell; nothing when it is."""
+    """Return a command with its output if that is not the expected one, or an empty string."""
     tool, *words = shlex.split(filled(says.command, names))
     where = ["--bootstrap-server", bootstrap]
     words = [*words, *where] if tool == "kafka-cluster" else [*where, *words]
@@ -430,14 +430,14 @@ def fits(answer: Mapping[str, Any], says: Says, names: Mapping[str, str]) -> boo
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:
-    """The text with the names in it; braces that hold none stay, since some tools print JSON."""
+    """Replace the names in the text; other braces stay, because some tools print JSON."""
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
 def lines(text: str) -> str:
-    """Every line that is not empty, with single blanks, each with its end."""
+    """Return all lines that are not empty, with single blanks and line ends."""
     return "".join(f"{' '.join(line.split())}\n" for line in text.splitlines() if line.strip())
 
 

@@ -1,4 +1,4 @@
-"""Members of one group as a scenario needs them, and records that keep coming while they read."""
+"""Members of one group for a scenario, and records that are produced while they read."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tests.conformance.table import (
 )
 
 MEMBER = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "50"}
-"""A member that hears of a rebalance at once, and lives through the pauses of a busy machine."""
+"""A member that learns of a rebalance at once, and survives the pauses of a busy machine."""
 
 MORTAL = {"session.timeout.ms": "1000", "heartbeat.interval.ms": "100"}
-"""A member that is missed soon after it is killed."""
+"""A member whose session expires soon after it is killed."""
 
 FEED_PAUSE_S = 0.002
 
 
 class Group:
-    """The members of a group, all of one client and of the same topics; none outlives the with."""
+    """The members of a group, all of one client and topics; all are ended with the `with` block."""
 
     def __init__(self, client: Client, kafka: Kafka, *topics: str, **settings: str) -> None:
         self.client = client
@@ -56,17 +56,17 @@ class Group:
                 with contextlib.suppress(Exception):
                     member.kill() if member in self.members else None
 
-    # Who comes and goes.
+    # Membership.
 
     def join(self, kafka: Kafka | None = None, **settings: str) -> Member:
-        """A new member, which enters by this Kafka's address."""
+        """Start a new member, which connects to this Kafka's address."""
         words = self.settings | dotted(settings)
         member = self.client.join(kafka or self.kafka, self.name, self.topics, words)
         self.members.append(member)
         return member
 
     def leave(self, member: Member) -> None:
-        """A member goes in good order."""
+        """Close a member in an orderly way."""
         member.leave()
         self.left(member)
 
@@ -78,7 +78,7 @@ class Group:
         self.members.remove(member)
         self.gone.append(member)
 
-    # What they have.
+    # Assignments.
 
     @property
     def places(self) -> frozenset[Place]:
@@ -90,10 +90,10 @@ class Group:
         return frozenset((topic, at) for topic in found for at in found[topic].partitions)
 
     def settle(self) -> None:
-        """Wait until each partition is one member's, no member has none for want of trying, and
-        Kafka says the same: no rebalance is under way."""
+        """Wait until each partition has one member, no member is idle while another could share,
+        and the coordinator reports the same: no rebalance is in progress."""
         places = self.places
-        # A new one: an admin may wait for ever on a coordinator that was restarted.
+        # A new client: an admin may wait for ever for a coordinator that was restarted.
         admin = Kafka(self.kafka.bootstrap).admin
 
         def settled() -> bool:
@@ -110,7 +110,7 @@ class Group:
         until(settled)
 
     def told(self, admin: AdminClient) -> list[list[Place]] | None:
-        """What Kafka thinks that each member has; None unless the group is stable."""
+        """Return each member's partitions as the coordinator reports them; None unless stable."""
         try:
             (found,) = done(admin.describe_consumer_groups([self.name]))
         except Refused:
@@ -126,22 +126,22 @@ class Group:
     def faults(self) -> list[str]:
         return [fault for member in self.members for fault in member.faults]
 
-    # What they have read.
+    # Records read.
 
     @property
     def read(self) -> list[Read]:
         return [read for member in [*self.gone, *self.members] for read in [*member.read]]
 
     def has_read(self, count: int) -> None:
-        """Wait until so many different records were read."""
+        """Wait until `count` different records were read."""
         until(lambda: len(self.times_read()) >= count)
 
     def times_read(self) -> Counter[tuple[str, int, int]]:
-        """How often each record was read, by topic, partition and offset."""
+        """Count the reads of each record, by topic, partition and offset."""
         return Counter((read.topic, read.partition, read.offset) for read in self.read)
 
     def has_read_once(self, count: int) -> None:
-        """Wait until so many records were read, and find none of them read twice."""
+        """Wait until `count` records were read, and check that none was read twice."""
         self.has_read(count)
         times = self.times_read()
         assert len(times) == count
@@ -149,7 +149,7 @@ class Group:
         assert again == [], f"read more than once: {again}\n{self.story()}"
 
     def story(self) -> str:
-        """What each member was given and has read, and what is committed, for a failed test."""
+        """Describe assignments, reads and committed offsets, for a failed test."""
         lines = [f"committed: {self.kafka.committed(self.name)}"]
         for number, member in enumerate([*self.gone, *self.members]):
             state = "gone" if member in self.gone else "a member"
@@ -158,7 +158,7 @@ class Group:
         return "\n".join(lines)
 
     def committed(self, topic: str, partition: int = 0) -> int:
-        """The offset that Kafka has for the group, -1 for none."""
+        """Return the group's committed offset, -1 for none."""
         return self.kafka.committed(self.name).get((topic, partition), (-1, ""))[0]
 
 
@@ -167,14 +167,14 @@ def dotted(settings: dict[str, str]) -> dict[str, str]:
 
 
 class Feed:
-    """How many records have been sent, when the with has ended."""
+    """The number of records sent, valid after the `with` block."""
 
     count = 0
 
 
 @contextlib.contextmanager
 def feeding(kafka: Kafka, topic: str, partitions: int) -> Iterator[Feed]:
-    """Records in turn to all partitions, for as long as the with lasts; some before it begins."""
+    """Produce to all partitions in turn during the `with` block; some records before it begins."""
     feed = Feed()
     ended = threading.Event()
     faults: list[object] = []

@@ -1,4 +1,4 @@
-"""Node's programs: what they need is installed beside Python's, out of the tree, once."""
+"""Node.js programs: their packages are installed once, outside the source tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSTALL_S_MAX = 300
 
 
 def kafkajs_words() -> Sequence[str]:
-    """The command that runs the kafkajs program; Unavailable where it cannot be had."""
+    """Return the command of the kafkajs program; raise Unavailable if it cannot be installed."""
     node = executable("node")
     return [node, str(HERE / "program.js"), str(installed(HERE, "kafkajs"))]
 
@@ -32,7 +32,7 @@ def executable(name: str) -> str:
 
 
 def installed(manifest: Path, called: str) -> Path:
-    """The directory of what a package-lock.json names, installed if it is not there yet."""
+    """Return the directory with the packages of a package-lock.json, installed if necessary."""
     state = hashlib.sha256(b"".join((manifest / name).read_bytes() for name in MANIFEST))
     place = Path(sys.prefix) / f"{called}-{state.hexdigest()[:12]}"
     if not place.is_dir():
@@ -54,6 +54,6 @@ def install(manifest: Path, called: str, place: Path) -> None:
         if done.returncode != 0:
             reason = (done.stderr.strip().splitlines() or ["npm did not say why"])[-1]
             raise Unavailable(f"npm could not install {called}: {reason}")
-        # All or nothing: a directory that stands is complete.
+        # All or nothing: a directory that exists is complete.
         Path(scratch).rename(place)
         Path(scratch).mkdir()

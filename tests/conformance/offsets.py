@@ -1,4 +1,4 @@
-"""Scenarios of how far a group has read: committed by itself, when told, by others, and reset."""
+"""Scenarios of committed offsets: automatic, by commit, by an admin, and reset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_HAND = {"enable.auto.commit": "false"}
 
 
 def read_by_the_next(group: Group, count: int) -> list[int]:
-    """The offsets that a new member reads, of which there are so many."""
+    """Return the first `count` offsets that a new member reads."""
     member = group.join()
     until(lambda: len(member.read) >= count)
     group.leave(member)
@@ -123,7 +123,7 @@ def a_new_group_that_wants_the_latest_reads_what_comes_next(client: Client, kafk
         group.settle()
 
         def read() -> bool:
-            # When it has asked for the end cannot be seen from here.
+            # The time when the member is at the end cannot be seen here.
             client.produce(kafka, topic, [Sent(b"late", b"k")])
             return bool(member.read)
 

@@ -1,4 +1,4 @@
-"""Scenarios of what goes in: codecs, acknowledgements, headers, nulls, times, sizes, order."""
+"""Scenarios of producing: codecs, acknowledgements, headers, nulls, times, sizes, order."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def a_null_stays_null(client: Client, kafka: Kafka) -> None:
 def null_and_empty_are_two_things(client: Client, kafka: Kafka) -> None:
     topic = kafka.topic()
     sent = [Sent(value, key) for value in (b"v", b"", None) for key in (b"k", b"", None)]
-    # Not every client would send a record of nothing at all.
+    # Not every client sends a record without key and value.
     sent.pop()
     client.produce(kafka, topic, sent)
     got = client.consume(kafka, topic)
@@ -148,7 +148,7 @@ def a_batch_of_exactly_max_message_bytes_is_taken_and_one_more_refused(
 ) -> None:
     size_max = 100_000
     topic = kafka.topic(max_message_bytes=str(size_max))
-    # What a batch of one record weighs beside its value: 61 bytes of batch, and of record the
+    # Size of a batch of one record without its value: 61 bytes of batch, and of record the
     # length (3), attributes, two deltas, key length and key (1 + 1), value length (3), headers.
     fits = size_max - 61 - 12
     client.produce(kafka, topic, [Sent(b"x" * fits, b"k")])
@@ -211,7 +211,7 @@ def the_first_record_makes_the_topic(client: Client, kafka: Kafka) -> None:
 
 @scenario()
 def an_illegal_topic_name_is_refused(client: Client, kafka: Kafka) -> None:
-    # Clients hand on what the broker said, or that they know no such topic.
+    # Clients report the broker's error, or that they know no such topic.
     with pytest.raises(Refused, match="Invalid topic|Unknown topic"):
         client.produce(
             kafka, "not/legal", [Sent(b"v", b"k")], settings={"message.timeout.ms": "9000"}

@@ -1,4 +1,4 @@
-"""Scenarios of a broker that ends: nothing acknowledged or committed is lost, no member minds."""
+"""Scenarios of broker restarts: no acknowledged record or commit is lost, members continue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def killed(lifetime: Lifetime) -> None:
 
 
 def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime], None]) -> None:
-    """One idempotent producer sends on while the broker ends; then the log is what it was told."""
+    """Restart the broker under an idempotent producer; the log must match its acknowledgements."""
     assert kafka.lifetime is not None
     topic = kafka.topic(partitions=PARTITIONS)
     stream = client.stream(kafka, topic, PARTITIONS)
@@ -63,7 +63,7 @@ def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime],
 
 
 def coordinator_killed(lifetime: Lifetime) -> None:
-    """Kill the process that leads the groups, which with workers is started again by itself."""
+    """Kill the coordinator's process; with workers the launcher restarts it."""
     if lifetime.workers:
         lifetime.kill(0)
     else:
@@ -85,7 +85,7 @@ def members_read_on_as_if_nothing_happened(client: Client, kafka: Kafka, end: st
             until(lambda: committed(group, topic) > 0)
             seen = [[*member.changes] for member in group.members]
             ENDS[end](kafka.lifetime)
-            # Its coordinator is there again, knows the offsets, and takes more of them.
+            # The coordinator is back, has the offsets, and accepts commits.
             until(lambda: committed(group, topic) > 0)
             before = committed(group, topic)
             until(lambda: committed(group, topic) > before)
@@ -94,7 +94,7 @@ def members_read_on_as_if_nothing_happened(client: Client, kafka: Kafka, end: st
 
 
 def committed(group: Group, topic: str) -> int:
-    """What is committed, or 0 while there is nobody to ask."""
+    """Return the committed offset, or 0 while no coordinator is available."""
     try:
         found = group.kafka.committed(group.name)
     except Refused:

@@ -1,8 +1,8 @@
 """The table: scenarios, the clients that can run them, and the Kafka they run against.
 
 A scenario is a function of a client and a Kafka; its name is a sentence that could be false, and
-`needs` says what not every client can do.  It knows nothing of whose Kafka it is: the bootstrap
-address of Apache Kafka serves as well.  `cases()` pairs each scenario with every client that can
+`needs` lists abilities that not every client has.  It does not depend on the broker: the bootstrap
+address of Apache Kafka works as well.  `cases()` pairs each scenario with every client that can
 run it.
 """
 
@@ -47,11 +47,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 COOPERATIVE = "cooperative-sticky"
 OPTIONAL = frozenset({*CODECS, *ASSIGNORS})
-"""Values of variants that not every client knows: who runs the variant must be able to."""
+"""Values of variants that not every client supports: the client of the variant must."""
 
 ANSWER_S_MAX = 60.0
 WAIT_S_MAX = 90.0
-"""What is waited for comes in a moment; these end a test where it never would."""
+"""Far longer than any wait should take; a test that waits in vain ends after it."""
 
 QUICK = {"log_level": 0, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
 
@@ -59,7 +59,7 @@ Answer = TypeVar("Answer")
 
 
 class Sent(NamedTuple):
-    """A record on its way in."""
+    """A record to produce."""
 
     value: bytes | None
     key: bytes | None = None
@@ -68,7 +68,7 @@ class Sent(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record that came out."""
+    """A consumed record."""
 
     partition: int
     offset: int
@@ -79,7 +79,7 @@ class Record(NamedTuple):
 
 
 class Refused(Exception):
-    """The client was told that something cannot be; the text is librdkafka's name for it."""
+    """The client got an error; the text is librdkafka's name of it."""
 
 
 class Read(NamedTuple):
@@ -92,51 +92,51 @@ class Read(NamedTuple):
 
 
 Place = tuple[str, int]
-"""A topic and the number of a partition."""
+"""A topic and a partition index."""
 
 
 class Member(Protocol):
-    """A client that reads on in a group, in a process of its own."""
+    """A client that keeps reading in a group, in a process of its own."""
 
     read: list[Read]
-    """What it has read, in the order it came."""
+    """The records it has read, in the order of arrival."""
 
     assigned: frozenset[Place]
     changes: list[tuple[str, frozenset[Place]]]
-    """Each "assigned" and "revoked" it was told of, with the partitions."""
+    """Its "assigned" and "revoked" events, with the partitions."""
 
     faults: list[str]
-    """What it was told on the way that made it give up, or that it thinks a fault."""
+    """Errors that stopped it, or that it reported."""
 
     def commit(
         self, offsets: Mapping[Place, tuple[int, str]] | None = None, wait: bool = True
     ) -> None:
-        """Commit how far it has read, or these offsets, each with a text beside it."""
+        """Commit its position, or these offsets, each with its metadata."""
 
     def leave(self) -> None:
-        """Leave the group as a client does that ends in good order."""
+        """Leave the group in an orderly way."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
 
 
 class Stream(Protocol):
-    """An idempotent producer that sends on; the value of a record is its number."""
+    """An idempotent producer that keeps sending; the value of a record is its number."""
 
     acked: dict[int, dict[int, bytes | None]]
-    """What it was told is written: by partition, offset to value."""
+    """Acknowledged records: by partition, offset to value."""
 
     count: int
-    """How many that are."""
+    """The number of acknowledged records."""
 
     faults: list[str]
 
     def end(self) -> int:
-        """Wait for the last acknowledgement; how many records were sent."""
+        """Wait for the last acknowledgement; return the number of records sent."""
 
 
 class Client(Protocol):
-    """What a scenario may ask of a client; settings are librdkafka's."""
+    """The interface of a client to a scenario; settings are librdkafka's."""
 
     name: str
     can: frozenset[str]
@@ -149,7 +149,7 @@ class Client(Protocol):
         partition: int = -1,
         settings: Mapping[str, str] = ...,
     ) -> None:
-        """Send in order and wait for the answers; Refused if one says no."""
+        """Send in order and wait for the acknowledgements; raise Refused for an error."""
 
     def consume(
         self,
@@ -169,17 +169,17 @@ class Client(Protocol):
     def join(
         self, kafka: Kafka, group: str, topics: Sequence[str], settings: Mapping[str, str] = ...
     ) -> Member:
-        """Become a member of a group, and read on; needs GROUPS."""
+        """Become a member of a group, and keep reading; needs GROUPS."""
 
     def stream(self, kafka: Kafka, topic: str, partitions: int) -> Stream:
-        """Send on, from partition to partition in turn, until told to end; needs LONG_LIVED."""
+        """Send to the partitions in turn until the stream is ended; needs LONG_LIVED."""
 
     def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
-        """One admin call, named as it stands in `can`; driven.py tells what each answers."""
+        """Execute an admin command, named as in `can`; driven.py lists the results."""
 
 
 class Lifetime(Protocol):
-    """What ends a broker and starts it again: kafkalite.testing.Broker."""
+    """The part of kafkalite.testing.Broker that ends and restarts it."""
 
     workers: int
 
@@ -189,7 +189,7 @@ class Lifetime(Protocol):
 
 
 class Kafka:
-    """The Kafka under test: an address, and its broker's lifetime where that is ours."""
+    """The Kafka under test: an address, and its broker's lifetime if the test started it."""
 
     def __init__(self, bootstrap: str, lifetime: Lifetime | None = None) -> None:
         self.bootstrap = bootstrap
@@ -198,11 +198,11 @@ class Kafka:
         self.topics = itertools.count(1)
 
     def name(self) -> str:
-        """A topic name that nobody used."""
+        """Return a topic name that is not in use."""
         return f"conformance-{os.getpid()}-{time.time_ns():x}-{next(self.topics)}"
 
     def topic(self, partitions: int = 1, **config: str) -> str:
-        """A new topic whose leaders answer; `segment_bytes="…"` sets `segment.bytes`."""
+        """Create a topic and wait for its leaders; `segment_bytes="…"` sets `segment.bytes`."""
         name = self.name()
         keys = {key.replace("_", "."): value for key, value in config.items()}
         done(self.admin.create_topics([NewTopic(name, partitions, 1, config=keys)]))
@@ -210,7 +210,7 @@ class Kafka:
         return name
 
     def led(self, name: str) -> int:
-        """How many of a topic's partitions have a leader that answers as such."""
+        """Return how many of a topic's partitions have a leader that responds as such."""
         count = len(self.admin.list_topics(name, timeout=ANSWER_S_MAX).topics[name].partitions)
         asked = {TopicPartition(name, index): OffsetSpec.latest() for index in range(count)}
         if not asked:
@@ -219,19 +219,19 @@ class Kafka:
         return sum(answer.exception(ANSWER_S_MAX) is None for answer in answers)
 
     def remove_records(self, topic: str, before: int) -> None:
-        """Remove the first records of a topic's first partition."""
+        """Delete the records of a topic's first partition before an offset."""
         done(self.admin.delete_records([TopicPartition(topic, 0, before)]))
 
     def committed(self, group: str) -> dict[Place, tuple[int, str]]:
-        """What is committed for a group, and the text beside it."""
-        # Not librdkafka's admin, which reads a byte beyond the text.
+        """Return a group's committed offsets and their metadata."""
+        # librdkafka's admin reads a byte beyond the metadata.
         try:
             with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
                 found = admin.list_group_offsets([group])[group]
         except KafkaPythonError as fault:
             raise Refused(str(fault)) from fault
         return {
-            # confluent-kafka commits the zero byte that ends a text of C's as well.
+            # confluent-kafka also commits the zero byte that ends a C string.
             (*place,): (at.offset, (at.metadata or "").removesuffix("\0"))
             for place, at in found.items()
         }
@@ -250,7 +250,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     *needs: str, restarts: bool = False, **variants: Sequence[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Enter a function into the table, once for each of the one variant's values if it has one."""
+    """Add a function to the table, once for each value of its variant if it has one."""
     assert len(variants) < 2
 
     def enter(function: Callable[..., None]) -> Callable[..., None]:
@@ -276,7 +276,7 @@ def bound(
 
 
 def cases(clients: Sequence[Client]) -> Iterator[tuple[Client, Scenario]]:
-    """Each scenario with every client that can run it."""
+    """Yield each scenario with every client that can run it."""
     for client in clients:
         for entry in SCENARIOS.values():
             if entry.needs <= client.can:
@@ -284,7 +284,7 @@ def cases(clients: Sequence[Client]) -> Iterator[tuple[Client, Scenario]]:
 
 
 def done(futures: Mapping[Any, Any]) -> list[Any]:
-    """The admin's answers, all of them; its fault as Refused."""
+    """Return all results of the admin; raise Refused for an error."""
     try:
         return [future.result(ANSWER_S_MAX) for future in futures.values()]
     except KafkaException as fault:
@@ -292,7 +292,7 @@ def done(futures: Mapping[Any, Any]) -> list[Any]:
 
 
 def said(fault: KafkaError) -> str:
-    """librdkafka's name for a fault, before whatever else it says."""
+    """Return librdkafka's name of an error, followed by its text."""
     return f"{KafkaError(fault.code()).str()}: {fault.str()}"
 
 

@@ -1,6 +1,6 @@
-"""Kafka's own command-line tools find in our broker what they find in Apache Kafka.
+"""Kafka's own command-line tools print the same for kafkalite as for Apache Kafka.
 
-`make oracle` asks Apache Kafka for the same (tests/oracle/test_conformance.py).
+`make oracle` runs the same against Apache Kafka (tests/oracle/test_conformance.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The table through every client, against brokers of ours, or the one of CONFORMANCE_BOOTSTRAP.
+"""The table through every client, against kafkalite, or the broker of CONFORMANCE_BOOTSTRAP.
 
-Ours has two shapes: one process, and a supervisor with workers.  No client may see the difference.
+kafkalite has two shapes: one process, and a supervisor with workers.  No client may see a
+difference.
 
-Not every client asks each shape, for that takes long: all but a pair ask several processes;
-librdkafka's and our own commands take turns, so that every scenario meets both shapes; and of our
-client's two ways one has every other scenario.  `make clients` leaves nothing out.
+To save time not every client runs against each shape: all but two run against several processes;
+librdkafka and kafkalite's command alternate, so that every scenario runs against both shapes; and
+each of the native client's two transports has every other scenario.  `make clients` runs all.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, 
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
 CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
-"""So that a member that was killed is soon missed, and records of 1970 are kept."""
+"""The session of a killed member expires soon, and records of 1970 are kept."""
 CPU_MS_MAX = 250
-"""Processor time of one tick: five times what a tick may take, for other tests run beside."""
+"""Processor time of one tick: five times the limit, because other tests run at the same time."""
 SLOW_TICKS_MAX = 2
-"""A virtual machine's host takes its processors away for so long at times, and the kernel counts
-that as the thread's: a cause that makes slow ticks is there more often."""
+"""At times a virtual machine's host takes its processors away for so long, and the kernel counts
+that as the thread's time: a real cause of slow ticks occurs more often."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ
@@ -58,7 +59,7 @@ PLACES = {name: place for place, name in enumerate(SCENARIOS)}
 
 @pytest.fixture(scope="session")
 def shape(request: pytest.FixtureRequest) -> str:
-    """How the broker is made up."""
+    """The shape of the broker."""
     return str(request.param)
 
 
@@ -77,7 +78,7 @@ def kafka(shape: str) -> Iterator[Kafka]:
 
 @pytest.fixture
 def restarted(shape: str) -> Iterator[Kafka]:
-    """A Kafka of its own, that may be ended."""
+    """A Kafka of this test alone, which may be restarted."""
     if ELSEWHERE:
         pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
     with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
@@ -85,7 +86,7 @@ def restarted(shape: str) -> Iterator[Kafka]:
 
 
 def asked(shape: str, client: Client, scenario: Scenario) -> bool:
-    """Whether this is worth its time; see the module."""
+    """Return True if this combination is run; see the module."""
     one_process = shape == "one_process"
     pair = (OURS, LIBRDKAFKA)
     if WHOLE:

@@ -1,4 +1,4 @@
-"""Scenarios of topics: made, listed, described, grown, emptied, removed; and where offsets lie."""
+"""Scenarios of topics: create, list, describe, grow, empty, delete; and their offsets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def topic_id(kafka: Kafka, topic: str) -> str:
 
 
 def made(client: Client, kafka: Kafka, topic: str) -> bool:
-    """Make the topic; not yet, while the one deleted is still there."""
+    """Create the topic; return False while a deleted one of its name still exists."""
     try:
         client.ask(kafka, "create_topic", name=topic)
     except Refused as refused:

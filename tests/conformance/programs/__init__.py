@@ -1,1 +1,1 @@
-"""The Python clients as programs that driven.py drives."""
+"""Python clients as programs, driven by driven.py."""

@@ -1,4 +1,4 @@
-"""aiokafka as a program: the oldest requests that are still sent, from an event loop."""
+"""aiokafka as a program: an asyncio client, with the oldest request versions still in use."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ PRODUCER = {
     "compression.type": ("compression_type", lambda codec: None if codec == "none" else codec),
     "acks": ("acks", lambda acks: acks if acks == "all" else int(acks)),
     "enable.idempotence": ("enable_idempotence", yes),
-    # It asks for so long even for a topic that it was told cannot be.
+    # It retries for so long even for a topic that cannot exist.
     "message.timeout.ms": ("request_timeout_ms", lambda ms: int(ms) // 6),
-    # Its batches have a size, and no count.
+    # Its batches are limited by size, not by count.
     "batch.num.messages": ("max_batch_size", lambda count: int(count) * 20),
 }
 CONSUMER = {
@@ -59,7 +59,7 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", int),
     "auto.offset.reset": ("auto_offset_reset", lambda where: "none" if where == "error" else where),
-    # That only librdkafka checks against the others.
+    # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
     "client.id": ("client_id", str),
     "group.instance.id": ("group_instance_id", str),
@@ -75,11 +75,11 @@ CONSUMER = {
 }
 QUICK = {"retry_backoff_ms": 10}
 DEFAULT_CONFIG = 5
-"""DescribeConfigs's number for a value that nobody set."""
+"""DescribeConfigs's source of a default value."""
 
 
 class Records:
-    """What goes in and out."""
+    """Produce and consume."""
 
     async def produce(
         self,
@@ -155,7 +155,7 @@ def told(record: Any) -> list[Any]:
 
 
 class Streams:
-    """A producer that sends on."""
+    """A producer that keeps sending."""
 
     async def stream(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.producer = AIOKafkaProducer(
@@ -256,7 +256,7 @@ def places_told(places: Iterable[TopicPartition]) -> list[list[Any]]:
 
 
 class Admin:
-    """The admin calls; one client for as long as the address stays the same."""
+    """The admin commands; the client is kept while the address is the same."""
 
     admins: dict[str, AIOKafkaAdminClient] = {}
 
@@ -401,7 +401,7 @@ class AioKafka(Records, Streams, Groups, Admin):
 
 
 async def serve(program: AioKafka) -> None:
-    """What lines.serve does, for a program that waits in an event loop."""
+    """Serve commands like lines.serve, for a program that runs an event loop."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

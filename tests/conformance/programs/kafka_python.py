@@ -29,7 +29,7 @@ from tests.conformance.programs.lines import (
 
 IN_FLIGHT_MAX = 500
 POLL_MS = 200
-"""A poll that ends while it joins forgets at times that it did."""
+"""A shorter poll, which ends during a join, sometimes loses track of the join."""
 
 ASSIGNORS = {
     "range": RangePartitionAssignor,
@@ -43,7 +43,7 @@ PRODUCER = {
     "acks": ("acks", lambda acks: acks if acks == "all" else int(acks)),
     "enable.idempotence": ("enable_idempotence", yes),
     "message.timeout.ms": ("delivery_timeout_ms", int),
-    # Its batches have a size, and no count.
+    # Its batches are limited by size, not by count.
     "batch.num.messages": ("batch_size", lambda count: int(count) * 20),
 }
 CONSUMER = {
@@ -51,7 +51,7 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", int),
     "auto.offset.reset": ("auto_offset_reset", lambda where: "none" if where == "error" else where),
-    # That only librdkafka checks against the others.
+    # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
     "client.id": ("client_id", str),
     "group.instance.id": ("group_instance_id", str),
@@ -73,7 +73,7 @@ OFFSETS = {
 
 
 class Records:
-    """What goes in and out."""
+    """Produce and consume."""
 
     def produce(
         self,
@@ -161,7 +161,7 @@ def told(record: Any) -> list[Any]:
 
 
 class Streams:
-    """A producer that sends on."""
+    """A producer that keeps sending."""
 
     producer: KafkaProducer | None = None
 
@@ -226,8 +226,8 @@ class Groups:
         words |= translated(settings, CONSUMER)
         self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **words)
         self.consumer.subscribe(topics=list(topics), listener=Listener())
-        # A topic that it hears of after it began to join makes it join once more, and a poll that
-        # ends just then leaves it without heartbeats and partitions for ever.
+        # A topic that it discovers after it began to join makes it rejoin, and a poll that ends
+        # at that moment leaves it without heartbeats and partitions for ever.
         for topic in topics:
             self.consumer.partitions_for_topic(topic)
         self.awake = True
@@ -273,7 +273,7 @@ def offsets_of(offsets: Iterable[Sequence[Any]]) -> dict[TopicPartition, OffsetA
 
 
 class Admin:
-    """The admin calls; one client for as long as the address stays the same."""
+    """The admin commands; the client is kept while the address is the same."""
 
     admins: dict[str, KafkaAdminClient] = {}
 
@@ -363,7 +363,7 @@ class Admin:
     def replace_config(
         self, bootstrap: str, kind: str, name: str, changes: Mapping[str, str]
     ) -> None:
-        # kafka-python sends what was set before along, so that nothing is unset by not naming it.
+        # kafka-python sends the current values along, so that omitted keys are not unset.
         self.altered(bootstrap, kind, name, dict(changes), incremental=False)
 
     def altered(
@@ -375,7 +375,7 @@ class Admin:
         )
         said = result[kind][name]
         if said != "OK":
-            # It tells only the text, which begins with the code in brackets.
+            # It returns only the text, which begins with the code in brackets.
             raise for_code(int(said.split("]")[0].removeprefix("[Error ")))(said)
 
     def list_groups(self, bootstrap: str) -> dict[str, str]:

@@ -37,15 +37,15 @@ from tests.conformance.programs.lines import (
 )
 
 OFFSET_TAIL = -2000
-"""librdkafka's number for "so many before the end": this minus the distance."""
+"""librdkafka's number for "before the end": this minus the distance."""
 
 BEGINNING = -2
-"""ListOffsets's timestamp for the first offset there is."""
+"""ListOffsets's timestamp for the log start offset."""
 
 PRODUCER = {
     "acks": "all",
     "linger.ms": 0,
-    # What a record may weigh is the broker's to judge.
+    # The broker decides on the size of a record.
     "message.max.bytes": 100_000_000,
 }
 QUICK = {
@@ -68,7 +68,7 @@ OFFSETS = {
 
 
 class Records:
-    """What goes in and out."""
+    """Produce and consume."""
 
     def produce(
         self,
@@ -127,7 +127,7 @@ class Records:
             return OFFSET_END
         if isinstance(start, int):
             return start if start >= 0 else OFFSET_TAIL + start
-        # Given OFFSET_BEGINNING itself, librdkafka would take half a second to find it out.
+        # With OFFSET_BEGINNING itself, librdkafka would take half a second to resolve it.
         timestamp = BEGINNING if start == "beginning" else int(start.removeprefix("s@"))
         asked = TopicPartition(topic, partition, timestamp)
         (found,) = consumer.offsets_for_times([asked], CONSUME_S_MAX)
@@ -137,7 +137,7 @@ class Records:
 
 
 def read(consumer: Consumer, count: int | None) -> list[Message]:
-    """So many records, or all up to the end."""
+    """Read `count` records, or all up to the end."""
     records: list[Message] = []
     while count is None or len(records) < count:
         message = consumer.poll(CONSUME_S_MAX)
@@ -164,7 +164,7 @@ def told(message: Message) -> list[Any]:
 
 
 class Streams:
-    """A producer that sends on."""
+    """A producer that keeps sending."""
 
     producer: Producer | None = None
 
@@ -269,7 +269,7 @@ def partitions_of(offsets: Iterable[Sequence[Any]]) -> list[TopicPartition]:
 
 
 class Admin:
-    """The admin calls; one client for as long as the address stays the same."""
+    """The admin commands; the client is kept while the address is the same."""
 
     admins: dict[str, AdminClient] = {}
 
@@ -391,13 +391,13 @@ class Admin:
 
 
 def done(futures: Mapping[Any, Any]) -> Any:
-    """The one answer there is."""
+    """Return the result of the only future."""
     (future,) = futures.values()
     return future.result(CONSUME_S_MAX)
 
 
 def failing(places: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-    """The places, unless one of them is in error."""
+    """Return the places; raise if one of them has an error."""
     for place in places:
         if place.error is not None:
             raise KafkaException(place.error)
@@ -405,7 +405,7 @@ def failing(places: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
 
 
 def state_told(state: Any) -> str:
-    """The state as Kafka writes it."""
+    """Return the state in Kafka's spelling."""
     return STATES.get(state.name, state.name.capitalize())
 
 

@@ -1,7 +1,7 @@
-"""What every Python program of the table does: read orders, answer them, tell what happens.
+"""Command loop of the table's Python programs: reads commands, writes responses and events.
 
-A program is an object with a method for each order.  While it is `awake` (a member of a group, or
-sending on) its `turn()` is called between orders, and is back in a blink.
+A program is an object with a method for each command.  While it is `awake` (a member of a group,
+or sending) its `turn()` is called between commands, and must return quickly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Setting = tuple[str, Callable[[str], Any]]
 
 
 class Orders(Protocol):
-    """What answers orders."""
+    """An object with a method for each command."""
 
     awake: bool
 
     def turn(self) -> None: ...
 
     def code(self, fault: BaseException) -> int | None:
-        """The broker's error code, where that is what the fault is about."""
+        """Return the broker's error code of an exception, or None if it has none."""
 
 
 def say(**told: Any) -> None:
@@ -37,13 +37,13 @@ def say(**told: Any) -> None:
 
 
 def serve(program: Orders) -> None:
-    """Answer orders until there are no more."""
+    """Execute commands until stdin ends."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def listen() -> None:
         for line in sys.stdin:
             lines.put(line)
-        # Nobody waits for what the client would tidy up.
+        # The client's cleanup would only take time.
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -71,7 +71,7 @@ def worded(fault: BaseException) -> str:
 
 
 def translated(settings: Mapping[str, str], table: Mapping[str, Setting | None]) -> dict[str, Any]:
-    """Settings in a client's own words; None in the table for what it has no word for."""
+    """Translate settings to a client's own keys; the table has None for keys it lacks."""
     words = {}
     for name, value in settings.items():
         setting = table[name]

@@ -1,4 +1,4 @@
-"""Our own client as a program: `native`, and `native off` for TCP alone."""
+"""kafkalite's own client as a program: `native`, and `native off` for TCP alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRODUCER = {
     "acks": ("acks", str),
     "enable.idempotence": ("enable.idempotence", str),
     "message.timeout.ms": ("delivery.timeout.ms", int),
-    # Its batches have a size, and no count.
+    # Its batches are limited by size, not by count.
     "batch.num.messages": ("batch.size", lambda count: int(count) * 20),
 }
 CONSUMER = {
@@ -40,14 +40,14 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch.max.bytes", int),
     "max.partition.fetch.bytes": ("max.partition.fetch.bytes", int),
     "auto.offset.reset": ("auto.offset.reset", lambda at: "none" if at == "error" else at),
-    # That only librdkafka checks against the others.
+    # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
 }
 LANE = {"native": sys.argv[1] if sys.argv[1:] else "auto"}
 
 
 class Records:
-    """What goes in and out."""
+    """Produce and consume."""
 
     def produce(
         self,
@@ -127,7 +127,7 @@ def told(message: Any) -> list[Any]:
 
 
 class Streams:
-    """A producer that sends on."""
+    """A producer that keeps sending."""
 
     producer: Producer | None = None
     awake = False
@@ -175,7 +175,7 @@ class Streams:
 
 
 class Client(Records, Streams):
-    """All that it can."""
+    """The program: all commands that the native client supports."""
 
     def code(self, fault: BaseException) -> int | None:
         return fault.code if isinstance(fault, KafkaError) else None
