@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and hooks for every test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 from hypothesis import settings
 
-# A machine may stand still in the middle of an example, and no test is about time.
+# A busy machine may stop in the middle of an example, and no example tests time.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -18,15 +18,15 @@ _descriptors_left = 0
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests stay until the end; no collection need look at them again."""
+    """Exempt the thousands of collected tests, which stay until the end, from later collections."""
     collect()
 
 
 def pytest_runtest_teardown() -> None:
-    """What tests leave in cycles, logs and clients with their descriptors among it, is to go.
+    """Collect garbage that tests leave in cycles, such as logs and clients with open descriptors.
 
-    The collector counts objects, not descriptors, and looks for old ones the more seldom the more
-    there are; and a node in the tests' own process lays it to rest, as its process would.
+    The collector counts objects, not descriptors, and the more objects there are, the more rarely
+    it collects old ones; a node in the tests' own process disables it, as in a broker process.
     """
     rested = not gc.isenabled()
     gc.enable()
@@ -35,7 +35,7 @@ def pytest_runtest_teardown() -> None:
 
 
 def collect() -> None:
-    """Collect everything, and look at what is left no more until this is called again."""
+    """Collect all garbage, and exempt the remaining objects until this is called again."""
     global _descriptors_left
     gc.unfreeze()
     gc.collect()
@@ -48,8 +48,8 @@ def descriptors() -> int:
 
 
 def pytest_configure() -> None:
-    """Tests that run in the background or under nohup were handed these signals ignored, and would
-    hand that on to every process they start and then ask to end."""
+    """Restore signals that are ignored if tests run in the background or under nohup: processes
+    that tests start and then stop would inherit that."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),

@@ -1,4 +1,4 @@
-"""The work of a call, counted: for tests of what grows with what."""
+"""Counting the work of a call, for tests of how a cost grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def opcodes_of(call):
-    """Return how many opcodes of Python a call takes."""
+    """Return the number of Python opcodes that a call executes."""
     count = 0
 
     def trace(frame, event, _):

@@ -1,4 +1,4 @@
-"""The table of errors against two other people's: kio's, made from Kafka's, and kafka-python's."""
+"""The table of errors against kio's, which is made from Kafka's, and kafka-python's."""
 
 import kafka.errors
 import pytest

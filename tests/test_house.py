@@ -1,7 +1,7 @@
-"""The rules of the house, and the proof that each of them can fail.
+"""Structure rules of the code base, and a proof for each rule that it can fail.
 
-A rule is a function of the house that yields a complaint for each breach, with what to do
-instead.  Below the rules stand their own tests: small houses that break one rule each.
+A rule is a function of the source tree that yields a message for each breach, with the remedy.
+The rules' own tests follow below: small source trees that break one rule each.
 """
 
 import ast
@@ -53,13 +53,13 @@ EXTRAS_OF = {
     "kafkalite.cli.demo": ("demo",),
     CONNECTOR: ("spark",),
 }
-"""The extras whose packages a part of the program may import, beside those of the base."""
+"""Extras whose packages a part of the program may import, beside those of the base."""
 IMPORTED_AS = {
     "opentelemetry-proto": "opentelemetry",
     "protobuf": "google",
     "pyzmq": "zmq",
 }
-"""The top-level module of a distribution that is not called like it."""
+"""The top-level modules of distributions with another name."""
 BROKER_ROOMS = {*FLOORS[0], *FLOORS[1], *FLOORS[2], *FLOORS[3], "broker", "process"}
 PYTHON_FOLDERS = (PACKAGE, "tests", "benchmarks", "tools", "spark")
 
@@ -142,7 +142,7 @@ def nobody_is_alone(house):
 
 
 def named_in_a_string(house, name):
-    """Whether a module is loaded by name: its short name at its room's door, or its full one."""
+    """Return whether a module is imported by name: short in its package, or full anywhere."""
     room, _, short = name.rpartition(".")
     return any(
         (module.name == room and short in module.strings) or name in module.strings
@@ -169,7 +169,7 @@ def a_compiled_module_has_a_stub(house):
 
 
 def files_are_short(house):
-    """A file has fewer lines than LINES_MAX, docstrings not counted: public ones have sections."""
+    """A file has fewer lines than LINES_MAX, without docstrings: public ones have long sections."""
     for path in source_files(house):
         text = DOCSTRING.sub("", path.read_text())
         count = len(text.splitlines())
@@ -201,7 +201,7 @@ def functions_are_short(house):
 
 
 def functions(path):
-    """Name, line and length of each function of a Python or Cython file."""
+    """Yield name, line and length of each function of a Python or Cython file."""
     text = path.read_text()
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
@@ -212,7 +212,7 @@ def functions(path):
 
 
 def cython_functions(lines):
-    """The same by indentation: a function ends before the next line that is as far left."""
+    """Yield the functions by indentation: each ends before the next line indented no deeper."""
     head = re.compile(r"(\s*)(?:def|cp?def\s+(?!class|struct|enum|extern|union)[^=(]*?)\s*(\w+)\(")
     for start, line in enumerate(lines):
         if not (found := head.match(line)):
@@ -247,7 +247,7 @@ def names_say_what_a_thing_is(house):
 
 
 def words_of(name):
-    """The forbidden words in a snake_case or CamelCase name, in the singular."""
+    """Return the forbidden words in a snake_case or CamelCase name, in the singular."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
     singular = {word.lower().removesuffix("s") if len(word) > 4 else word.lower() for word in words}
     return sorted(singular & INSTEAD.keys())
@@ -272,7 +272,7 @@ def what_is_imported_is_declared(house):
             extra for part, all_of in EXTRAS_OF.items() for extra in all_of if part in under(name)
         ]
         allowed = declared[""].union(*(declared[extra] for extra in extras))
-        # The base installation imports every module of kafkalite, the extras' or not.
+        # The base installation imports every module of kafkalite, also those for extras.
         at_import = declared[""] if name.startswith(PACKAGE) else allowed
         undeclared = tops_of(module.imports_required(at_import=False)) - allowed
         undeclared |= tops_of(module.imports_required(at_import=True)) - at_import
@@ -285,7 +285,7 @@ def what_is_imported_is_declared(house):
 
 
 def under(name):
-    """A module's name and those of the packages it is in."""
+    """Return a module's name and those of its packages."""
     return set(itertools.accumulate(name.split("."), "{}.{}".format))
 
 
@@ -294,7 +294,7 @@ def tops_of(names):
 
 
 def declared_imports(house):
-    """The top-level modules that the base, under "", and each extra of pyproject.toml bring."""
+    """Return the top-level modules that the base (key "") and each extra of pyproject.toml add."""
     project = tomllib.loads((house.root / "pyproject.toml").read_text())["project"]
     declared = {"": project["dependencies"], **project["optional-dependencies"]}
 
@@ -343,7 +343,7 @@ def shown(house, path):
     return path.relative_to(house.root)
 
 
-# This house keeps them.
+# The source tree keeps the rules.
 
 
 @pytest.fixture(scope="module")
@@ -375,11 +375,11 @@ def test_the_native_client_loads_columns_and_asyncio_only_when_they_are_used():
     assert not set(ended.stdout.split()) & {*NOT_IN_A_BROKER, "zmq"}
 
 
-# Each of them can fail.
+# Each rule can fail.
 
 
 def built(tmp_path, files):
-    """A house of these files: path → text."""
+    """Return a source tree of these files: path → text."""
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""The wheel, installed where only its declared dependencies are.
+"""The wheel, installed with only its declared dependencies.
 
 The wheel is built once, from the modules that are already compiled.  For the base and each extra an
-empty environment gets the wheel, and links to those distributions of the tests' environment which
-its metadata names, and which those name in turn.  So nothing is fetched, and nothing undeclared is
-importable there.
+empty environment gets the wheel, and links to those distributions of the tests' environment that
+its metadata requires, directly or indirectly.  So nothing is downloaded, and no undeclared package
+can be imported there.
 """
 
 import re
@@ -47,7 +47,7 @@ print(*failed, sep="\\n", end="")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of this tree; what `make build` has compiled is not compiled again."""
+    """Build the wheel of this tree; modules compiled by `make build` are not compiled again."""
     folder = tmp_path_factory.mktemp("wheel")
     platform = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     compiled = folder / f"build/lib.{platform}/kafkalite/_ext"
@@ -90,7 +90,7 @@ def installed(tmp_path, wheel):
 
 
 def closure(distribution, extra):
-    """The distributions that an installation brings along, by name; their versions are allowed."""
+    """Return the distributions that an installation requires, by name; check their versions."""
     found, wanted, done = {}, [(distribution, extra)], set()
     while wanted:
         of, extra = wanted.pop()

@@ -1,4 +1,4 @@
-"""What `import kafkalite` costs and promises, each tried in an interpreter of its own."""
+"""`import kafkalite`: its cost and its exports, each tested in an interpreter of its own."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The reference pages are what the declarations say today."""
+"""The reference pages match the declarations they are generated from."""
 
 import pytest
 

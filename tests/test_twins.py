@@ -1,7 +1,7 @@
-"""Every compiled function answers what its twin in plain Python answers.
+"""Every compiled function returns the result of its twin in plain Python.
 
-On good bytes, on one byte changed, on bytes cut short, and on fields that lie at the edges of
-their types; hypothesis chooses which.
+On valid bytes, on one byte changed, on bytes cut short, and on fields at the edges of their types,
+chosen by hypothesis.
 """
 
 import tracemalloc
@@ -144,7 +144,7 @@ BLOCK = st.tuples(st.integers(0, 3), st.integers(0, 40) | st.sampled_from([13107
 
 @st.composite
 def zstd_frames(draw):
-    """Frames whose blocks say all that blocks can say; no decoder need like what is in them."""
+    """Draw frames with any header and blocks of every kind; the contents need not be decodable."""
     frames = b""
     for _ in range(draw(st.integers(1, 3))):
         descriptor = draw(st.integers(0, 255))
@@ -227,7 +227,7 @@ def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
     payload = records.encode(drawn)
     both_decode(payload[:end], len(drawn))
     both_decode(payload + more, len(drawn))
-    # The twin reads as many as it is told to find, so it is told a number it can reach.
+    # The twin reads as many records as requested, so the count must be one it can reach.
     both_decode(payload, count if count < 10_000 else len(drawn) + 1)
 
 

@@ -1,4 +1,4 @@
-"""What is declared is what there is: no key without effect, none without words."""
+"""Declared keys: each has an effect and a description."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ NAMED = [
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
 def test_every_key_is_read_somewhere(name, key):
-    """But for those with one possible value, and those that only compaction reads."""
+    """Exempt are keys with one possible value, and those that only compaction reads."""
     compaction = any(place.startswith("log.cleaner.") for place in key.overrides)
     assert name in WORDS or isinstance(key.check, Only) or compaction, "remove it, or read it"
 

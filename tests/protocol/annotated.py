@@ -1,10 +1,10 @@
-"""Frames as people can read them: the bytes on the left, what they say on the right.
+"""Frames in readable form: the bytes on the left, their meaning on the right.
 
     00 03 00 0c 00 00 00 02      Metadata request 12, correlation_id 2
     00 07 72 64 6b 61 66 6b 61   client_id 'rdkafka'
     00                           no tags
 
-Numbers of one struct share a line; text and bytes begin a line of their own and run on below it.
+Numbers of one struct share a line; text and bytes begin a line of their own and continue below it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS_MAX = 100 - HEX_WIDTH
 
 @dataclass
 class Page:
-    """Lines being written; short neighbours of one struct are put together."""
+    """Lines being written; short neighbouring fields of one struct share a line."""
 
     lines: list[str] = field(default_factory=list)
     raw: bytes = b""

@@ -1,6 +1,6 @@
-"""kafka-python's classes by API key and side.
+"""kafka-python's classes by API key and side (request or response).
 
-Importing them warns of what they do at import, which is not ours to mend.
+Importing them emits warnings about kafka-python's own code, which are ignored.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ KAFKA_PYTHON = kafka_python_classes()
 
 BROKERS = importlib.import_module("kafka.protocol.broker_version_data")
 BROKER_API_VERSIONS = BROKERS.BROKER_API_VERSIONS
-"""What each version of Kafka answers to ApiVersions, as kafka-python has it."""
+"""The ApiVersions response of each Kafka version, according to kafka-python."""

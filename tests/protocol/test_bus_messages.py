@@ -1,4 +1,4 @@
-"""Messages of the bus: what each kind is as bytes, and what becomes of bytes that lie."""
+"""Messages of the bus: the bytes of each kind, and errors for invalid bytes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ each_message = pytest.mark.parametrize("name", MESSAGES)
 
 
 def sealed(said):
-    """A frame whose checksum holds, whatever it says."""
+    """Return a frame with a valid checksum and any content."""
     return said + xxhash.xxh3_64_digest(said)
 
 

@@ -1,5 +1,5 @@
-"""The plan interpreter: what it writes is what the plain codec writes, and mistakes of ours are
-told apart from those of others."""
+"""The plan interpreter: it writes the bytes of the plain codec, and reports a caller's mistake
+differently from invalid input."""
 
 from __future__ import annotations
 

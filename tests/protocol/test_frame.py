@@ -1,4 +1,4 @@
-"""Headers: in the two forms each has, for APIs and versions known and unknown."""
+"""Request and response headers: both forms of each, for known and unknown APIs and versions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_kafka_python_reads_the_answer_to_a_version_of_api_versions_it_asked_for
 
 
 def test_kafka_python_reads_the_refusal_of_a_version_of_api_versions():
-    """Whatever was asked, the refusal is of version 0: code, then what there is instead."""
+    """For any requested version the response is of version 0: error code, supported versions."""
     listed = [{"api_key": 18, "min_version": 0, "max_version": 5}]
     refusal = {"error_code": UnsupportedVersion.code, "api_keys": listed}
     frame = response_header(9, flexible=False) + API_VERSIONS.response.write(0, refusal)

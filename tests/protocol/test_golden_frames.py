@@ -1,7 +1,7 @@
-"""What real clients sent and Apache Kafka 4.4 answered, read and written again.
+"""Requests of real clients and responses of Apache Kafka 4.4, read and written again.
 
-tests/golden/frames holds one exchange a file, caught between the two.  The hex is theirs; the words
-beside it are what it means, and must be what we read.
+Each file of tests/golden/frames holds one exchange, captured on the network.  The hex is as
+captured; the text beside it is its meaning, and must be what our codec reads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.protocol.annotated import bytes_of, request_lines, response_lines
 
 FRAMES = sorted((Path(__file__).parents[1] / "golden" / "frames").glob("*.txt"))
 LEFT_BEHIND = {"03_metadata_v13": 3, "51_alter_user_scram_credentials_v0": 1}
-"""Bytes that librdkafka leaves behind a request; neither Kafka nor we look there."""
+"""Bytes that librdkafka sends after a request; Kafka ignores them, as we do."""
 
 
 def exchange(path: Path) -> tuple[list[str], list[str]]:
-    """The lines of the request and those of the response."""
+    """Return the lines of the request and those of the response."""
     _, request, response = path.read_text().split("\n\n")
     return request.splitlines(), response.splitlines()
 

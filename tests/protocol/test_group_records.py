@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: as Kafka writes them, as it once did, and as nobody ever did."""
+"""Records of `__consumer_offsets`: Kafka's current and older versions, and invalid ones."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ WRITTEN = {
     ),
     "no group": (group_record("g", None), GROUP_BYTES, None),
 }
-"""As they stand in logs that exist."""
+"""Records as they are in existing logs."""
 
 OLD_MEMBER = {**MEMBER, "group_instance_id": None}
 OLDER_MEMBER = {**OLD_MEMBER, "rebalance_timeout": -1}
@@ -126,7 +126,7 @@ READ = {
         "02 02 6d 02 69 02 63 03 2f68 0000ea60 00002710 03 0102 02 03 00 00",
     ),
 }
-"""As older and newer Kafkas wrote them."""
+"""Records in Kafka's older and newer versions."""
 
 
 def bytes_of(text):

@@ -1,7 +1,7 @@
-"""What lying bytes cost: a refusal, and no memory.
+"""Invalid bytes: they are refused and allocate no memory.
 
 Every message of every version, request and response: cut short at each byte, each byte changed,
-and each of its lengths, counts and sizes replaced by each of the lies.
+and each of its lengths, counts and sizes replaced by a list of false values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ APIS = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
 
 
 def read(message: Message, version: int, frame: bytes) -> dict | None:
-    """The fields, or None for a refusal; anything else that is raised fails the test."""
+    """Return the fields, or None if the frame is refused; any other exception fails the test."""
     try:
         return message.read(version, frame)
     except InvalidRequest:
@@ -68,12 +68,12 @@ def test_what_is_read_from_changed_bytes_can_be_written_and_read_again(api):
 
 
 def has_float(message: Message) -> bool:
-    """Whether a changed byte may make a number that is not equal to itself."""
+    """Return whether a changed byte may produce NaN, which is not equal to itself."""
     return message.name.startswith(("DescribeClientQuotas", "AlterClientQuotas"))
 
 
 def lies(length: Length, left: int) -> list[bytes]:
-    """Twelve other things a length could say, as bytes; `left` is how much follows it."""
+    """Return twelve false values of a length, as bytes; `left` is the number of bytes after it."""
     near = [length.value + 1, length.value - 1, left, left + 1, 2 * left + 2]
     if length.form == "uvarint":
         overlong = [b"\xff" * 5 + b"\x01", b"\x80" * 9 + b"\x01", b"\xff" * 4 + b"\x1f"]

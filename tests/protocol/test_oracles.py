@@ -1,8 +1,7 @@
-"""Our bytes are kio's and kafka-python's, both ways, in every (API, version) they know.
+"""Our codec against kio and kafka-python, both ways, in every (API, version) they support.
 
-Each message is written by us, read by the other and compared name by name, so that two fields of
-one type cannot have changed places; then written by the other and compared byte by byte; then read
-by us.
+Each message is written by us, read by the other and compared field by field, so that two fields of
+one type cannot be swapped; then written by the other and compared byte by byte; then read by us.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kafkalite.protocol.types import Int32, Struct, Uuid
 from tests.protocol.oracles import KAFKA_PYTHON
 from tests.protocol.values import filled, versions, with_defaults
 
-# Once with every array filled, so that no field is missed; then as the dice fall; then with nulls.
+# First every array filled, so that no field is missed; then random sizes; then with nulls.
 WAYS: list[dict[str, Any]] = [{"counts": (2,)}, {}, {"null": 0.3}, {"null": 1.0}]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -39,7 +38,7 @@ NEWER_THAN_KIO = {
     ("UnregisterController", 0),
 }
 
-# Fields that were given another name after the oracles were made.
+# Fields that were renamed after the oracles were made.
 RENAMED = {
     "acceptable_recovery_lag_legacy": "acceptable_recovery_lag",
     "cluster_authorized_operations": "authorized_operations",
@@ -76,7 +75,7 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(api):
 
 
 def kio_values(struct: Struct, version: int, entity: Any) -> dict[str, Any]:
-    """A kio entity in our words; its fields must stand in our order under our names."""
+    """Return a kio entity as our dict; its fields must have our order and names."""
     names = [name for name, field in struct.fields.items() if version in field.versions]
     values = {}
     for name, theirs in zip(names, dataclasses.fields(entity), strict=True):
@@ -117,7 +116,7 @@ def test_kafka_python_reads_what_we_write_and_writes_what_we_read(api):
             for seed, how in enumerate(WAYS):
                 values = filled(message, version, seed, **how)
                 if (api.name, side) == ("ApiVersions", "response"):
-                    values["error_code"] = 0  # after any other it reads version 0, as it should
+                    values["error_code"] = 0  # after any error it reads version 0, as it should
                 ours = message.write(version, values)
                 theirs = oracle.decode(ours, version=version)
                 assert python_values(message.struct, version, theirs) == values

@@ -1,4 +1,4 @@
-"""A response whose results are written one by one has the bytes of one that is written whole."""
+"""A response whose results are written one by one has the same bytes as one written whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas as a whole: which APIs and versions there are, and what holds for every field."""
+"""The schemas as a whole: the APIs and versions they cover, and rules for every field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.types import Array, Field, Struct, Uuid, versions_of
 from tests.protocol.oracles import BROKER_API_VERSIONS
 
-# key, name, versions, the first flexible one ("-": never), as of Kafka's line 4.5
+# key, name, versions, first flexible version ("-": none), as in Kafka 4.5
 TABLE = """
 0 Produce 3-13 9; 1 Fetch 4-18 12; 2 ListOffsets 1-11 6; 3 Metadata 0-13 9; 8 OffsetCommit 2-10 8
 9 OffsetFetch 1-10 6; 10 FindCoordinator 0-6 3; 11 JoinGroup 0-9 6; 12 Heartbeat 0-4 4

@@ -1,5 +1,5 @@
-"""The compiled Produce and Fetch codecs are their twins, the schemas: on good bytes, on bytes cut
-short or changed, and on lengths that lie; in every version."""
+"""The compiled Produce and Fetch codecs against their twins, the schemas: on valid bytes, on bytes
+cut short or changed, and on false lengths; in every version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_request_is_read_as_the_schema_reads_it(api, decode, twin, seed, null)
 
 
 def fetch_of(version, topics=0, partitions=0, forgotten=0, forgotten_partitions=0):
-    """A frame whose last topic, asked for or forgotten, has all of the partitions."""
+    """Return a frame whose last topic, requested or forgotten, has all of the partitions."""
     named = [{"partitions": []} for _ in range(topics)]
     left = [{"partitions": []} for _ in range(forgotten)]
     if partitions:
@@ -176,8 +176,8 @@ def test_a_fetch_response_is_written_as_the_schema_writes_it(version):
         values = filled(FETCH.response, version, seed, null=null)
         for topic in values["responses"]:
             for one in topic["partitions"]:
-                one.pop("snapshot_id", None)  # only followers of a quorum's log are told
-                one["records"] = one["records"] or b""  # and nothing is never null
+                one.pop("snapshot_id", None)  # only for followers of a quorum's log
+                one["records"] = one["records"] or b""  # and records are never null
         topics = [
             (topic_of(topic, version, "topic"), [fetched(one) for one in topic["partitions"]])
             for topic in values["responses"]
@@ -223,7 +223,7 @@ def header(api: Any, version: int) -> bytes:
 
 
 class Slice:
-    """What stands for a stretch of a file: all the encoder may ask of it is its size."""
+    """A stand-in for a file slice: the encoder only uses its size."""
 
     __slots__ = ("size",)
 

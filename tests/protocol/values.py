@@ -1,6 +1,6 @@
-"""Messages to try a codec with: every field filled, with edges among the values.
+"""Messages for codec tests: every field filled, with edge cases among the values.
 
-A seed makes one message, always the same.
+A seed always makes the same message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def every_message() -> Iterator[tuple[Message, int]]:
 
 
 def filled(message: Message, version: int, seed: int = 0, **how: Any) -> dict[str, Any]:
-    """A message that says every field its version has."""
+    """Return a message with every field of its version."""
     dice = random.Random(f"{message.name} {version} {seed}")
     return Maker(dice, version, **how).struct(message.struct)
 
@@ -55,7 +55,7 @@ def filled(message: Message, version: int, seed: int = 0, **how: Any) -> dict[st
 class Maker:
     dice: random.Random
     version: int
-    null: float = 0.0  # how likely a field is null that may be
+    null: float = 0.0  # probability of null in a nullable field
     counts: tuple[int, ...] = (0, 1, 2, 2)
     small: bool = False  # no value of more than a few bytes
 
@@ -94,13 +94,13 @@ class Maker:
         if isinstance(field, UInt16):
             return self.dice.choice([0, 9092, high - low])
         if size == 8 and ("time" in name or name.endswith("_ms")):
-            # kio reads these into dates, which end before 64 bits do.
+            # kio reads these as dates, whose range is smaller than 64 bits.
             return self.dice.choice([0, 1, 1_385_078_400_123])
         return self.dice.choice([0, 1, -1, low, high, self.dice.randint(low, high)])
 
 
 def with_defaults(struct: Struct, version: int, values: dict[str, Any]) -> dict[str, Any]:
-    """What a reader must find after these were written: fields the version lacks, by default."""
+    """Return the fields a reader must find: those the version lacks have their default."""
     found = {}
     for name, field in struct.fields.items():
         value = values.get(name, field.default) if version in field.versions else field.default

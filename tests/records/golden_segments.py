@@ -1,10 +1,10 @@
-"""The segments in tests/golden/segments: what each holds, and how its annotated hex is written.
+"""The segments in tests/golden/segments: the contents of each, and the form of its annotated hex.
 
-    python -m tests.records.golden_segments    writes the files anew; a change in one of them is
-                                               a change of what we write to disks and wires
+    python -m tests.records.golden_segments    writes the files again; a change in one of them is
+                                               a change of the bytes on disk and network
 
-A file is hex, with words behind `#`.  Without a codec a line is a field or a record; a codec's
-output is whatever its library makes of the records, and its lines are only bytes.
+A file is hex, with comments after `#`.  Uncompressed, a line is a field or a record; compressed
+bytes depend on the codec's library, and their lines have no comments.
 """
 
 import struct
@@ -41,7 +41,7 @@ class Segment:
 
 
 def end_marker(kind: int, **fields) -> bytes:
-    """The control batch that ends a transaction: 0 aborts it and 1 commits it."""
+    """Return the control batch that ends a transaction: 0 aborts it and 1 commits it."""
     record = Record(-1, NOW + 9, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 5), ())
     return build([record], transactional=True, control=True, **fields)
 
@@ -59,7 +59,7 @@ def stamped(batch: bytes, timestamp_ms: int) -> bytes:
 
 
 def with_delete_horizon(batch: bytes, horizon_ms: int) -> bytes:
-    """The batch as a cleaner leaves it whose tombstones may go at `horizon_ms`."""
+    """Return the batch with the delete horizon that a cleaner sets for its tombstones."""
     fields = dict(zip(BatchHeader._fields, record_batch.header(batch), strict=True))
     fields |= {"attributes": fields["attributes"] | record_batch.DELETE_HORIZON, "crc": None}
     shift = horizon_ms - fields["base_timestamp"]
@@ -135,7 +135,7 @@ SEGMENTS = {
 
 
 def annotated(name: str) -> str:
-    """The file's text."""
+    """Return the text of the file."""
     lines = [f"# {name}: {SEGMENTS[name].shows}"]
     position = 0
     for batch in batches(SEGMENTS[name].bytes):
@@ -173,7 +173,7 @@ def payload_lines(batch: RecordBatch) -> list[str]:
 
 
 def read(name: str) -> bytes:
-    """The bytes a file's text stands for."""
+    """Return the bytes that a file's text encodes."""
     lines = (DIRECTORY / f"{name}.hex").read_text(encoding="utf-8").splitlines()
     return bytes.fromhex("".join(line.partition("#")[0].strip() for line in lines))
 

@@ -1,8 +1,8 @@
-"""A few bytes that would become gigabytes cost what the bound allows, in memory and in time.
+"""Compression bombs: memory and CPU time of a refused one stay within the bound.
 
-Each bomb is set off in a process of its own kind, where the kernel's high-water mark of memory
-is reset before and read after.  Time is the processor's, held against an honest payload of
-exactly the allowed size, so a slow or busy machine changes nothing.
+Each bomb is decompressed in a child process, where the kernel's peak memory is reset before and
+read after.  CPU time is compared with that of valid data of exactly the allowed size, so that a
+slow or busy machine makes no difference.
 """
 
 import json
@@ -123,8 +123,8 @@ print(json.dumps(found))
 """
 
 CAP = 16 << 20
-# What a decoder may hold beside its output: a step's worth in pieces, lz4 a few of its largest
-# blocks, zstd a window that grows with the output.
+# Memory a decoder may hold beside its output: the pieces of one step, for lz4 a few of its
+# largest blocks, for zstd a window that grows with the output.
 HELD = {"gzip": 1 << 20, "snappy": 1 << 20, "lz4": 13 << 20, "zstd": CAP}
 FAULTS = {"CorruptMessage", "MessageTooLarge"}
 

@@ -1,7 +1,6 @@
-"""Every codec gives back what it was given, reads what other writers write, and refuses the rest.
+"""Every codec: round trips, the frames of other writers, and refused input.
 
-The frames are made here the way Java's and librdkafka's writers make them, by hand where no
-package does.
+The frames are made as Java's and librdkafka's writers make them, by hand where no package does.
 """
 
 import random
@@ -27,7 +26,7 @@ PAYLOADS = {"none": b"", "byte": b"x", "text": TEXT, "noise": NOISE, "zeros": by
 
 
 def java_lz4(payload):
-    """A magic, no content size, independent blocks of 64 KiB, no checksums but the header's."""
+    """A magic, no content size, independent blocks of 64 KiB, only the header's checksum."""
     descriptor = bytes([0x60, 0x40])
     frame = b"\x04\x22\x4d\x18" + descriptor
     frame += bytes([xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF])
@@ -103,7 +102,7 @@ def test_frames_as_others_write_them_are_read(frame, payload):
 
 
 def test_our_lz4_is_what_java_reads():
-    """Java refuses linked blocks; the descriptor's bits say what was written."""
+    """Java refuses linked blocks; the descriptor's flags show the written form."""
     flags, block_code = compress(Codec.LZ4, TEXT)[4:6]
     assert flags == 0x60, "version 1, independent blocks, no sizes and no checksums"
     assert block_code == 0x40, "blocks of 64 KiB"
@@ -129,7 +128,7 @@ def test_bytes_that_are_not_compressed_are_bounded_too():
 
 
 def ends(packed):
-    """Where to cut: everywhere near both ends, and here and there between."""
+    """Return the ends to cut at: all near both ends of the stream, and some between."""
     near = min(len(packed), 40)
     return sorted(
         {*range(near), *range(0, len(packed), 997), *range(len(packed) - near, len(packed))}
@@ -140,7 +139,7 @@ def ends(packed):
 def test_a_stream_that_ends_early_is_refused(frame):
     codec, written = FRAMES[frame]
     packed = written(TEXT)
-    # Where a part of a stream is itself a whole one, nothing is missing from it.
+    # A part of a stream that is a whole stream itself is valid.
     halves = {len(written(TEXT[:0])), len(java_snappy(b""))}
     for end in ends(packed):
         try:

@@ -1,6 +1,6 @@
-"""Segments as they were written down once: we still write them so, and Apache Kafka reads them.
+"""Golden segments: we still write the same bytes, and Apache Kafka reads them.
 
-Kafka's own dump tool needs Java and Maven's repository and is asked by `make oracle`.
+Kafka's own dump tool needs Java and Maven's repository: `make oracle`.
 """
 
 import re
@@ -15,7 +15,7 @@ from tools import apache_kafka
 FIELD = re.compile(r"(\w+): (\S+)")
 RECORD = re.compile(r"\| offset: (\d+) (\w+): (-?\d+) keySize: (-?\d+) valueSize: (-?\d+)")
 NAMES = sorted(SEGMENTS)
-# What a codec makes of the same records differs between releases of its library.
+# The compressed bytes of the same records differ between releases of a codec's library.
 FIXED = [
     name
     for name in NAMES
@@ -44,7 +44,7 @@ def test_what_was_written_down_is_read_as_it_was_meant(name):
 
 @pytest.fixture(scope="module")
 def dumped(tmp_path_factory):
-    """What Kafka's tool prints about each segment, line by line; one start of Java for all."""
+    """Return the dump tool's output for each segment, by line; Java is started once for all."""
     paths = {}
     for name in NAMES:
         paths[name] = tmp_path_factory.mktemp(name) / "00000000000000000000.log"
@@ -60,7 +60,7 @@ def dumped(tmp_path_factory):
 
 
 def header_of(batch: RecordBatch, position: int) -> dict[str, str]:
-    """A batch's header in the words of Kafka's tool."""
+    """Return a batch's header in the format of Kafka's tool."""
     header = batch.header
     when = "LogAppendTime" if header.timestamp_type else "CreateTime"
     last_sequence = header.base_sequence + header.last_offset_delta

@@ -1,8 +1,8 @@
-"""What we build others read, and what others build we read: kafka-python and aiokafka, by codec.
+"""Batches exchanged with kafka-python and aiokafka, both ways, by codec.
 
-Both bring a record builder and a reader of their own, written from the same format by other
-hands (aiokafka's in C).  kafka-python's snappy wants a package that is only a shell over ours,
-so snappy is aiokafka's to judge.
+Both have a record builder and a reader of their own, written independently from the same format
+(aiokafka's in C).  kafka-python's snappy needs a package that only wraps ours, so snappy is
+compared with aiokafka only.
 """
 
 import pytest
@@ -75,7 +75,7 @@ def theirs(package, codec, producer=(-1, -1, -1), transactional=False):
 
 
 def read_by(package, record_set):
-    """Every record another package finds in these bytes."""
+    """Return every record that another package reads from these bytes."""
     reader = package().reader(record_set)
     found = []
     while reader.has_next():
@@ -117,7 +117,7 @@ def test_an_idempotent_producers_batch_is_accepted(package, codec):
 def test_without_a_codec_our_bytes_are_theirs(package):
     ours = bytearray(build(RECORDS))
     other = bytearray(theirs(package, Codec.NONE))
-    # They leave the leader's epoch at 0, and it stands outside the CRC.
+    # They leave the leader epoch at 0; the CRC does not cover it.
     record_batch.place(ours, 0, 0)
     record_batch.place(other, 0, 0)
     assert ours == other

@@ -1,4 +1,4 @@
-"""What our writer makes of rows and of columns, librdkafka reads as it was given."""
+"""Batches written from rows and from columns, read by librdkafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch holds what was put in, in every codec, and says so when its bytes are not its own."""
+"""RecordBatch: round trips in every codec, and errors for changed bytes."""
 
 import pytest
 from hypothesis import given, settings

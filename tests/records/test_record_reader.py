@@ -1,4 +1,4 @@
-"""Batches become the columns and rows that the twin makes of them, whoever built or spoilt them."""
+"""Batches decoded to columns and rows, against the twin: from any writer, valid or damaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNS = settings(max_examples=100, deadline=None)
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    """The twin's CRC takes longer than all else together; test_twins.py has held it to this."""
+    """The twin's CRC takes most of the time; test_twins.py compares it with this one."""
     monkeypatch.setattr(batch_twin, "crc", packaged.crc32c)
 
 
@@ -41,7 +41,7 @@ WANTED = st.just(ALL) | st.integers(0, ALL)
 TICKS = st.sampled_from([1, 1_000, 1_000_000])
 PLENTY = 1 << 40
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-# Lengths at which a length takes another byte, or a copy another step or another way.
+# Sizes at which a varint gets longer, or a copy takes another step or path.
 LENGTHS = st.sampled_from([0, 1, 31, 32, 33, 63, 64, 65, 100, 512, 513])
 FIELD = st.none() | st.binary(max_size=40) | LENGTHS.map(lambda size: b"x" * size)
 NAME = st.binary(max_size=12).map(lambda name: name.decode("utf-8", "surrogateescape"))
@@ -53,7 +53,7 @@ ROWS = st.lists(ROW, min_size=1, max_size=12)
 
 
 def built(rows, base_offset, **words):
-    """One batch whose offsets have these gaps in them."""
+    """Return one batch whose offsets have these gaps in them."""
     records, offset = [], base_offset
     for gap, *fields in rows:
         offset += gap
@@ -63,7 +63,7 @@ def built(rows, base_offset, **words):
 
 
 def emptied(base_offset):
-    """What compaction leaves of a batch whose records are all gone."""
+    """Return a batch as compaction leaves it when all its records are removed."""
     return bytes(batch_twin.build(b"", base_offset=base_offset, last_offset_delta=3, count=0))
 
 
@@ -81,7 +81,7 @@ UNPACKED = OPEN | OPEN | CONTROL | st.just(emptied)
 
 @st.composite
 def record_sets(draw, kinds=UNPACKED, size_max=5):
-    """Batches one after another, with offsets that leave some out between them."""
+    """Draw consecutive batches, with gaps in the offsets between them."""
     record_set, offset = b"", draw(st.integers(0, 1 << 40))
     for kind in draw(st.lists(kinds, max_size=size_max)):
         record_set += kind(offset)
@@ -99,7 +99,7 @@ def last_offset(record_set):
 
 
 def exact(data):
-    """In memory that ends where it ends, so that a sanitizer sees one read too many."""
+    """Return a copy without spare memory at its end, so that a sanitizer detects an overread."""
     return memoryview(array("B", data))
 
 
@@ -123,14 +123,14 @@ def plain_rows(messages):
 
 
 def both(*words, rows=False):
-    """A builder of ours and the twin's."""
+    """Return our builder and the twin's."""
     if rows:
         return RowBuilder("a topic", 3, *words), twin.RowBuilder("a topic", 3, *words)
     return ColumnBuilder(*words), twin.ColumnBuilder(*words)
 
 
 def agree(ours, twins):
-    """They hold the same; then neither holds anything."""
+    """Assert that both hold the same records, and take them."""
     assert (ours.count, ours.size) == (twins.count, twins.size)
     made = ours.take()
     assert (plain(made) if isinstance(made, dict) else plain_rows(made)) == twins.take()
@@ -138,7 +138,7 @@ def agree(ours, twins):
 
 
 def read_both(data, first_offset, size_max=PLENTY, *, wanted=ALL, ticks=1, check_crcs=True):
-    """Read from the beginning, step by step; the codes on the way are the twin's."""
+    """Read from the beginning, step by step, and compare every code with the twin's."""
     for ours, twins in (both(wanted, check_crcs, ticks), both(check_crcs, rows=True)):
         position, offset, code = 0, first_offset, 0
         while code == 0 and position <= len(data):
@@ -150,7 +150,7 @@ def read_both(data, first_offset, size_max=PLENTY, *, wanted=ALL, ticks=1, check
                 break
 
 
-# What stands there whole.
+# Whole batches.
 
 
 @RUNS
@@ -198,7 +198,7 @@ def test_columns_grow_over_many_batches(counts, size_max):
 
 
 def test_a_large_set_is_read_as_the_twin_reads_it():
-    # Over the size from which on the GIL is let go, and over several times a column's first room.
+    # Larger than the size above which the GIL is released, and than a column's first allocation.
     rows = [(at % 3, NOW + at, b"%d" % at, b"v" * (at % 700), ()) for at in range(300)]
     data = b"".join(built(rows, base) for base in (0, 10_000, 20_000))
     read_both(data, 123)
@@ -227,11 +227,11 @@ def test_a_time_too_far_off_for_the_unit_becomes_the_last_there_is(ticks):
     assert found == (0, NOW * ticks, (1 << 63) - 1, -(1 << 63))
 
 
-# What does not.
+# Damaged batches.
 
 
 def resealed(batch):
-    """With the CRC made to hold."""
+    """Return the batch with a valid CRC."""
     batch = bytearray(batch)
     struct.pack_into(">I", batch, 17, record_batch.crc32c(batch[21:]))
     return bytes(batch)
@@ -255,7 +255,7 @@ def test_a_batch_with_one_changed_byte_is_read_as_the_twin_reads_it(
 @RUNS
 @given(ROWS, ROWS, st.integers(1, 60))
 def test_a_batch_that_is_refused_leaves_no_trace(rows, spoiled, less):
-    """Its last record is cut short, so that all others had been read when it was found out."""
+    """The last record is cut short, so all others were decoded before the error is found."""
     payload = bytes(RecordBatch(built(spoiled, 0)).payload())
     bad = batch_twin.build(
         payload[: -min(less, len(payload))], count=len(spoiled), last_offset_delta=10_000
@@ -331,7 +331,7 @@ def test_whole_batches_end_where_the_twin_finds_their_end(data, at, flip, spoil)
         assert record_reader.whole_batches(exact(each)) == twin.whole_batches(bytes(each))
 
 
-# How much a builder takes.
+# Bounds of a builder.
 
 
 @pytest.mark.parametrize("wanted", [0, record_reader.OFFSET, ALL])
@@ -361,7 +361,7 @@ def test_a_batch_that_alone_is_more_than_the_room_is_too_large():
 def test_the_rooms_bound_keeps_every_offset_in_32_bits():
     with pytest.raises(AssertionError):
         ColumnBuilder(ALL, True, 1, 1 << 31)
-    # Names may become three times as long: a third of the room is theirs.
+    # Names may become three times as long when decoded, so they get a third of the bound.
     name = "\udcff" * 9
     row = (0, NOW, None, None, ((name, None),))
     builder = ColumnBuilder(record_reader.HEADERS)
@@ -382,7 +382,7 @@ def test_what_was_taken_stays_when_the_builder_is_gone():
 
 
 def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it():
-    """Columns large enough that their memory is kept, made and let go in turn by many threads."""
+    """Columns large enough for the memory pool, allocated and freed by several threads in turn."""
 
     def decode(seed):
         dice, builder, held = random.Random(seed), ColumnBuilder(ALL), []
@@ -402,7 +402,7 @@ def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it(
         assert all(threads.map(decode, range(4)))
 
 
-# What others packed.
+# Batches of other writers.
 
 
 @EACH

@@ -1,6 +1,6 @@
-"""Rows and columns become the batch that the twin makes of them, and that others read.
+"""Rows and columns encoded to batches, against the twin, and read by other readers.
 
-Columns come as Arrow's buffers, also as those of an array that lies about them.
+Columns come as Arrow buffers, some of them of inconsistent arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS = settings(max_examples=200, deadline=None)
 
 NOW = 1_700_000_000_000
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-# Lengths at which a copy takes another step, or a length another byte.
+# Sizes at which a copy takes another step, or a varint gets longer.
 LENGTHS = st.sampled_from([0, 1, 3, 4, 8, 15, 16, 31, 32, 33, 63, 64, 65, 100, 1024, 1025, 8192])
 FIELD = st.none() | st.binary(max_size=40) | LENGTHS.map(lambda size: b"x" * size)
 NAME = st.text(max_size=12)
@@ -51,7 +51,7 @@ def times_column(array):
 
 
 def columns_of(rows, kind, before=0, after=0):
-    """value, key, headers, timestamps, in arrays of which these rows are a slice."""
+    """Return value, key, headers, timestamps, as slices of larger arrays."""
     padded = [(b"no", b"nor this", (("n", b"o"),), 5)] * before + rows
     padded = padded + [(None, b"not this either", (), 6)] * after
     keys, values, headers, times = zip(*padded, strict=True)
@@ -65,7 +65,7 @@ def columns_of(rows, kind, before=0, after=0):
 
 
 def encoded(columns, first, end, *, rows=None, room=1 << 18, now_ms=NOW, **fields):
-    """How many rows were taken, and the batch of them."""
+    """Return the number of rows encoded, and the batch of them."""
     out = bytearray(61 + room)
     taken, size, base, newest = record_writer.encode_columns(
         out, first, end, rows, *columns, now_ms
@@ -80,7 +80,7 @@ def encoded(columns, first, end, *, rows=None, room=1 << 18, now_ms=NOW, **field
 
 
 def built(rows, **fields):
-    """The batch of these rows through a builder."""
+    """Return the batch of these rows, made by a builder."""
     builder = record_writer.BatchBuilder(1 << 18)
     for place, (key, value, headers, time) in enumerate(rows):
         assert builder.append(key, value, headers, time) == place
@@ -423,7 +423,7 @@ def test_others_read_what_was_given(package, rows):
     assert read_by(package, built(rows)) == wanted
 
 
-# Columns that lie.
+# Inconsistent columns.
 
 
 def lying(offsets, content=b"abc", wide=False, validity=None, start=0):
@@ -440,7 +440,7 @@ OFFSETS = st.lists(
 @pytest.mark.parametrize("offsets", [[0, 11], [-1, 3], [4, 3], [11, 11], [3, 1 << 30], [3, -1]])
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_cell_that_begins_or_ends_outside_is_refused(offsets, wide, place):
-    # What stands behind the bytes is memory as well, and nothing but the check keeps from it.
+    # The memory after the bytes is readable too, so only the check protects it.
     content = memoryview(b"0123456789" + b"secret" * 9)[:10]
     given = lying([0] * place + offsets, content, wide)
     for name, columns in (("value", (given, None)), ("key", (None, given))):
@@ -494,7 +494,7 @@ def test_offsets_are_believed_only_where_they_ascend_inside_the_bytes(
 
 
 def cells_of(offsets, content, validity, start, count):
-    """The cells of honest buffers; None for others."""
+    """Return the cells of consistent buffers, or None for others."""
     slots = max(len(offsets) - 1, 0)
     if validity is not None:
         slots = min(slots, 8 * len(validity))
@@ -577,7 +577,7 @@ def test_rows_beyond_the_columns_are_refused(first, end):
     with pytest.raises(ValueError, match="a row was asked for"):
         encoded(columns, first, end)
     with pytest.raises(ValueError, match="a row was asked for"):
-        # Around the index stand rows that there are, and none of them was given.
+        # The memory around the index holds valid row numbers, none of which was passed.
         encoded(columns, first, end, rows=memoryview(bytes(64))[16:28])
 
 
@@ -589,7 +589,7 @@ def test_buffers_are_given_back_whatever_happens():
             encoded(columns, 0, 2)
         except ValueError:
             assert offsets[1] == 9
-        content.append(1)  # BufferError while anybody looks at it
+        content.append(1)  # BufferError while a buffer is exported
     with pytest.raises((TypeError, ValueError)):
         record_writer.measure_columns(1, (None, content, content, 0), None, None, None)
     with pytest.raises(TypeError):

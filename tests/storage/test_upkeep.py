@@ -30,13 +30,13 @@ MINUTE_MS = 60_000
 
 
 def collect(logs: LogManager, count: int = 1) -> None:
-    """Collect results of the flusher, as a node does."""
+    """Collect `count` results of the logs' flusher, as a node does."""
     assert logs.flusher is not None
     collect_from(logs.flusher, count)
 
 
 def collect_from(flusher: Flusher, count: int = 1) -> None:
-    """Collect results of a flusher that no LogManager uses."""
+    """Collect `count` results of a flusher."""
     done = 0
     while done < count:
         assert select.select([flusher], [], [], 30)[0], "nothing came back"

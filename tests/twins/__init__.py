@@ -1,1 +1,1 @@
-"""What the compiled functions do, said once more in plain Python: never shipped, only compared."""
+"""Plain-Python twins of the compiled functions: not shipped, for comparison only."""

@@ -1,5 +1,5 @@
-"""The writer of codec.pyx, with every length still apart from the bytes around it, so that a test
-can make each of them lie."""
+"""The writer of codec.pyx, with every length kept apart from the bytes around it, so that a test
+can replace each of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Length:
-    """A length, count or size as it stands in the bytes: a format of struct's, or a varint."""
+    """A length, count or size as encoded: in a format of `struct`, or as a varint."""
 
     value: int
     form: str = "uvarint"

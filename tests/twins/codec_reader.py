@@ -12,11 +12,11 @@ from tests.twins.codec import FORMATS
 
 
 class Fault(Exception):
-    """These bytes are not the message."""
+    """The bytes are not a valid message."""
 
 
 class Reader:
-    """What is left of the bytes of one message, in one version of it."""
+    """The remaining bytes of one message, in one version of it."""
 
     def __init__(self, left: bytes, version: int, flexible: bool) -> None:
         self.left = left

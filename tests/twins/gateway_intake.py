@@ -1,11 +1,11 @@
-"""A message's frames in plain Python: the records they are, or the code they earn."""
+"""The twin of the gateway's message decoder: a message's frames to records or an error code."""
 
 import struct
 
 
 def read(frames, count, record_size_max):
-    """A Kafka error code, or [(partition or None, key, value, headers, timestamp or None)], for
-    what follows a topic's name; None as a partition: wherever records without a key go."""
+    """Return [(partition or None, key, value, headers, timestamp or None)] for the frames after a
+    topic's name, or a Kafka error code; partition None: chosen as for records without a key."""
     if len(frames) == 1:
         return read_pack(frames[0], count, record_size_max)
     if not 2 <= len(frames) <= 5:
@@ -42,7 +42,7 @@ def read_pack(frame, count, record_size_max):
 
 
 def fields(frame, nullable):
-    """The fields, each behind its length; None when they are not whole groups of that many."""
+    """Return the length-prefixed fields, or None unless they are whole groups of `nullable`."""
     found = []
     while frame:
         for may_be_null in nullable:

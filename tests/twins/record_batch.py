@@ -23,7 +23,7 @@ GOOD = {
 
 
 def build(payload: bytes, **fields) -> bytearray:
-    """A batch with these fields; length and CRC are right unless they are given."""
+    """Return a batch with these fields; length and CRC are valid unless they are given."""
     fields = GOOD | fields
     if fields["batch_length"] is None:
         fields["batch_length"] = 49 + len(payload)

@@ -1,4 +1,4 @@
-"""The twin of ext/record_reader.pyx and ext/message_reader.pyx, with what they share."""
+"""The twin of ext/record_reader.pyx and ext/message_reader.pyx, with their common part."""
 
 from struct import pack
 
@@ -12,7 +12,7 @@ NO_TIMESTAMP = -1
 
 
 class Batch:
-    """A batch's fields as far as readers look at them; `code` says what it earns."""
+    """The header fields of a batch that readers use; `code` is 0 or the error."""
 
     def __init__(self, data: bytes, check_crcs: bool) -> None:
         self.code = self.framing(data, check_crcs)
@@ -45,7 +45,7 @@ class Batch:
         return bool(self.attributes & 0x20) or self.last_offset < first_offset or empty
 
     def rows(self, payload: bytes, first_offset: int) -> list[tuple] | int:
-        """(offset, timestamp, type, key, value, headers), or what the records earn."""
+        """Return (offset, timestamp, type, key, value, headers) of each record, or the error."""
         if self.count * 7 > len(payload):
             return 87
         found = records.decode(payload, self.count, self.last_offset - self.base_offset)
@@ -83,7 +83,7 @@ def whole_batches(record_set: bytes) -> tuple[int, int]:
 
 
 class Builder:
-    """Reads sets; what becomes of the rows is for those below."""
+    """Reads record sets; subclasses convert the rows."""
 
     room = INT64_MAX
 
@@ -143,7 +143,7 @@ class RowBuilder(Builder):
         return self.taken
 
     def take(self) -> list[tuple]:
-        """What Message is made from."""
+        """Return the fields of each Message, and forget the rows."""
         rows, self.rows, self.taken = self.rows, [], 0
         return [
             (*self.place, offset, None if timestamp == NO_TIMESTAMP else timestamp, *rest)
@@ -162,7 +162,7 @@ class ColumnBuilder(Builder):
 
     @property
     def size(self) -> int:
-        """Of all values and of the offsets that lead to them, without those of the ends."""
+        """Size of all values and offsets, without the last offset of each column."""
         columns = self.columns()
         ends = 4 * sum(1 for name in columns if name.endswith("_offsets"))
         measured = [

@@ -4,7 +4,7 @@ from . import record_batch, records
 
 
 def build(rows, attributes=0, producer_id=-1, producer_epoch=-1, base_sequence=-1) -> bytearray:
-    """The batch of rows (key, value, headers, timestamp), as a producer sends it."""
+    """Return the batch of rows (key, value, headers, timestamp), as a producer sends it."""
     times = [row[3] for row in rows]
     return record_batch.build(
         payload(rows),
@@ -33,7 +33,7 @@ def wrapped(number: int) -> int:
 
 
 def fitting(rows, room: int) -> int:
-    """How many of the first rows' payload fits."""
+    """Return the number of leading rows whose payload fits."""
     for place in range(len(rows)):
         if len(payload(rows[: place + 1])) > room:
             return place

@@ -4,7 +4,7 @@ from io import BytesIO
 
 
 class Fault(Exception):
-    """These bytes are not records."""
+    """The bytes are not valid records."""
 
 
 def take(source: BytesIO, size: int) -> bytes:

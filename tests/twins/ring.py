@@ -1,4 +1,4 @@
-"""The twin of ext/ring.pyx: one process, no order of stores to mind, the same bytes and answers."""
+"""The twin of ext/ring.pyx: the same bytes and results, in one process without memory ordering."""
 
 import struct
 
@@ -39,7 +39,7 @@ class Writer(End):
         self.wants_room = False
 
     def left(self, size):
-        """What is left of the lap, if a frame of this size does not go there."""
+        """Return the size of the rest of the lap if the frame does not fit there, or 0."""
         left = self.capacity - self.position % self.capacity
         return left if stride(48 + size) > left else 0
 

@@ -1,4 +1,4 @@
-"""The twin of ext/segment_walk.pyx: over the bytes of a file, not over the file."""
+"""The twin of ext/segment_walk.pyx: takes the bytes of a file instead of the file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.twins import record_batch
 HEADER = struct.Struct(">qiibIhiqqqhii")
 WHOLE, DAMAGED, AT_END, TORN, ZEROS, GAP = 0, 2, -1, -2, -3, -4
 KEPT = 0x30  # transactional or control
-OFFSET_MAX = (1 << 63) - 2  # so that there is one after it
+OFFSET_MAX = (1 << 63) - 2  # an offset follows it
 
 
 def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
-    """(code, size, base offset, last offset, max timestamp)"""
+    """Return (code, size, base offset, last offset, max timestamp)."""
     if position == len(file):
         return AT_END, 0, -1, -1, -1
     if len(file) - position < HEADER.size:
@@ -28,7 +28,7 @@ def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
 
 
 def find_offset(file: bytes, position: int, offset: int, expected: int = -1) -> tuple[int, int]:
-    """(code, position)"""
+    """Return (code, position)."""
     code, size, _, last, _ = header_at(file, position)
     if code == WHOLE and expected >= 0 and last != expected:
         return DAMAGED, position
@@ -58,7 +58,7 @@ def walk_to_end(file: bytes, position: int) -> tuple[int, int, int, int, int]:
 
 
 def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[object, ...]:
-    """From the beginning of a segment, without state carried in."""
+    """Scan from the beginning of a segment, without a state from an earlier call."""
     position, next_offset, since, newest, of_newest, entered, epoch = 0, base, 0, -1, base, -1, -1
     offsets, times, produced, began, count = b"", b"", [], [], 0
     code = AT_END

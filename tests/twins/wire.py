@@ -1,4 +1,4 @@
-"""What wire.pyx decodes, by way of the schemas: Produce and Fetch as everything else is read."""
+"""The twin of wire.pyx: decodes Produce and Fetch by their schemas, as other APIs are decoded."""
 
 from __future__ import annotations
 

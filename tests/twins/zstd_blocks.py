@@ -9,7 +9,7 @@ RAW, RLE, COMPRESSED, RESERVED = range(4)
 
 
 class Damaged(Exception):
-    """The bytes are no whole frames."""
+    """The bytes are not whole frames."""
 
 
 def divide(payload: bytes, output_max: int, frames_max: int) -> list[tuple[int, bool]] | None:
@@ -40,7 +40,7 @@ def _frame(payload: bytes, start: int, output_max: int) -> tuple[int, list[tuple
         return end, [(end, True)]
     if magic != MAGIC:
         raise Damaged
-    blocks = []  # (end, what the block makes at most)
+    blocks = []  # (end, largest output of the block)
     descriptor = payload[start + 4]
     single = descriptor >> 5 & 1
     position = start + 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
