@@ -189,6 +189,7 @@ def test_a_cancelled_table_that_waits_for_a_thread_is_not_sent(broker):
             sending.cancel()
             await asyncio.sleep(0)
             release.set()
+            producer._threads.submit(int).result(WAIT_S)  # what was submitted before has begun
             await asyncio.gather(*held)
             return await asyncio.gather(sending, return_exceptions=True)
 

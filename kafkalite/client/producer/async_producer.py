@@ -324,8 +324,10 @@ class AsyncProducer:
             else:
                 outcome.set_result(done.result())
 
-        job = loop.run_in_executor(self._threads, function, *arguments)
-        job.add_done_callback(ended)
+        # The thread's own future is cancelled: one of the loop's passes it on an iteration later,
+        # and a thread could begin the call meanwhile.
+        job = self._threads.submit(function, *arguments)
+        asyncio.wrap_future(job, loop=loop).add_done_callback(ended)
         outcome.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
         return outcome
 
