@@ -1,3 +1,5 @@
+"""SystemClock and ManualClock."""
+
 import time
 
 from kafkalite.clock import ManualClock, SystemClock

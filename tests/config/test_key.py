@@ -1,3 +1,5 @@
+"""Declarations of configuration keys: types, checks, defaults and error texts."""
+
 import pytest
 
 from kafkalite.config.key import Only, Scope, Type, at_least, at_most, between, one_of

@@ -1,3 +1,5 @@
+"""Keys by resource: their update mode, client metrics, loggers."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""Settings: precedence of values, synonyms, and refused values."""
+
 import pytest
 
 from kafkalite.config import broker, topic

@@ -1,3 +1,5 @@
+"""Config alterations by the controller: their records, and the ones it refuses."""
+
 from __future__ import annotations
 
 import pytest

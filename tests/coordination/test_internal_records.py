@@ -1,3 +1,5 @@
+"""Records of the metadata log: every version that was ever written can be read."""
+
 from __future__ import annotations
 
 import random

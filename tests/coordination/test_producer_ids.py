@@ -1,3 +1,5 @@
+"""ProducerIds: no id is in two blocks."""
+
 from __future__ import annotations
 
 import pytest

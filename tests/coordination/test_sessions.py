@@ -1,3 +1,5 @@
+"""NodeSessions: heartbeats, session timeouts and incarnations of nodes."""
+
 from __future__ import annotations
 
 import pytest

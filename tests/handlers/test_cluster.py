@@ -1,3 +1,5 @@
+"""Cluster APIs of a real node: ApiVersions, Metadata, DescribeCluster and others, the quorum."""
+
 from __future__ import annotations
 
 import pytest

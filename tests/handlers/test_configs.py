@@ -1,3 +1,5 @@
+"""Config APIs of a real node: described, altered, applied at once and after a restart."""
+
 from __future__ import annotations
 
 import logging

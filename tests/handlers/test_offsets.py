@@ -1,3 +1,5 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords, through the dispatcher of a real node."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Client telemetry (KIP-714): subscriptions, pushes, and their way to the exporter."""
+
 from __future__ import annotations
 
 import socket

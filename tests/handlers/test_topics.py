@@ -1,3 +1,5 @@
+"""Topic APIs of a real node: create, delete, grow, log directories, elections, a full disk."""
+
 from __future__ import annotations
 
 import base64

@@ -1,3 +1,5 @@
+"""InitProducerId and DescribeProducers, through the dispatcher of a real node."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""FileSlice and OpenFile: lifetime of the descriptor, and files that were cut."""
+
 import os
 
 import pytest

@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
 
     reopened = False
 
-    # -- flushes and deletions ---------------------------------------------------------------
+    # -- rolls, flushes and deletions --------------------------------------------------------
 
     @rule()
     def roll(self) -> None:
