@@ -227,7 +227,7 @@ def with_dictionary(frame: bytes) -> bytes:
 @pytest.mark.parametrize("config", [{}, {"compression_type": "lz4"}, {"compression_type": "gzip"}])
 @pytest.mark.parametrize("shape", UNREADABLE_LZ4)
 def test_lz4_that_java_cannot_read_is_refused(broker, shape, config):
-    """Kafka answers INVALID_RECORD or UNKNOWN_SERVER_ERROR; its consumers would stop here."""
+    """Kafka returns INVALID_RECORD or UNKNOWN_SERVER_ERROR; its consumers would stop here."""
     broker.create("a", **config)
     one, two = bytes(98_000), bytes(60_000)
     payload = build([Record(timestamp=1, value=one), Record(timestamp=1, value=two)])[61:]
