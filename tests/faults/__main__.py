@@ -1,12 +1,12 @@
-"""python -m tests.faults: play a scenario so many times, or all of them for so long.
+"""python -m tests.faults: run a fault scenario a number of times, or all of them for some minutes.
 
     python -m tests.faults F1 --count 300 --seed 7     300 kills, in runs of ten
     python -m tests.faults F24 --count 10000           10,000 producers killed on their rings, and
                                                        1,000,000 frames scribbled
     python -m tests.faults all --minutes 15            one run after the other, in turn
 
-Every run prints what came of it and appends a line to record.jsonl.  The exit code says whether
-all were good.  What clients saw in a run that was not is kept in a file that is named.
+Every run prints its result and appends a line to record.jsonl.  The exit code is 0 if all runs were
+good.  The clients' history of a run that was not is kept in a directory that is printed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 COMPLAINT_SIZE_MAX = 300
 A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10, "F22": 50, "F24": 500}
-"""How many faults make a run: each takes about twenty seconds, of groups two minutes."""
+"""Number of faults of a run: each takes about twenty seconds, of groups two minutes."""
 
 
 def plans(words: argparse.Namespace) -> Iterator[Plan]:
-    """What is to be done, one run after the other."""
+    """Yield the plan of each run."""
     seeds = itertools.count(words.seed)
     if words.fault == "all":
         end = time.monotonic() + words.minutes * 60
@@ -54,7 +54,7 @@ def plan(words: argparse.Namespace, fault: str, count: int, seed: int, workers: 
 
 
 def shown(came: Run, seconds: float) -> None:
-    """One run, for whoever watches; what went wrong in it, and where to read on."""
+    """Print a run's result, its violations, and the directory with its history."""
     verdict = "good" if came.good else "VOID" if came.void else "BAD"
     print(
         f"{verdict}  {came.plan.fault:5} {came.done:3} faults  seed {came.plan.seed}"

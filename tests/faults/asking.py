@@ -1,7 +1,7 @@
-"""One connection to one node, asked in plain requests: a client that hides nothing.
+"""Single requests over one connection to one node, without the retries of a client library.
 
-A client library waits, asks again and finds another way; what must be seen here is each answer,
-from which node it came, and when.
+A client library waits, retries and finds another leader; these tests must see each response, its
+node and its time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Address = tuple[str, int]
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, as Metadata says it."""
+    """The leader of a partition, as in a Metadata response."""
 
     partition: int
     node: int
@@ -41,16 +41,16 @@ class Leader(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What one Metadata answer says."""
+    """The content of one Metadata response."""
 
     addresses: dict[int, Address]
     leaders: list[Leader]
 
 
 class Line:
-    """A connection that asks one thing at a time; it is closed at the first that goes wrong.
+    """A connection with one request at a time; it is closed at the first failure.
 
-    Every fault of the connection, time-outs too, is an OSError.
+    Every error of the connection, timeouts too, is an OSError.
     """
 
     def __init__(self, address: Address, timeout_s: float) -> None:
@@ -70,14 +70,14 @@ class Line:
         self.socket.close()
 
     def ask(self, api: Api, version: int, body: dict[str, Any]) -> Fields:
-        """One request, and its answer."""
+        """Send one request and return its response."""
         flexible = api.request_header_flexible(version)
         correlation_id = next(self.correlation_ids)
         header = write_header(api.key, version, correlation_id, "prober", flexible)
         frame = header + api.request.write(version, body)
         try:
             self.socket.sendall(struct.pack(">i", len(frame)) + frame)
-            # A node that is killed may have sent a part of its answer.
+            # A node that is killed may have sent a part of its response.
             answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
         except OSError:
             self.close()
@@ -92,10 +92,10 @@ class Line:
             raise ConnectionResetError("the node hung up")
         return found
 
-    # What is asked.
+    # Requests.
 
     def cluster(self, topic: str) -> Cluster:
-        """Where the nodes are, and who leads the topic."""
+        """Return the nodes' addresses and the topic's leaders."""
         body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         answer = self.ask(METADATA, METADATA_VERSION, body)
         return Cluster(
@@ -108,8 +108,8 @@ class Line:
         )
 
     def produce(self, topic: str, partition: int, value: str, acks: int = -1) -> tuple[int, int]:
-        """Send one record: the error code, and its offset."""
-        # An old timestamp would have the log begin another segment.
+        """Send one record; return (error code, offset)."""
+        # An old timestamp would make the log roll a segment.
         batch = build([Record(timestamp=round(time.time() * 1000), value=value.encode())])
         data = [{"index": partition, "records": batch}]
         body = {
@@ -124,7 +124,7 @@ class Line:
     def value_at(
         self, topic: str, partition: int, offset: int, leader_epoch: int = -1
     ) -> tuple[int, str]:
-        """The error code, and the record at this offset, or nothing."""
+        """Return (error code, value of the record at this offset or an empty string)."""
         wanted = {
             "partition": partition,
             "current_leader_epoch": leader_epoch,
@@ -147,7 +147,7 @@ class Line:
         return told.error_code, ""
 
     def create_topic(self, name: str) -> int:
-        """Create a topic of one partition; the error code."""
+        """Create a topic of one partition; return the error code."""
         topic = {
             "name": name,
             "num_partitions": 1,
@@ -159,12 +159,12 @@ class Line:
         return int(self.ask(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics[0].error_code)
 
     def coordinator(self, group: str) -> int:
-        """Ask for a group's coordinator, which makes the groups' topic; the error code."""
+        """Find a group's coordinator, which creates the offsets topic; return the error code."""
         body = {"key": group, "key_type": 0}
         return int(self.ask(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body).error_code)
 
     def delete_topic(self, name: str) -> int:
-        """Delete it; the error code."""
+        """Delete a topic; return the error code."""
         body = {"topic_names": [name], "timeout_ms": 10_000}
         answer = self.ask(DELETE_TOPICS, DELETE_TOPICS_VERSION, body)
         return int(answer.responses[0].error_code)

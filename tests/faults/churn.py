@@ -1,10 +1,10 @@
-"""F22: groups whose members come, go, are killed, pause and come back as zombies, all the time.
+"""F22: groups whose members join, leave, are killed, pause and return as zombies, all the time.
 
-Two groups of real clients read one topic: one whose members give everything up at each rebalance,
-one that rebalances cooperatively; some members of each are static.  About every second something
-is done to one of them, now and then to the coordinator.  All that the coordinator accepted is read
-from `__consumer_offsets` by an ordinary consumer and judged (group_log.py); and at the end every
-record was read by each group, and everything committed, soon after all is quiet.
+Two groups of real clients read one topic: one with eager rebalances, one with cooperative ones;
+some members of each are static.  About every second a fault hits one of the groups, now and then
+the coordinator.  All that the coordinator accepted is read from `__consumer_offsets` by an
+ordinary consumer and checked (group_log.py); at the end every record must have been read by each
+group, and all must be committed soon after the faults end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PACE_S = (0.2, 1.2)
 SHORT_PAUSE_S = 0.5
 STABLE_S_MAX = 10.0
 QUIET_S_MAX = 60.0
-"""So long is waited for what should have come long before."""
+"""Maximum wait for events that are expected much sooner."""
 PRODUCE_PAUSE_S = 0.02
 PRODUCE_COUNT = 40
 CONFIG = {"group.min.session.timeout.ms": "500"}
@@ -49,7 +49,7 @@ CONFIG = {"group.min.session.timeout.ms": "500"}
 
 @dataclass(eq=False)
 class Member:
-    """A member's process, and what it says."""
+    """A member's process, and its events."""
 
     group: str
     name: str
@@ -57,7 +57,7 @@ class Member:
     process: subprocess.Popen[str]
     reader: threading.Thread | None = None
     resume_at: float = 0.0
-    """When it is to run again, if it is stopped."""
+    """Time at which a stopped member continues; 0 while it runs."""
 
     @property
     def lives(self) -> bool:
@@ -66,7 +66,7 @@ class Member:
 
 @dataclass
 class Churn:
-    """One run."""
+    """One run of F22."""
 
     broker: Broker
     topic: str
@@ -94,13 +94,13 @@ class Churn:
 
     @property
     def generations(self) -> int:
-        """How many rebalances the log knows of."""
+        """The number of generations in the log of both groups."""
         return sum(history.generations for history in self.groups.values())
 
     # -- clients -----------------------------------------------------------------------------
 
     def produce(self) -> None:
-        """Write to every partition, all the time."""
+        """Write to every partition until the run becomes quiet."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
 
         def outcome(send: Send, fault: Any, message: Any) -> None:
@@ -122,7 +122,7 @@ class Churn:
         producer.flush(QUIET_S_MAX)
 
     def follow(self) -> None:
-        """Read what the coordinator accepts."""
+        """Read from `__consumer_offsets` what the coordinator accepted."""
         consumer = Consumer({
             "bootstrap.servers": self.broker.bootstrap, "group.id": "follower", "log_level": 0,
             "enable.auto.commit": False, "auto.offset.reset": "earliest",
@@ -140,7 +140,7 @@ class Churn:
         if record.kind == group_records.OFFSET_COMMIT:
             history = self.groups[record.key.group]
             if record.value is not None:
-                word = record.value.metadata.rstrip("\0")  # librdkafka's own end of a text
+                word = record.value.metadata.rstrip("\0")  # librdkafka's terminating zero
                 history.log.append(Committed(record.key.partition, record.value.offset, word))
         elif record.value is not None:
             owners = tuple(
@@ -152,7 +152,7 @@ class Churn:
     # -- members -----------------------------------------------------------------------------
 
     def start(self, group: str, instance: str = "") -> Member:
-        """Begin a member, or a static one anew."""
+        """Start a member, or restart a static one."""
         self.names += 1
         name = instance or f"{group}-{self.names}"
         self.turns[name] += 1
@@ -161,7 +161,7 @@ class Churn:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.group_member", *words],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # where librdkafka says that a second one fenced it
+            stderr=subprocess.DEVNULL,  # librdkafka writes there that a second one fenced it
             text=True,
         )
         member = Member(group, name, instance, process)
@@ -176,7 +176,7 @@ class Churn:
         assert member.process.stdout is not None
         for line in member.process.stdout:
             if not line.endswith("\n"):
-                break  # killed within a word
+                break  # killed within a line
             word, *said = json.loads(line)
             if word == "commit":
                 self.groups[member.group].told.append(Told(*said))
@@ -187,7 +187,7 @@ class Churn:
                 self.faults.append(f"{member.name} was told: {said[0]}")
 
     def living(self, group: str, *, static: bool | None = None) -> list[Member]:
-        """The members that run and are not stopped, of one kind or of both."""
+        """Return the members that run and are not stopped, of one kind or of both."""
         return [
             member
             for member in self.members
@@ -199,15 +199,15 @@ class Churn:
         if member.lives:
             member.process.send_signal(number)
 
-    # -- what is done to them ----------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------
 
     def kill(self, group: str) -> None:
-        """A member dies without a word; another comes."""
+        """Kill a member; start another."""
         self.send(self.dice.choice(self.living(group, static=False)), signal.SIGKILL)
         self.start(group)
 
     def leave(self, group: str) -> None:
-        """A member goes in order; another comes."""
+        """Terminate a member in an orderly way; start another."""
         self.send(self.dice.choice(self.living(group, static=False)), signal.SIGTERM)
         self.start(group)
 
@@ -221,13 +221,13 @@ class Churn:
             self.send(self.dice.choice(there), signal.SIGTERM)
 
     def zombie(self, group: str) -> None:
-        """A member stops until it is surely out, and goes on as if nothing were."""
+        """Stop a member until its session has expired, then let it continue."""
         self.pause(group, SESSION_MS / 1000 + 1 + self.dice.random())
         if not self.living(group, static=False):
             self.start(group)
 
     def doze(self, group: str) -> None:
-        """A member stops for a moment."""
+        """Stop a member for a moment."""
         self.pause(group, SHORT_PAUSE_S)
 
     def pause(self, group: str, seconds: float) -> None:
@@ -236,18 +236,18 @@ class Churn:
         member.resume_at = time.monotonic() + seconds
 
     def restart_static(self, group: str) -> None:
-        """A static member dies and is back within its session."""
+        """Kill a static member and restart it within its session."""
         member = self.dice.choice(self.living(group, static=True) or self.living(group))
         self.send(member, signal.SIGKILL)
         self.start(group, member.instance)
 
     def conflict(self, group: str) -> None:
-        """A second member comes under the instance id of one that is there."""
+        """Start a second member with the instance id of a running one."""
         for member in self.living(group, static=True)[:1]:
             self.start(group, member.instance)
 
     def kill_coordinator(self, group: str) -> None:
-        """The supervisor dies."""
+        """Kill the supervisor."""
         for history in self.groups.values():
             history.interrupted = True
         self.processes.kill(SUPERVISOR)
@@ -255,10 +255,10 @@ class Churn:
     ACTS = (kill, kill, leave, leave, grow, shrink, zombie, zombie, doze, restart_static, conflict,
             kill_coordinator)  # fmt: skip
 
-    # -- the play ----------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------
 
     def play(self, count: int) -> None:
-        """Until there were so many rebalances, then until all is quiet."""
+        """Run until there were `count` rebalances, then wait until the groups are stable."""
         for group in STRATEGIES:
             for number in range(DYNAMIC + STATIC):
                 self.start(group, f"{group}-static-{number}" if number < STATIC else "")
@@ -289,7 +289,7 @@ class Churn:
                 member.resume_at = 0.0
 
     def settle(self) -> None:
-        """All run again: soon both groups are stable and have committed everything."""
+        """Let all members run; both groups must soon be stable and have committed everything."""
         self.resume(float("inf"))
         for group in STRATEGIES:
             if not self.living(group):
@@ -306,7 +306,7 @@ class Churn:
             self.faults.append(f"I14: {seconds:.1f} s after the churn the groups lack {left}")
 
     def behind(self, admin: AdminClient) -> dict[str, int]:
-        """How many records each group has not committed yet."""
+        """Return the number of records each group has not committed yet."""
         ends = [0] * self.partitions
         for send in self.history.sends:
             if send.outcome == ACKED:
@@ -327,7 +327,7 @@ class Churn:
         return left
 
     def end(self) -> None:
-        """Let the members and the others go, and nothing be left of them; again does no harm."""
+        """End members and threads, and check that none is left; a second call does nothing."""
         self.resume(float("inf"))
         for member in self.members:
             self.send(member, signal.SIGTERM)
@@ -338,7 +338,7 @@ class Churn:
                 self.faults.append(f"I14: {member.name} does not end")
                 member.process.kill()
                 member.process.wait()
-            # One that has hardly begun ends at the signal itself.
+            # A member that has hardly started ends by the signal itself.
             if member.process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
                 self.faults.append(f"{member.name} ended with {member.process.returncode}")
             assert member.reader is not None and member.process.stdout is not None

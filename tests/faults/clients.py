@@ -1,9 +1,9 @@
-"""Clients that write down what they do and see while processes are killed under them.
+"""Clients that record what they send and receive while processes are killed under them.
 
 Producers (acks=all) send to every partition, two of them idempotent; a reader with assigned
-partitions follows from the first offset on.  One producer and the reader are as confluent-kafka
-makes them when it is told nothing but an address: whatever they would show their users as an error
-is written down.  The others try again sooner than by default, so that a run is short.
+partitions follows from the first offset on.  One producer and the reader have confluent-kafka's
+defaults, with only an address: whatever they would report to their users as an error is recorded.
+The others retry sooner than by default, so that a run is short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.faults.history import ACKED, History, Read, Send
 from tests.faults.prober import guarded
 
 PACE_S = 0.001
-"""Between two records of a producer, so that a history stays short."""
+"""Pause between two records of a producer, so that a history stays short."""
 HEAL_S_MAX = 30
 QUIET = {"log_level": 0}
 HASTY = {
@@ -39,12 +39,12 @@ PRODUCERS = {
 IDEMPOTENT = frozenset({"idempotent", "idempotent-lz4"})
 UNORDERED = frozenset({"default"})
 UNORDERED_BY_MOVES = frozenset({"default", "plain"})
-"""What a former leader refused librdkafka sends again later, and meanwhile newer records to the new
-leader: one request in flight is one to each broker."""
+"""After a former leader's error librdkafka resends a batch later, and newer ones meanwhile to the
+new leader: one request in flight means one per broker."""
 
 
 class Clients:
-    """The producers' and the reader's threads, from their start until all is quiet."""
+    """The producers' and the reader's threads, from their start until the end of the run."""
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, seed: int, history: History
@@ -103,7 +103,7 @@ class Clients:
             self.history.errors.append(f"{send.producer} was told of {send.value[:40]}: {fault}")
 
     def fault_told(self, name: str, fault: confluent_kafka.KafkaError) -> None:
-        """A lost connection is said here and is nobody's error: the client finds another."""
+        """Record an error; a lost connection is none, because the client finds another."""
         if fault.fatal() or fault.code() >= 0:
             self.history.errors.append(f"{name} was told: {fault}")
 
@@ -146,10 +146,10 @@ class Clients:
             )
         return found
 
-    # The end.
+    # Shutdown.
 
     def end(self) -> None:
-        """Stop sending, wait for every answer, and read the log once more from its beginning."""
+        """Stop sending, wait for all acknowledgements, and read the log from its beginning."""
         self.producing = False
         for thread in self.producers:
             thread.join()
@@ -162,7 +162,7 @@ class Clients:
             self.reader.join()
 
     def read_to_the_end(self, consumer: confluent_kafka.Consumer) -> None:
-        """Both readers: the fresh one, and the one that has followed all the time."""
+        """Wait until both readers, the new one and the one that followed, are at the end."""
         ends = {
             index: consumer.get_watermark_offsets(
                 confluent_kafka.TopicPartition(self.topic, index), timeout=HEAL_S_MAX
@@ -182,7 +182,7 @@ class Clients:
                 )
 
     def await_acks(self, count: int) -> bool:
-        """Wait until so many more sends were acknowledged; False when they do not come."""
+        """Wait for `count` more acknowledgements; return False if they do not come."""
         goal = self.acks + count
         deadline = time.monotonic() + HEAL_S_MAX
         while self.acks < goal and not self.faults:

@@ -1,12 +1,12 @@
-"""What a broker takes up on its host, and that a fault leaves no more of it behind (I13).
+"""Resources of a broker on its host, and the check that faults leave no leak of them (I13).
 
-A Footprint is taken of a broker at rest, without clients, before the faults and after them.  Of
-descriptors, threads, processes and partition directories there are exactly as many afterwards;
-no file is of a kind that has no business there; memory may have grown a little.  Flush threads are
-made when they are first needed, so there may be fewer threads.
+A Footprint is taken of an idle broker, without clients, before the faults and after them.  The
+numbers of descriptors, threads, processes and partition directories must be the same afterwards;
+no temporary files may remain; memory may have grown a little.  Flush threads start when they are
+first needed, so there may be fewer threads.
 
-Partitions' files are opened when they are first needed, so how many are open says little.  But each
-is open once at most, in the one process that has the partition, and none that was removed is.
+Partitions' files are opened when they are first needed, so the number of open ones means little.
+But each is open at most once, in the one process that has the partition, and no removed one is.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tests.faults.processes import Processes, children_of
 REST_S_MAX = 10.0
 LOOK_S = 0.05
 SAME_TIMES = 5
-"""A broker is at rest when it looks the same so many times running."""
+"""A broker is at rest when this many consecutive footprints are the same."""
 RSS_GROWTH_MAX = 0.25
 RSS_SPARE = 6 << 20
-"""More is a leak.  An allocator does not give back what it once had, so less may be nothing."""
+"""Growth above this is a leak.  An allocator keeps freed memory, so less may be none."""
 
 REMOVED = " (deleted)"
 OF_A_SEGMENT = re.compile(r"/(?!__cluster_metadata-)[^/]+/\d{20}\.(log|index|timeindex|txnindex)$")
 NUMBERS = re.compile(r"\d+")
 WITH_TIME = {"N.snapshot", "kafkalite.log.N", "recovery-checkpoint", "recovery-checkpoint.previous"}
-"""What comes with time, and need not be there before."""
+"""Files that appear with time, and need not be there before."""
 LEFTOVERS = re.compile(r"\.tmp$|\.cleaned$|\.swap$|\.deleted$|-delete$|-stray$|/handover$")
 
 
 @dataclass
 class Footprint:
-    """One look."""
+    """The resources of a broker at one moment."""
 
     descriptors: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
-    """Partitions' files, by their whole path."""
+    """Partitions' files, by their full path."""
     processes: int = 0
     threads: int = 0
     rss: int = 0
@@ -52,12 +52,12 @@ class Footprint:
     leftovers: list[str] = field(default_factory=list)
 
     def same_as(self, other: Footprint) -> bool:
-        """In all but memory, which never stands still."""
+        """Return True if all but the memory is equal; memory never stays the same."""
         return replace(self, rss=0) == replace(other, rss=0)
 
 
 def look(processes: Processes, directories: list[Path]) -> Footprint:
-    """The launcher, its children, and what lies in these directories."""
+    """Take the footprint of the launcher, its children, and these directories."""
     launcher = processes.broker.pid
     footprint = Footprint()
     for pid in (launcher, *children_of(launcher)):
@@ -75,7 +75,7 @@ def look(processes: Processes, directories: list[Path]) -> Footprint:
         footprint.threads += number_of(status, "Threads")
         footprint.rss += number_of(status, "VmRSS") << 10
     for top in directories:
-        # what goes away while one looks is none of os.walk's troubles
+        # os.walk ignores files that are removed during the walk.
         for directory, directories_in, files in os.walk(top):
             footprint.directories.update(map(kind_of, directories_in))
             footprint.files.update(map(kind_of, files))
@@ -88,7 +88,7 @@ def look(processes: Processes, directories: list[Path]) -> Footprint:
 
 
 def at_rest(processes: Processes, directories: list[Path], like: Footprint | None) -> Footprint:
-    """A look once nothing changes any more; or at once when it is `like` what was before."""
+    """Return a footprint once it is stable; or as soon as it has not grown from `like`."""
     deadline = time.monotonic() + REST_S_MAX
     same, last = 0, look(processes, directories)
     while time.monotonic() < deadline:
@@ -104,7 +104,7 @@ def at_rest(processes: Processes, directories: list[Path], like: Footprint | Non
 
 
 def grown(before: Footprint, after: Footprint) -> Iterator[str]:
-    """What is there afterwards and should not be, or should be and is not."""
+    """Yield the differences that are leaks, or missing files and processes."""
     if after.descriptors != before.descriptors:
         yield f"I13: descriptors changed: {difference(before.descriptors, after.descriptors)}"
     for path, count in after.opened.items():
@@ -133,7 +133,7 @@ def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
 
 
 def targets_of(pid: int) -> list[str]:
-    """What each of a process's descriptors is."""
+    """Return the link targets of a process's descriptors."""
     found = []
     for entry in os.scandir(f"/proc/{pid}/fd"):
         try:
@@ -144,14 +144,14 @@ def targets_of(pid: int) -> list[str]:
 
 
 def kind_of_descriptor(target: str) -> str:
-    """A file by its name without numbers, anything else by what the kernel calls it."""
+    """Return a file's name without numbers, or the kernel's name of anything else."""
     return (
         kind_of(os.path.basename(target)) if target.startswith("/") else target.partition(":[")[0]
     )
 
 
 def kind_of(name: str) -> str:
-    """A name in which every number is the same: 00000000000000000123.log is N.log."""
+    """Replace every number in a name by N: 00000000000000000123.log is N.log."""
     return NUMBERS.sub("N", name)
 
 

@@ -1,11 +1,11 @@
-"""Whether the log of a group's offsets and generations could be that of a group that works.
+"""Checker of a group's log: its generations and offsets must be those of a correct coordinator.
 
-`__consumer_offsets` tells in one order what the coordinator accepted: each generation with who has
-what, and each commit with its committer's word.  Against that stand the members' own words.
+`__consumer_offsets` has in one order what the coordinator accepted: each generation with its
+assignments, and each commit with its metadata.  It is compared with the members' own events.
 
-    I11  in a generation a partition has one owner; generations only grow; whoever commits a
-         partition owns it, or nobody else does; committed offsets never go back; what a member was
-         told is committed is in the log, and what it was told is not, is not
+    I11  in a generation a partition has one owner; generations only grow; a partition is committed
+         by its owner, or has none; committed offsets never decrease; a commit that succeeded at
+         the member is in the log, and one that failed is not
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kafka.protocol.consumer import ConsumerProtocolAssignment
 
 
 class Generation(NamedTuple):
-    """Who has which partitions, by the members' names (their client ids)."""
+    """A generation and its assignments, by the members' client ids."""
 
     number: int
     owners: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Committed(NamedTuple):
-    """A commit that the log holds."""
+    """A commit in the log."""
 
     partition: int
     offset: int
@@ -33,7 +33,7 @@ class Committed(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a member heard of a commit of its own."""
+    """The result of a commit at the member."""
 
     partition: int
     offset: int
@@ -43,10 +43,10 @@ class Told(NamedTuple):
 
 @dataclass
 class GroupHistory:
-    """One group: what its log holds, in order, and what its members were told.
+    """One group: its log, in order, and the results at its members.
 
-    `interrupted`: its coordinator was killed meanwhile, so a client that asked again may have been
-    refused what it had been granted.
+    `interrupted`: its coordinator was killed meanwhile, so a client that retried a commit may have
+    got an error for one that was accepted.
     """
 
     interrupted: bool = False
@@ -55,12 +55,12 @@ class GroupHistory:
 
     @property
     def generations(self) -> int:
-        """How many there were, with and without members."""
+        """The number of generations, with and without members."""
         return len({each.number for each in self.log if isinstance(each, Generation)})
 
 
 def violations(history: GroupHistory) -> Iterator[str]:
-    """Every way in which the history breaks I11."""
+    """Yield every way in which the history violates I11."""
     yield from doubly_owned(history)
     yield from stale(history)
     yield from gone_back(history)
@@ -116,7 +116,7 @@ def untrue(history: GroupHistory) -> Iterator[str]:
         found = held.get(told.word)
         if told.code == 0 and found is None:
             yield f"I1: {told} was acknowledged, and is not in the log"
-        # A connection that broke leaves it open whether it was accepted; a refusal does not.
+        # A broken connection leaves the outcome unknown; an error response does not.
         if told.code > 0 and not history.interrupted and found is not None:
             yield f"I5: {told} was refused, and is in the log as {found}"
         if found is not None and (found.partition, found.offset) != (told.partition, told.offset):
@@ -124,7 +124,7 @@ def untrue(history: GroupHistory) -> Iterator[str]:
 
 
 def assigned(assignment: bytes, topic: str) -> tuple[int, ...]:
-    """The partitions of a topic in a member's assignment, as kafka-python reads it."""
+    """Return the partitions of a topic in a member's assignment, decoded by kafka-python."""
     if not assignment:
         return ()
     read = ConsumerProtocolAssignment.decode(assignment)

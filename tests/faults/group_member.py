@@ -2,15 +2,15 @@
 
     python -m tests.faults.group_member BOOTSTRAP TOPIC GROUP NAME TURN STRATEGY [INSTANCE]
 
-It tells what it does in lines on standard output, each a JSON list:
+It writes its events to standard output, each a JSON list on a line:
 
     ["assigned", [partition, …]]   ["revoked", […]]   ["lost", […]]
     ["read", partition, first offset, last offset]
-    ["commit", partition, offset, its word, error code or 0]
-    ["error", words]
+    ["commit", partition, offset, metadata, error code or 0]
+    ["error", text]
 
-A commit's metadata is the member's word: its name, which time it runs, and a number, so that the
-log of offsets tells who committed what.  It leaves the group when it is told to end (SIGTERM).
+A commit's metadata is the member's name, the number of its start, and a counter, so that the log of
+offsets shows which member committed what.  It leaves the group at SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEARTBEAT_MS = 300
 READ_COUNT_MAX = 200
 POLL_S = 0.1
 EXPECTED = {
-    # while the group changes
+    # During a rebalance.
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -35,7 +35,7 @@ EXPECTED = {
     KafkaError._FATAL,
     KafkaError._ASSIGNMENT_LOST,
     KafkaError._NO_OFFSET,
-    # while the coordinator is away
+    # While the coordinator is unavailable.
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError._WAIT_COORD,
@@ -43,7 +43,7 @@ EXPECTED = {
     KafkaError._TIMED_OUT,
     KafkaError._DESTROY,
 }
-"""What a member may be told of a commit."""
+"""Errors of a commit that are expected under these faults."""
 
 
 def tell(*words: Any) -> None:
@@ -101,12 +101,12 @@ class Member:
         self.running = False
 
     def troubled(self, fault: KafkaError) -> None:
-        # A second member of the same instance id ends the first for good.
+        # A second member with the same instance id fences the first.
         if fault.fatal():
             tell("error", str(fault))
             self.running = False
 
-    # What the group gives and takes.
+    # Rebalance callbacks.
 
     def assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         tell("assigned", [each.partition for each in partitions])
@@ -163,7 +163,7 @@ class Member:
             if code and code not in EXPECTED:
                 tell("error", f"commit: {fault}")
             if positions is self.positions and (not code or positions.get(partition) != offset):
-                # What was not taken is committed again, as long as the partition is ours.
+                # A failed commit is retried while the partition is assigned.
                 positions.pop(partition, None)
 
 

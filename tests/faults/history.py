@@ -1,21 +1,21 @@
-"""What clients did and saw, and whether a broker that keeps its promises could have shown it.
+"""History of the clients of a run, and the checker of the broker's guarantees in it.
 
-A History is written by the clients while processes are killed and stopped under them;
-`violations` reads it afterwards.  The invariants are those of every log that loses nothing:
+A History is written by the clients while processes are killed and stopped; `violations` checks it
+afterwards.  The invariants are those of every log that loses nothing:
 
-    I1  no acknowledged record is lost: it is found at its offset in the final reading
-    I2  an idempotent producer's record is in the log once at most
+    I1  no acknowledged record is lost: it is at its offset in the final read
+    I2  an idempotent producer's record is in the log at most once
     I3  an offset has one value, for every reader, at every time, and in every acknowledgement
-    I4  a producer's records stand in a partition in the order of their sending; and of an
-        idempotent producer's none is left out before one that is there
-    I5  nothing is in the log that nobody sent, or whose sending was refused for good
-    I6  a reader that goes on reading skips no offset and sees none twice
-    I7  what is sent after an acknowledgement came stands behind what was acknowledged
-    I9  a partition's leader epoch never goes back, and one leader accepts in an epoch
-    C   no client was told of an error
+    I4  a producer's records are in a partition in the order of their sending; and of an
+        idempotent producer's none is missing before one that is there
+    I5  no record is in the log that was not sent, or whose sending failed for good
+    I6  a reader that continues skips no offset and sees none twice
+    I7  a record sent after an acknowledgement has a higher offset than the acknowledged one
+    I9  a partition's leader epoch never decreases, and one leader accepts records in an epoch
+    C   no client got an error
 
-The final reading starts at the beginning, is made by a fresh reader after all is quiet, and ends
-at the end of the log.  A send whose outcome is unknown may be in the log or not.
+The final read starts at the beginning, is done by a new reader after all faults, and ends at the
+end of the log.  A send whose outcome is unknown may be in the log or not.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NOBODY = -1
 
 @dataclass(slots=True)
 class Send:
-    """One record handed to a producer; each producer's are in the order of sending.
+    """One record sent by a producer; each producer's are in the order of sending.
 
-    The prober knows more than other clients: when it sent, when it was answered, and by which node.
+    The prober knows more than other clients: the times of request and response, and the node.
     """
 
     producer: str
@@ -49,7 +49,7 @@ class Send:
 
 
 class Read(NamedTuple):
-    """One record a reader was given, and the epoch of the leader that had placed it."""
+    """One record returned to a reader, and the epoch of the leader that appended it."""
 
     partition: int
     offset: int
@@ -58,7 +58,7 @@ class Read(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Who leads a partition, in one node's words, and when it was asked and had answered."""
+    """The leader of a partition in one node's Metadata, with the times of the request."""
 
     by: int
     partition: int
@@ -70,11 +70,11 @@ class Told(NamedTuple):
 
 @dataclass
 class History:
-    """The whole of it.  `reads` are by reader, in the order it was given them.
+    """All sends, reads and Metadata responses of a run; `reads` are by reader, in their order.
 
-    `unordered` are plain producers with several requests in flight: what they send again may come
-    after what they sent later.  `looks` are readings of single offsets, just acknowledged; one that
-    found nothing has an empty value.  `errors` are what clients were told, in their own words.
+    `unordered` are plain producers with several requests in flight: a resent record may be after
+    records sent later.  `looks` are reads of single offsets, just acknowledged; one that found
+    nothing has an empty value.  `errors` are the texts of the clients' errors.
     """
 
     idempotent: frozenset[str] = frozenset()
@@ -88,11 +88,11 @@ class History:
 
     @property
     def acked(self) -> int:
-        """How many sends were acknowledged."""
+        """The number of acknowledged sends."""
         return sum(send.outcome == ACKED for send in self.sends)
 
     def write(self, path: Path) -> None:
-        """One JSON object a line, for whoever must find out what happened."""
+        """Write one JSON object per line, for the analysis of a violation."""
         with path.open("w") as file:
             for send in self.sends:
                 print(json.dumps({"send": asdict(send)}), file=file)
@@ -107,7 +107,7 @@ class History:
 
 
 def violations(history: History) -> list[str]:
-    """Every way in which the history breaks the invariants; none when it keeps them."""
+    """Return all violations of the invariants in the history."""
     checks = (
         lost, repeated, changed, disordered, invented, skipped, overtaken, gone_back, led_by_two,
         troubled,
@@ -179,7 +179,7 @@ def skipped(history: History) -> Iterator[str]:
 
 
 def overtaken(history: History) -> Iterator[str]:
-    """An acknowledgement came, and only then was a record sent that stands before it."""
+    """Yield records with a lower offset than one that was acknowledged before they were sent."""
     by_partition: dict[int, list[Send]] = defaultdict(list)
     for send in history.sends:
         if send.outcome == ACKED and send.answered_at:
@@ -198,7 +198,7 @@ def overtaken(history: History) -> Iterator[str]:
 
 def gone_back(history: History) -> Iterator[str]:
     latest: dict[tuple[int, int], int] = {}
-    # Several ask one node at once: only who asked after an answer was there must hear as much.
+    # With concurrent requests, only one sent after another's response must see its epoch.
     answers = iter(sorted(history.told, key=lambda told: told.answered_at))
     earlier = next(answers, None)
     for told in sorted(history.told, key=lambda told: told.asked_at):
@@ -217,7 +217,7 @@ def gone_back(history: History) -> Iterator[str]:
 
 
 def led_by_two(history: History) -> Iterator[str]:
-    """Told by anybody, or seen by whose acknowledgement stands at an offset of that epoch."""
+    """Yield epochs with two leaders, by Metadata or by the acknowledgements of records."""
     leaders: dict[tuple[int, int], int] = {}
     epochs = {(read.partition, read.offset): read.leader_epoch for read in history.final}
     found = [

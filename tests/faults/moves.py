@@ -1,8 +1,8 @@
-"""MOVES: partitions go from worker to worker under load, and processes are killed meanwhile.
+"""MOVES: partitions move between workers under load, and processes are killed meanwhile.
 
-An operator's orders are given as an operator gives them, by `kafkalite node`.  An order that meets
-a supervisor which is just dying may fail, and a plan to rebalance dies with it; so each is given
-again until what it asked for is there.
+Commands are given as an operator gives them, by `kafkalite node`.  A command to a supervisor that
+is just being killed may fail, and a plan to rebalance is lost with it; so each is repeated until
+its effect is there.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ASK_AGAIN_S = 1.0
 ORDER_S_MAX = 30.0
 PAUSED_S_MAX = 3.0
 COMES_OR_GOES = ("add", "remove")
-"""What was ordered may be so although whoever ordered it was not told."""
+"""Commands whose effect may be there although their process reported an error."""
 DISTURBED = 0.5
-"""How often somebody is hurt while partitions move: mostly killed, now and then stopped."""
+"""Probability of a fault while partitions move: mostly a kill, sometimes a stop."""
 DELAY_S_MAX = 0.4
-"""How long after an order: its command takes a while to start, too."""
+"""Maximum delay of a fault after a command: its process takes a while to start, too."""
 
 
 class Moves:
-    """Orders and what comes of them, on one stage."""
+    """Commands and their effects, on one stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -39,7 +39,7 @@ class Moves:
         self.killed = False
 
     def play(self, count: int) -> None:
-        """Move so many partitions."""
+        """Run until `count` partitions have moved."""
         base = self.stage.faults_done
         while self.stage.faults_done < base + count and self.stage.goes_on:
             self.stage.work()
@@ -47,20 +47,20 @@ class Moves:
             self.stage.faults_done = base + self.epochs() - self.epochs_before
 
     def epochs(self) -> int:
-        """How many moves there have been, of all partitions: each raises an epoch by one."""
+        """Return the number of moves of all partitions so far: each raises an epoch by one."""
         return sum(leader.leader_epoch for leader in self.stage.directory.leaders.values())
 
-    # What is ordered.
+    # Commands.
 
     def empty_one(self) -> None:
-        """Drain a worker, and let it have its share again."""
+        """Drain a worker, undo it, and rebalance."""
         node = self.stage.dice.choice(self.stage.processes.workers)
         self.ordered(["drain", str(node)], lambda: not self.stage.directory.led_by(node))
         self.ordered(["drain", str(node), "--undo"], lambda: True)
         self.ordered(["rebalance"], self.balanced)
 
     def one_more_for_a_while(self) -> None:
-        """Add a worker, let it have its share, and remove it."""
+        """Add a worker, rebalance, and remove it."""
         before = set(self.stage.processes.workers)
         self.ordered(["add"], lambda: len(self.workers_there() - before) == 1, once=True)
         added = self.workers_there() - before
@@ -68,7 +68,7 @@ class Moves:
             return
         (node,) = added
         self.ordered(["rebalance"], self.balanced)
-        # A launcher that was started again has as many workers as it is told, and this one is gone.
+        # A restarted launcher has the configured number of workers, and this one is gone.
         if node in self.nodes_listed():
             self.ordered(["remove", str(node)], lambda: node not in self.nodes_listed())
 
@@ -79,17 +79,17 @@ class Moves:
         return {int(str(node["id"])) for node in self.stage.processes.status()}
 
     def balanced(self) -> bool:
-        """Whether the workers lead as many partitions each, within one."""
+        """Return True if the workers lead equally many partitions, within one."""
         counts = Counter(dict.fromkeys(self.workers_there(), 0))
         counts.update(leader.node for leader in list(self.stage.directory.leaders.values()))
         return max(counts.values()) - min(counts.values()) <= 1
 
-    # How it is ordered.
+    # Execution of commands.
 
     def ordered(self, words: list[str], done: Callable[[], bool], once: bool = False) -> None:
-        """Give an order and wait until it is carried out, giving it again where it was lost.
+        """Run a command and wait for its effect; repeat it if it was lost.
 
-        `once` is for an order that must not be given again after it was accepted.
+        `once` is for a command that must not be repeated after it was accepted.
         """
         if not self.stage.goes_on:
             return
@@ -129,7 +129,7 @@ class Moves:
         )
 
     def disturbance(self, begin: float) -> Callable[[], None]:
-        """Hurts somebody at a moment drawn now, or nobody."""
+        """Return a function that injects a fault at a random time, or never."""
         dice = self.stage.dice
         self.killed = False
         at = begin + dice.random() * DELAY_S_MAX if dice.random() < DISTURBED else float("inf")
@@ -147,7 +147,7 @@ class Moves:
                 processes.kill_launcher()
                 processes.start()
             elif drawn < 0.3 and (pid := processes.pids().get(node)) is not None:
-                # A worker is given up, the supervisor goes on after a while.
+                # A stopped worker is fenced, the supervisor continues after a while.
                 processes.signal(pid, signal.SIGSTOP)
                 if node == SUPERVISOR:
                     time.sleep(dice.random())
@@ -158,7 +158,7 @@ class Moves:
         return disturb
 
     def judge(self, verb: str, begin: float) -> None:
-        """All serve, and nobody waited long."""
+        """Check that all partitions are served, and that no pause was long."""
         stage = self.stage
         killed = " disturbed" if self.killed else ""
         now = time.monotonic()
@@ -167,7 +167,7 @@ class Moves:
 
 
 def ended(running: subprocess.Popen[str]) -> str:
-    """What a command said until its end."""
+    """Return the output of a command after its end."""
     if running.poll() is None:
         running.kill()
     said, _ = running.communicate()
@@ -175,5 +175,5 @@ def ended(running: subprocess.Popen[str]) -> str:
 
 
 def move(stage: Stage, count: int) -> None:
-    """The scenario."""
+    """The scenario MOVES."""
     Moves(stage).play(count)

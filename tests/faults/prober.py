@@ -1,12 +1,12 @@
-"""Looks at a broker through single requests: who leads what, and whether it serves just now.
+"""Probes of a broker by single requests: leaders, and the times at which partitions are served.
 
-A Prober has a thread for each partition, which sends one record after the other to whoever it
-believes leads, reads each back where it was acknowledged, and writes down what came: an
-acknowledgement, or a trouble.  After a trouble it asks for the leader and tries again at once, so
-the first acknowledgement tells to a few milliseconds when a partition serves again.  A former
-leader is asked once more after each move: it may not accept.
+A Prober has a thread for one partition: it sends one record after the other to the supposed leader,
+reads each back where it was acknowledged, and records an acknowledgement or an error.  After an
+error it refreshes the leader and retries at once, so the first acknowledgement gives within a few
+milliseconds the time when a partition is served again.  After each move it sends one more record to
+the former leader, which must not accept it.
 
-A Watcher asks every node in turn who leads what.
+A Watcher requests the leaders from every node in turn.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tests.faults.asking import Address, Leader, Line
 from tests.faults.history import ACKED, NOBODY, REFUSED, History, Read, Send, Told
 
 PACE_S = 0.02
-"""Between two records of a partition that serves."""
+"""Pause between two records of a partition that is served."""
 AGAIN_S = 0.002
 ANSWER_S_MAX = 1.0
-"""A stopped process answers nobody; then the leader is asked for."""
+"""Timeout of a stopped process's response; then the leader is refreshed."""
 LOOK_S_MAX = 0.25
-"""For Metadata, which any other node can tell as well."""
+"""Timeout of Metadata, which any other node can provide as well."""
 WATCH_S = 0.02
 
 STALE = {3: "unknown topic or partition", 5: "leader not available", 6: "not leader or follower"}
-"""What a client bears without a word: nothing was done, and it asks for the leader again."""
+"""Errors that a client retries without reporting them: nothing was done."""
 
 
 class Trouble(NamedTuple):
-    """An attempt that was not acknowledged: when it began, where, and what was said."""
+    """An attempt that was not acknowledged: its start, its node, and the error."""
 
     at: float
     partition: int
@@ -43,9 +43,9 @@ class Trouble(NamedTuple):
 
 
 class Directory:
-    """Where the nodes are and who leads, as last told by anybody; asks whom it knows in turn.
+    """Addresses and leaders by the latest Metadata; requests it from the known nodes in turn.
 
-    What is told is written into the history.  Threads share it.
+    Each response is added to the history.  Shared by threads.
     """
 
     def __init__(self, topic: str, first: list[Address], history: History) -> None:
@@ -57,7 +57,7 @@ class Directory:
         self.turn = 0
 
     def told(self, by: int, line: Line) -> None:
-        """Ask on this line, and write the answer down."""
+        """Request Metadata over this connection, and record the response."""
         asked_at = time.monotonic()
         answer = line.cluster(self.topic)
         answered_at = time.monotonic()
@@ -79,7 +79,7 @@ class Directory:
                     self.leaders[leader.partition] = leader
 
     def ask_anybody(self) -> None:
-        """Ask the next node; it may be away."""
+        """Request Metadata from the next node, which may be unavailable."""
         nodes = sorted(self.addresses)
         self.turn += 1
         node = nodes[self.turn % len(nodes)]
@@ -90,19 +90,19 @@ class Directory:
             time.sleep(AGAIN_S)
 
     def leader_of(self, partition: int) -> tuple[int, Address] | None:
-        """The node and where it listens, when both are known."""
+        """Return the leader and its address, or None if one of them is unknown."""
         leader = self.leaders.get(partition)
         if leader is None or leader.node not in self.addresses:
             return None
         return leader.node, self.addresses[leader.node]
 
     def led_by(self, node: int) -> list[int]:
-        """The partitions that the node leads, as far as is known."""
+        """Return the partitions that the node leads, by the latest Metadata."""
         return [each.partition for each in list(self.leaders.values()) if each.node == node]
 
 
 class Prober:
-    """Probes one partition until told to end."""
+    """Probes one partition until it is stopped."""
 
     def __init__(self, directory: Directory, partition: int, faults: list[str]) -> None:
         self.directory = directory
@@ -116,18 +116,18 @@ class Prober:
         self.lines = 0
         self.number = 0
         self.size = 1
-        """Of what is sent besides the name."""
+        """Size of a record's padding after its name."""
         self.running = True
         self.thread = threading.Thread(target=guarded, args=(self.run, faults))
 
     def run(self) -> None:
-        """Probe, with a pause after each that went well."""
+        """Probe, with a pause after each success."""
         while self.running:
             time.sleep(PACE_S if self.probe() else AGAIN_S)
         self.hang_up()
 
     def probe(self) -> bool:
-        """One record, and a look at it; whether both went well."""
+        """Send one record and read it back; return True if both succeeded."""
         at = time.monotonic()
         try:
             line = self.connected()
@@ -147,11 +147,11 @@ class Prober:
 
     @property
     def name(self) -> str:
-        """Of the line: what one line carries is in order, two are not in each other's."""
+        """The connection's producer name: order holds within one connection only."""
         return f"prober-{self.partition}-{self.lines}"
 
     def connected(self) -> Line | None:
-        """The line to the leader; made anew when another leads."""
+        """Return the connection to the leader; reconnect if there is another leader."""
         found = self.directory.leader_of(self.partition)
         if self.line is not None and found is not None and found[0] == self.node:
             return self.line
@@ -169,14 +169,14 @@ class Prober:
         return self.line
 
     def ask_the_former(self, line: Line, node: int) -> None:
-        """One record for a leader that has been replaced: what it accepts shows in the history."""
+        """Send one record to a former leader: if it accepts, the history shows it."""
         try:
             self.sent(line, node, self.name)
         except OSError:
             return
 
     def sent(self, line: Line, node: int, name: str) -> Send:
-        """Send one record and write down what came of it."""
+        """Send one record and record the outcome."""
         self.number += 1
         send = Send(name, self.partition, f"{name}/{self.number}/{'x' * self.size}", node=node)
         send.sent_at = time.monotonic()
@@ -197,7 +197,7 @@ class Prober:
         self.troubles.append(Trouble(at, self.partition, self.node, said))
 
     def hang_up(self) -> None:
-        """Forget the line; whom to ask next is to be found out."""
+        """Close the connection; the leader must be found again."""
         if self.line is not None:
             self.line.close()
         self.line = None
@@ -206,7 +206,7 @@ class Prober:
 
 
 class Watcher:
-    """Asks every node in turn, on lines that stay open, who leads what."""
+    """Requests the leaders from every node in turn, on connections that stay open."""
 
     def __init__(self, directory: Directory, faults: list[str]) -> None:
         self.directory = directory
@@ -233,7 +233,7 @@ class Watcher:
 
 
 class Metronome:
-    """Notes when this process itself was kept from running: that is no pause of the broker's."""
+    """Records when this process itself did not run: the broker did not pause then."""
 
     BEAT_S = 0.005
     LATE_S = 0.05
@@ -253,12 +253,12 @@ class Metronome:
             last = now
 
     def stalled_s(self, begin: float, end: float) -> float:
-        """For how much of this time."""
+        """Return the seconds within these bounds in which this process did not run."""
         return sum(max(0.0, min(end, late) - max(begin, early)) for early, late in self.stalls)
 
 
 def guarded(work: Callable[[], None], faults: list[str]) -> None:
-    """A thread that fails must not do so in silence."""
+    """Record the exception of a thread as a failure of the harness."""
     try:
         work()
     except Exception as fault:
@@ -267,7 +267,7 @@ def guarded(work: Callable[[], None], faults: list[str]) -> None:
 
 
 def served_again(sends: list[Send], at: float) -> float | None:
-    """When the first record was acknowledged that was sent after `at`."""
+    """Return the time of the first acknowledgement of a record sent after `at`."""
     first = None
     for send in reversed(sends):
         if send.sent_at < at:
@@ -278,7 +278,7 @@ def served_again(sends: list[Send], at: float) -> float | None:
 
 
 def longest_gap(sends: list[Send], begin: float, end: float, metronome: Metronome) -> float:
-    """The longest time within these bounds in which we ran, and nothing was acknowledged."""
+    """Return the longest time within the bounds without an acknowledgement, less own stalls."""
     acks = [send.answered_at for send in sends if send.outcome == ACKED]
     within = [begin, *(at for at in acks if begin < at < end), end]
     return max(

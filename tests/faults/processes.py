@@ -1,7 +1,7 @@
-"""A broker's processes: which there are, and what is done to them.
+"""Processes of a broker: their ids, and the faults injected into them.
 
-Node processes are the launcher's children.  Which node is which is read from the status file, and
-believed of a pid only while it is a child of the launcher: a pid in a file may be any process's.
+Node processes are the launcher's children.  Their ids are read from the status file, and a pid is
+used only while it is a child of the launcher: a pid in a file may be any process's.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SUPERVISOR = 0
 LOOK_S = 0.002
 GONE_S_MAX = 10.0
 PORTS = 60
-"""For the nodes there are, and those that are added: a number is never given twice."""
+"""For all nodes, including those added later: a node id is never reused."""
 
 
 class Processes:
-    """One broker's."""
+    """The processes of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.alone = self.pids() == {SUPERVISOR: broker.pid}
 
     def pids(self) -> dict[int, int]:
-        """Node id → pid, of those that live."""
+        """Return node id → pid of the running nodes."""
         launcher = self.broker.pid
         return {
             node["id"]: node["pid"]
@@ -43,7 +43,7 @@ class Processes:
         }
 
     def status(self) -> list[dict[str, object]]:
-        """The nodes as the launcher says they are; none while the file is not there."""
+        """Return the nodes of the launcher's status file; none while it does not exist."""
         try:
             return json.loads((self.broker.data / STATUS_FILE).read_text())["nodes"]
         except (OSError, ValueError):
@@ -55,21 +55,21 @@ class Processes:
         return [SUPERVISOR] if self.alone else sorted(self.pids().keys() - {SUPERVISOR})
 
     def addresses(self) -> list[Address]:
-        """Where the nodes listen, in the order of their ids."""
+        """Return the nodes' addresses in the order of their ids."""
         nodes = sorted(self.broker.ready["nodes"], key=lambda node: node["id"])
         return [(node["host"], node["port"]) for node in nodes]
 
-    # What is done to them.  Each answers the moment.
+    # Faults.  Each method returns the time.
 
     def kill(self, node: int) -> float:
-        """SIGKILL to a node's process.  Alone, it takes the launcher with it, being the same."""
+        """Send SIGKILL to a node's process; with a single process that is also the launcher."""
         pid = self.pids().get(node)
         if pid is None:
             return time.monotonic()
         return self.signal(pid, signal.SIGKILL)
 
     def kill_launcher(self) -> float:
-        """SIGKILL to the launcher; its children have to follow by themselves."""
+        """Send SIGKILL to the launcher and wait until its children have ended themselves."""
         children = children_of(self.broker.pid)
         at = time.monotonic()
         self.broker.kill()
@@ -77,7 +77,7 @@ class Processes:
         return at
 
     def kill_all(self, dice: random.Random) -> float:
-        """SIGKILL to every process, as nearly at once as one can, in any order."""
+        """Send SIGKILL to every process, as nearly at once as possible, in random order."""
         family = [self.broker.pid, *children_of(self.broker.pid)]
         dice.shuffle(family)
         at = time.monotonic()
@@ -88,12 +88,12 @@ class Processes:
         return at
 
     def start(self) -> None:
-        """Start the broker again, on the same data and ports."""
+        """Restart the broker with the same data and ports."""
         self.broker.start()
 
     @staticmethod
     def signal(pid: int, number: signal.Signals) -> float:
-        """Send it, if there still is somebody to send it to; the moment."""
+        """Send a signal to a process, if it still exists; return the time."""
         at = time.monotonic()
         try:
             os.kill(pid, number)
@@ -103,10 +103,10 @@ class Processes:
 
 
 def free_address() -> str:
-    """A place to listen at, free for this node and those after it, and left alone by the kernel.
+    """Return an address whose port, and those after it for further nodes, the kernel never assigns.
 
-    A port that the kernel gives to whoever wants any may be another's by the time a broker that
-    was killed wants it back; clients that try to reach it meanwhile may even reach themselves.
+    An ephemeral port may be in use by another process when a killed broker binds it again; clients
+    that try to connect to it meanwhile may even connect to themselves.
     """
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
@@ -124,7 +124,7 @@ def is_free(port: int) -> bool:
 
 
 def until(holds: Callable[[], bool], seconds_max: float, otherwise: str) -> float:
-    """Wait for a condition; how long it took.  When it does not come, TimeoutError says so."""
+    """Wait for a condition and return the seconds; raise TimeoutError after `seconds_max`."""
     begun = time.monotonic()
     while not holds():
         if time.monotonic() - begun > seconds_max:
@@ -134,17 +134,17 @@ def until(holds: Callable[[], bool], seconds_max: float, otherwise: str) -> floa
 
 
 def exists(pid: int) -> bool:
-    """Whether the process is there; one that ended and was not reaped is."""
+    """Return True if the process exists, including one that has ended and was not reaped."""
     return Path(f"/proc/{pid}").exists()
 
 
 def lives(pid: int) -> bool:
-    """Whether it runs or could; orphans are reaped by init, whenever that may be."""
+    """Return True if the process has not ended; orphans may be reaped by init at any time."""
     return parent_of(pid) is not None
 
 
 def parent_of(pid: int) -> int | None:
-    """The process that made it; None when it is gone, or has ended and waits to be reaped."""
+    """Return the parent of a process; None if it is gone, or has ended and was not reaped."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -153,7 +153,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes it made, those included that ended and were not reaped."""
+    """Return the children of a process, including ended ones that were not reaped."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,18 +1,18 @@
-"""A producer on a ring, of nothing but a socket and the ring itself: what F24's programs are of.
+"""Minimal producer on a ring, of only a socket and the ring itself: used by F24's programs.
 
-What they do they write down in a ledger, a line at a time and at once, so that whoever is killed
-has told what it did:
+They write each action to a ledger, one line at a time and immediately, so that a killed program's
+actions are known:
 
     sent NAME NUMBER PARTITION      before the frame is committed
     late NAME NUMBER PARTITION      the same, into a ring whose lease had ended
-    acked NAME NUMBER OFFSET        when the answer was taken
+    acked NAME NUMBER OFFSET        when the acknowledgement was taken
 
-On standard output they say what must be known meanwhile:
+On standard output they write what is needed during the run:
 
-    fault WORDS                     something that must not be
-    done ACT COUNT                  an act is over; how much of it was done
+    fault WORDS                     a violation
+    done ACT COUNT                  an act is complete; number of repetitions
 
-A record's value says who sent it and which of its records it is.
+A record's value has its sender's name and its number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PADDING_MAX = 300
 
 
 class Place(NamedTuple):
-    """Where to write: a partition, and the node that leads it."""
+    """The target of writes: a partition, and the node that leads it."""
 
     run_directory: str
     cluster_id: str
@@ -52,10 +52,10 @@ def tell(*words: object) -> None:
 
 
 class Ledger:
-    """What those who may be killed have done; many write into one file."""
+    """The actions of programs that may be killed; several write to one file."""
 
     LINE_SIZE = 64
-    """So that none lies across two pages: a kill would find it half written."""
+    """Fixed, so that no line crosses a page: a kill could leave it half written."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -73,18 +73,18 @@ class Ledger:
 
 
 def value_of(name: str, number: int) -> str:
-    """The value of a sender's so-many-th record."""
+    """Return the value of a sender's record with this number."""
     return f"{name}/{number}/{'x' * (number * 37 % PADDING_MAX)}"
 
 
 def batch_of(name: str, number: int, **fields: Any) -> bytes:
-    # An old timestamp would have the log begin another segment.
+    # An old timestamp would make the log roll a segment.
     record = Record(timestamp=round(time.time() * 1000), value=value_of(name, number).encode())
     return build([record], **fields)
 
 
 class Lease:
-    """A connection to a node's local socket, and the descriptors of the ring that came by it."""
+    """A connection to a node's local socket, and the ring's descriptors received over it."""
 
     def __init__(self, place: Place) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -114,7 +114,7 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """Whether the node has ended it."""
+        """True if the node has ended the lease."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -123,12 +123,12 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Let go of the connection; the descriptors are whoever's has taken them."""
+        """Close the connection; the descriptors belong to the ring that uses them."""
         self.socket.close()
 
 
 def attach(place: Place) -> Lease:
-    """A lease, waited for while the node is away; what it is not given is told."""
+    """Return a lease, with retries while the node is unavailable; report and raise a failure."""
     deadline = time.monotonic() + BACK_S_MAX
     while True:
         try:
@@ -148,7 +148,7 @@ def commit(
     acks: int,
     dice: random.Random | None = None,
 ) -> bool:
-    """Write a frame, with dice piece by piece; whether there was room."""
+    """Write a frame, in pieces if `dice` is given; return False if there is no room."""
     room = ring.writer.reserve(len(batch))
     if room is None:
         return False

@@ -1,11 +1,11 @@
-"""A producer on a ring that outlives its rings: what it has sent is in the log once, in order.
+"""A producer on a ring that outlives its rings: its records are in the log once, in order.
 
     python -m tests.faults.ring_survivor LEDGER NAME HOST PORT RUN_DIRECTORY CLUSTER NODE TOPIC
                                          PARTITION
 
-It is idempotent: when its lease ends it takes another ring, and what was not answered it sends
-again under the same sequence, as any Kafka client would.  It goes on until its standard input ends,
-then waits for its last answers.
+It is idempotent: when its lease ends it takes another ring, and resends what was not acknowledged
+with the same sequence, like any Kafka client.  It runs until its standard input ends, then waits
+for its last acknowledgements.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tests.faults.ring_client import (
 )
 
 IN_FLIGHT_MAX = 5
-"""As many as a broker remembers of a producer."""
+"""As many batches as a broker remembers of a producer."""
 PACE_S = 0.001
 NET_S = 0.05
 RETRIABLE = {3, 5, 6, 7, 19, 20, 56, 100, 103}
-"""What a broker says that has begun a moment ago, or is about to end."""
+"""Error codes of a broker that has just started, or is about to end."""
 OUT_OF_ORDER = 45
 
 
 class Refused(Exception):
-    """What was sent has to be sent again, which a new ring does."""
+    """A retriable error: unacknowledged batches must be resent, which a new ring does."""
 
 
 class Survivor:
-    """See the module."""
+    """The producer; see the module."""
 
     def __init__(self, ledger: Ledger, name: str, address: tuple[str, int], place: Place) -> None:
         self.note = ledger.note
@@ -60,7 +60,7 @@ class Survivor:
         self.producer_id, self.epoch = given.producer_id, given.producer_epoch
 
     def take_ring(self) -> None:
-        """A ring, and all in it that is not answered."""
+        """Take a new ring, and resend all unacknowledged batches."""
         while True:
             self.leave()
             self.lease = attach(self.place)
@@ -79,7 +79,7 @@ class Survivor:
             self.lease = None
 
     def run(self) -> None:
-        """Until the standard input ends."""
+        """Send until standard input ends, then wait for the last acknowledgements."""
         going = True
         self.take_ring()
         while going or self.unanswered:
@@ -109,7 +109,7 @@ class Survivor:
             raise RingFault("five small frames have no room")
 
     def listen(self, seconds: float) -> None:
-        """Take the answers there are; RingFault when there will be none."""
+        """Process acknowledgements; raise RingFault if the lease has ended."""
         assert self.lease is not None
         if seconds and self.ring.writer.rest():
             select.select([self.ring, self.lease.socket], [], [], seconds)
@@ -118,7 +118,7 @@ class Survivor:
         refused = False
         for number, code, base_offset, *_ in self.ring.take_acks():
             if code in RETRIABLE or (refused and code == OUT_OF_ORDER):
-                refused = True  # and those behind it with it
+                refused = True  # and the batches after it fail with it
             elif code or refused or number != self.unanswered[0][0]:
                 tell("fault", f"C: {self.name} was answered {number}: {code}")
             else:

@@ -1,10 +1,10 @@
-"""Producers on rings that die, stop, hoard, share and stay too long; and what scribbles in C.
+"""Producers on rings that die, stop, hoard, share and stay too long; and the scribbler in C.
 
     python -m tests.faults.ring_victims LEDGER SABOTEUR TEMPLATES…
 
 SABOTEUR is ring_saboteur.c, compiled; TEMPLATES is `NODE=FILE` for each node.  A line of JSON on
-standard input is an act: its name, its seed, how often, and the places to choose from.  What is
-done is told as ring_client.py says.  A victim is forked, so that one costs milliseconds.
+standard input is an act: its name, its seed, its count, and the places to choose from.  Results are
+reported as in ring_client.py.  A victim is forked, so that one costs milliseconds.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ IN_FLIGHT_MAX = 100
 HOARD_COUNT = 1_500
 LATE_COUNT = 50
 REST_S = 0.0005
-"""How long one that has to wait does: who spins keeps a processor from all others."""
+"""Pause of a wait: spinning would keep a processor from all other processes."""
 SABOTEUR_S_MAX = 300.0
 SHARER = "sharer"
 
 
 class Victims:
-    """See the module."""
+    """The program; see the module."""
 
     def __init__(self, ledger: Ledger, saboteur: str, templates: dict[int, str]) -> None:
         self.note = ledger.note
@@ -52,15 +52,15 @@ class Victims:
         self.templates = templates
         self.made = 0
 
-    # What a victim does.
+    # Victims.
 
     def write(self, name: str, lease: Lease, place: Place, dice: random.Random) -> None:
-        """Write frame after frame, and take the answers, until killed."""
+        """Write frame after frame, and take the acknowledgements, until killed."""
         number = self.write_on(name, ProducerRing(lease.descriptors), lease, place, dice)
         tell("fault", f"F24: {name}, which had done nothing wrong, was left at frame {number}")
 
     def outlive(self, name: str, lease: Lease, place: Place, dice: random.Random) -> None:
-        """Write frame after frame until the lease ends, and some more."""
+        """Write frames until the lease ends, and some more."""
         ring = ProducerRing(lease.descriptors)
         number = self.write_on(name, ring, lease, place, dice)
         for late in range(number + 1, number + 1 + LATE_COUNT):
@@ -71,7 +71,7 @@ class Victims:
     def write_on(
         self, name: str, ring: ProducerRing, lease: Lease, place: Place, dice: random.Random
     ) -> int:
-        """Write until the lease ends; how many frames."""
+        """Write until the lease ends; return the number of frames."""
         number = answered = 0
         while not lease.ended:
             if number - answered < IN_FLIGHT_MAX:
@@ -98,7 +98,7 @@ class Victims:
         return len(answers)
 
     def hoard(self, name: str, lease: Lease, place: Place, dice: random.Random) -> None:
-        """Fill the ring and the lane of answers, take none, and stay."""
+        """Fill the ring and its acknowledgements, take none, and stay."""
         ring = ProducerRing(lease.descriptors)
         for number in range(HOARD_COUNT):
             self.note("sent", name, number, place.partition)
@@ -107,7 +107,7 @@ class Victims:
         signal.pause()
 
     def share(self, name: str, lease: Lease, place: Place, dice: random.Random) -> None:
-        """Two processes write into one ring, each as if alone; neither believes its acks."""
+        """Write into one ring from two processes, each as if alone; ignore acknowledgements."""
         mine = [os.dup(descriptor) for descriptor in lease.descriptors]
         name += "-b" if os.fork() else "-a"
         ring = ProducerRing(mine)
@@ -123,7 +123,7 @@ class Victims:
     # The acts.
 
     def forked(self, act: str, play: Callable[..., Any], place: Place, dice: random.Random) -> int:
-        """A victim at work; its process, which leads a group of its own."""
+        """Fork a victim into a process group of its own; return its process id."""
         lease = attach(place)
         self.made += 1
         name, seed = f"{act}-{os.getpid()}-{self.made}", dice.random()
@@ -135,7 +135,7 @@ class Victims:
                 play(name, lease, place, random.Random(seed))
                 code = 0
             except RingFault as fault:
-                if act != SHARER:  # whose numbers are another's
+                if act != SHARER:  # its numbers are mixed with the other process's
                     tell("fault", f"F24: {name}: {fault}")
             except BaseException:
                 tell("fault", f"{name}: {traceback.format_exc()[-600:]!r}")
@@ -149,7 +149,7 @@ class Victims:
 
     @staticmethod
     def ended(group: int) -> None:
-        """Kill it and all it has made; none of them is left."""
+        """Kill a victim and all processes it has forked, and reap it."""
         try:
             os.killpg(group, signal.SIGKILL)
         except ProcessLookupError:
@@ -157,7 +157,7 @@ class Victims:
         os.waitpid(group, 0)
 
     def kill(self, places: list[Place], dice: random.Random, count: int) -> int:
-        """Kill so many producers, each wherever it is in its frame; some are stopped before."""
+        """Kill `count` producers, each at any point of its frame; some are stopped before."""
         for _ in range(count):
             pid = self.forked("victim", self.write, dice.choice(places), dice)
             time.sleep(dice.random() * KILLED_S_MAX)
@@ -171,21 +171,21 @@ class Victims:
         return count
 
     def hoarded(self, places: list[Place], dice: random.Random, count: int) -> int:
-        """One that takes no answer."""
+        """Run one producer that takes no acknowledgements."""
         pid = self.forked("hoarder", self.hoard, dice.choice(places), dice)
         time.sleep(0.2 + dice.random() * STOPPED_S_MAX)
         self.ended(pid)
         return 1
 
     def shared(self, places: list[Place], dice: random.Random, count: int) -> int:
-        """Two that write over each other."""
+        """Run two producers that overwrite each other."""
         pid = self.forked(SHARER, self.share, dice.choice(places), dice)
         time.sleep(0.02 + dice.random() * 0.05)
         self.ended(pid)
         return 2
 
     def stale(self, places: list[Place], dice: random.Random, count: int) -> int:
-        """So many that go on writing when their worker has been killed, as it will be now."""
+        """Run `count` producers that keep writing when their worker is killed, which is due now."""
         pids = [self.forked("stale", self.outlive, dice.choice(places), dice) for _ in range(count)]
         time.sleep(dice.random() * 0.02)
         tell("done", "ready", 0)
@@ -200,7 +200,7 @@ class Victims:
         return count
 
     def scribble(self, places: list[Place], dice: random.Random, count: int) -> int:
-        """So many frames of the C program, in as many rings as it takes."""
+        """Write `count` frames by the C program, in as many rings as it takes."""
         left = count
         while left > 0:
             place = dice.choice(places)

@@ -1,9 +1,9 @@
 """F24: producers on rings die, stop, scribble, hoard and stay too long; workers die as they read.
 
-What is looked at: nothing acknowledged is lost, nothing is there twice or that nobody sent, the
-other producers notice nothing, no worker ends or stands still, and nothing is left: no descriptor,
-no memory, no file.  A ring's victims (ring_victims.py) and those that outlive it
-(ring_survivor.py) are programs of their own, and tell what they do.
+Checked: no acknowledged record is lost, no record is duplicated or was never sent, other producers
+are not affected, no worker ends or stalls, and nothing leaks: no descriptor, no memory, no file.  A
+ring's victims (ring_victims.py) and the producers that outlive it (ring_survivor.py) are programs
+of their own, and report their actions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.faults.stage import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("ring_saboteur.c")
 CONFIG = {
-    # small, so that a lap is short
+    # Small, so that a lap is short.
     "native.ring.bytes": str(128 << 10),
-    # who is silent so long does not only want for a processor
+    # A node without heartbeats for so long is not only waiting for a processor.
     "broker.session.timeout.ms": "10000",
 }
 SCRIBBLES_PER_KILL = 100
@@ -46,7 +46,7 @@ TURN_S_MAX = 120.0
 
 
 def sabotage(stage: Stage, count: int) -> None:
-    """So many producers killed, and a hundred times as many frames scribbled."""
+    """Kill `count` producers, and scribble a hundred times as many frames."""
     with tempfile.TemporaryDirectory() as directory:
         play = Sabotage(stage, Path(directory))
         try:
@@ -59,7 +59,7 @@ def sabotage(stage: Stage, count: int) -> None:
 
 
 class Program:
-    """One of the programs, and the thread that listens to it."""
+    """One of the programs, and the thread that reads its output."""
 
     def __init__(self, play: Sabotage, *words: str) -> None:
         self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Program:
             cwd=ROOT,
         )
         self.done: dict[str, int] = defaultdict(int)
-        """How often each act was over."""
+        """Number of times each act was completed."""
         self.thread = threading.Thread(
             target=guarded, args=(lambda: self.listen(play), play.stage.faults)
         )
@@ -87,7 +87,7 @@ class Program:
                 play.stage.faults.append(f"{word} {' '.join(said)}".removeprefix("fault "))
 
     def end(self, faults: list[str]) -> None:
-        """Let it finish; it does when nobody says anything more."""
+        """Close the program's standard input and wait for its end."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         try:
@@ -103,7 +103,7 @@ class Program:
 
 
 class Sabotage:
-    """One run."""
+    """One run of F24."""
 
     def __init__(self, stage: Stage, directory: Path) -> None:
         self.stage = stage
@@ -112,10 +112,10 @@ class Sabotage:
         self.counts = stage.acts
         self.programs: list[Program] = []
 
-    # The beginning.
+    # Start.
 
     def begin(self) -> None:
-        """Compile the saboteur, write its templates, and let the programs begin."""
+        """Compile the saboteur, write its templates, and start the programs."""
         saboteur = self.compiled()
         stage = self.stage
         for index in stage.partitions:
@@ -146,7 +146,7 @@ class Sabotage:
         return made
 
     def found(self, led: dict[int, list[int]]) -> list[Place]:
-        """Every partition, with the node that leads it and the socket it is met at."""
+        """Return every partition, with the node that leads it and its local socket."""
         ready = self.stage.processes.broker.ready
         run_directory = self.stage.watched()[-1]
         for node in led:
@@ -162,7 +162,7 @@ class Sabotage:
         ]
 
     def templates(self, node: int, partitions: list[int]) -> Path:
-        """Good batches of a saboteur's, which may be in the log any number of times."""
+        """Write valid batches for the saboteur, which may be in the log any number of times."""
         name = f"scribbler-{node}"
         self.stage.history.unordered |= {name}
         file = self.directory / name
@@ -175,7 +175,7 @@ class Sabotage:
                 self.stage.history.sends.append(send)
         return file
 
-    # The acts.
+    # Acts.
 
     def ask(self, act: str, count: int, places: list[Place]) -> None:
         assert self.victims.process.stdin is not None
@@ -199,7 +199,7 @@ class Sabotage:
         self.await_done(act, times)
 
     def turn(self, kills: int) -> None:
-        """Some of everything, with the workers as they are; then one of them is killed."""
+        """Run some of each act with the workers unharmed; then kill one of them."""
         stage, dice = self.stage, self.stage.dice
         begin, before = time.monotonic(), stage.processes.pids()
         self.played("kill", kills)
@@ -214,7 +214,7 @@ class Sabotage:
             self.kill_reading()
 
     def unharmed(self, begin: float, before: dict[int, int]) -> None:
-        """No process has ended, and no partition has paused."""
+        """Check that no process has ended, and that no partition has paused."""
         stage, end = self.stage, time.monotonic()
         if stage.processes.pids() != before:
             stage.faults.append(f"F24: {before} were the processes, {stage.processes.pids()} are")
@@ -237,10 +237,10 @@ class Sabotage:
         stage.all_up(set(before), {node: before[node]})
         self.await_done("stale", times)
 
-    # The end.
+    # End.
 
     def end(self) -> None:
-        """Let the programs finish, and write down what is expected of whom."""
+        """End the programs, and add their ledger and its expectations to the history."""
         stage = self.stage
         for program in self.programs:
             program.end(stage.faults)
@@ -253,7 +253,7 @@ class Sabotage:
         stage.diary.append(f"{time.time():.3f} done: {dict(self.counts)}")
 
     def written_down(self) -> set[str]:
-        """Take what stands in the ledger into the history; who wrote there."""
+        """Add the ledger's records to the history; return the names of their senders."""
         sends: dict[tuple[str, int], Send] = {}
         for word, name, number, where in Ledger.read(self.ledger) if self.ledger.exists() else ():
             if word == "acked":
@@ -265,7 +265,7 @@ class Sabotage:
         return {name for name, _ in sends}
 
     def nothing_is_left(self) -> None:
-        """No ring is held by any process of the broker's, nor has a name anywhere."""
+        """Check that no process of the broker maps a ring, and that none has a name."""
         launcher = self.stage.processes.broker.pid
         family = [launcher, *children_of(launcher)]
         try:
@@ -273,14 +273,14 @@ class Sabotage:
         except TimeoutError as fault:
             self.stage.faults.append(f"I13: {fault}")
         found = [path.name for path in Path("/dev/shm").glob("*kafkalite*")]
-        # Benchmarks that run beside this keep their files there meanwhile.
+        # Benchmarks that run at the same time keep their files there.
         named = [name for name in found if not name.startswith("kafkalite-bench-")]
         if named:
             self.stage.faults.append(f"I13: left in /dev/shm: {named}")
 
 
 def holds_a_ring(pid: int) -> bool:
-    """Whether a process has one mapped."""
+    """Return True if a process maps a ring."""
     try:
         return "memfd:kafkalite-ring" in Path(f"/proc/{pid}/maps").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,7 @@
-"""One run: a broker, a scenario played on it under load, and the verdict.
+"""One run: a broker, a scenario under load, and the checks.
 
 A run is void, and fails as such, when fewer than 500 records a second were acknowledged, the
-faults included: an idle broker loses nothing.  A seed names a run.
+faults included: an idle broker loses nothing.  A seed identifies a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECORD = Path(__file__).with_name("record.jsonl")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done."""
+    """The parameters of a run."""
 
     fault: str
     count: int
@@ -43,17 +43,17 @@ class Plan:
     partitions: int = 6
     durability: str = ""
     timed: bool = True
-    """Whether to take longer than promised is a violation."""
+    """If True, a recovery that takes longer than its limit is a violation."""
 
     @property
     def mode(self) -> str:
-        """As asked for, or by the seed."""
+        """The durability: given, or chosen by the seed."""
         return self.durability or DURABILITIES[self.seed % len(DURABILITIES)]
 
 
 @dataclass
 class Run:
-    """What came of it."""
+    """The result of a run."""
 
     plan: Plan
     history: History
@@ -62,7 +62,7 @@ class Run:
     complaints: list[str] = field(default_factory=list)
     diary: list[str] = field(default_factory=list)
     log: str = ""
-    """What the broker wrote into its own."""
+    """The broker's own log."""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     acts: dict[str, int] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Run:
         return not (self.void or self.complaints)
 
     def line(self) -> dict[str, Any]:
-        """As it stands in the record."""
+        """Return the run's line of the record file."""
         return {
             "day": time.strftime("%Y-%m-%d"),
             "commit": commit(),
@@ -100,14 +100,14 @@ class Run:
 
 
 def spread(times: list[float]) -> list[float]:
-    """Count, median, 99th percentile and worst."""
+    """Return count, median, 99th percentile and maximum."""
     ranked = sorted(times)
     p99 = ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
     return [len(ranked), *(round(s, 3) for s in (statistics.median(ranked), p99, ranked[-1]))]
 
 
 def commit() -> str:
-    """Which state of the sources this is; with a + when they are not as they were committed."""
+    """Return the commit of the sources, with a + if they have uncommitted changes."""
     asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "kafkalite", "ext"])
     try:
         said = [
@@ -120,8 +120,8 @@ def commit() -> str:
 
 
 def run(plan: Plan) -> Run:
-    """Play it, and judge."""
-    # A history is a heap of objects that stay; to look through all of them takes long.
+    """Run a plan and check the result."""
+    # A history is a large set of objects that live long; a collection would take long.
     gc.collect()
     gc.disable()
     try:
@@ -169,7 +169,7 @@ def played(plan: Plan) -> Run:
 
 
 def churned(plan: Plan) -> Run:
-    """Groups are what is hurt; a rebalance counts as a fault."""
+    """Run F22, where the faults hit groups; a rebalance counts as a fault."""
     history = History()
     came = Run(plan, history)
     with Broker(
@@ -196,13 +196,13 @@ def churned(plan: Plan) -> Run:
 
 
 def keep(came: Run, directory: Path) -> None:
-    """All that may help to find out what happened."""
+    """Write everything that may help the analysis of a violation."""
     came.history.write(directory / "history.jsonl")
     (directory / "kafkalite.log").write_text(came.log)
     (directory / "diary").write_text("\n".join([*came.diary, *came.complaints, ""]))
 
 
 def write_down(came: Run, record: Path = RECORD) -> None:
-    """Append the run's line."""
+    """Append the run's line to the record file."""
     with record.open("a") as file:
         print(json.dumps(came.line()), file=file)

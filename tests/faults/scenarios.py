@@ -1,14 +1,14 @@
-"""What is done to a broker under load: the fault tests F1, F3, F4 and F5, moves, and all at once.
+"""Fault scenarios of a broker under load: F1, F3, F4 and F5, moves, and all of them mixed.
 
     F1      SIGKILL to a random process: a worker (70 %), the supervisor or the launcher
-    F3      a worker is stopped until after its time-out, or let go on just around it
+    F3      a worker is stopped until after its session timeout, or continued just around it
     F4      the supervisor is killed, or stopped for a while: the workers' clients must not notice
     F5      SIGKILL to every process at once
     MOVES   partitions move, and processes are killed meanwhile
     MIX     any of these in any order
 
-A scenario goes on until `stage.faults_done` has reached its count, or something has gone wrong.
-The launcher is started again by us when it was killed; everything else comes back by itself.
+A scenario runs until `stage.faults_done` has reached its count, or there is a violation.
+The scenario restarts a killed launcher; everything else must recover by itself.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ HEARTBEAT_S = 0.2
 CONFIG = {
     "broker.session.timeout.ms": str(round(SESSION_S * 1000)),
     "broker.heartbeat.interval.ms": str(round(HEARTBEAT_S * 1000)),
-    # so that what goes with time is gone at the end of a run
+    # Short, so that files with a delayed deletion are gone at the end of a run.
     "log.segment.delete.delay.ms": "100",
     "log.flush.offset.checkpoint.interval.ms": "1000",
 }
 FENCED_S_MAX = SESSION_S + 2.0
 BARELY_S = 0.2
-"""How near to the time-out a stopped worker is let go on, on either side."""
+"""Maximum distance from the session timeout at which a stopped worker is continued."""
 AGAIN_SOON = 0.25
-"""How often a second process is killed before the first is back."""
+"""Probability that a second process is killed before the first is back."""
 NOTICED_S_MAX = 1.0
-"""How long a partition may pause, on a busy machine, while only the supervisor is away."""
+"""Maximum pause of a partition, on a busy machine, while only the supervisor is away."""
 START_S_MAX = 5.0
 SHARED = 1.5
-"""From so much patience on a worker may be silent for want of a processor, stopped or not."""
+"""From this load on, a worker may miss its heartbeats for want of a processor."""
 
 
 # F1
 
 
 def kill_any(stage: Stage) -> None:
-    """One kill as F1 draws it."""
+    """Kill a random process, with F1's probabilities."""
     drawn = stage.dice.random()
     if stage.processes.alone or drawn >= 0.85:
         kill_launcher(stage)
@@ -57,7 +57,7 @@ def kill_any(stage: Stage) -> None:
 
 
 def kill_worker(stage: Stage) -> None:
-    """Kill one; its partitions serve again.  Sometimes another dies before that."""
+    """Kill a worker and wait for its partitions.  Sometimes another dies before that."""
     before = stage.processes.pids()
     node = stage.dice.choice(stage.processes.workers)
     led = stage.directory.led_by(node)
@@ -77,7 +77,7 @@ def kill_worker(stage: Stage) -> None:
 
 
 def kill_supervisor(stage: Stage) -> None:
-    """Kill it; the controller is back soon."""
+    """Kill the supervisor and wait for the controller."""
     before = stage.processes.pids()
     at = stage.processes.kill(SUPERVISOR)
     stage.faults_done += 1
@@ -87,7 +87,7 @@ def kill_supervisor(stage: Stage) -> None:
 
 
 def kill_launcher(stage: Stage) -> None:
-    """Kill it, which takes all others along; start it again."""
+    """Kill the launcher, which ends all other processes; restart it."""
     at = stage.processes.kill_launcher()
     start_again(stage, "launcher killed", at)
 
@@ -103,7 +103,7 @@ def start_again(stage: Stage, kind: str, at: float) -> None:
 
 
 def stop_worker(stage: Stage) -> None:
-    """Stop one: for long, for a moment, or until about when it is given up."""
+    """Stop a worker: for long, for a moment, or until about its session timeout."""
     dice, processes = stage.dice, stage.processes
     before = processes.pids()
     node = dice.choice(processes.workers)
@@ -113,7 +113,7 @@ def stop_worker(stage: Stage) -> None:
     at = processes.signal(pid, signal.SIGSTOP)
     stage.faults_done += 1
     if dice.random() < AGAIN_SOON:
-        # Who did not see it fall silent has to notice, too.
+        # A new supervisor, which has not seen its heartbeats stop, must fence it, too.
         processes.kill(SUPERVISOR)
     if drawn < 0.5:
         fenced(stage, node, pid, at)
@@ -126,14 +126,14 @@ def stop_worker(stage: Stage) -> None:
         time.sleep(dice.random() * (SESSION_S - 2 * HEARTBEAT_S))
         processes.signal(pid, signal.SIGCONT)
         stage.served("worker stopped for a moment", at, led, SERVE_S_MAX)
-        # Others that want the processor may have kept it silent for the rest of the time.
+        # Other processes may have kept it from a processor for the rest of the session timeout.
         if processes.pids().get(node) != pid and stage.timed and patience() < SHARED:
             stage.faults.append(f"F3: node {node} was given up although its pause was short")
     stage.all_up(set(before), {})
 
 
 def fenced(stage: Stage, node: int, pid: int, at: float) -> None:
-    """Wait until the stopped process is killed and reaped, and another in its place."""
+    """Wait until the stopped process is killed and reaped, and replaced by another."""
     try:
         until(
             lambda: not exists(pid),
@@ -153,7 +153,7 @@ def fenced(stage: Stage, node: int, pid: int, at: float) -> None:
 
 
 def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
-    """Kill it, or stop it for a while; no client of a worker may notice."""
+    """Kill the supervisor, or stop it for a while; no client of a worker may notice."""
     dice, processes = stage.dice, stage.processes
     before = processes.pids()
     begin = time.monotonic()
@@ -163,7 +163,7 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
         kind = "supervisor killed"
     else:
         processes.signal(before[SUPERVISOR], signal.SIGSTOP)
-        # most pauses are short, and some are as long as they may be
+        # Most pauses are short, and some have the maximum length.
         time.sleep(min(stopped_s_max, 1.0 / max(dice.random(), 1e-3)))
         at = processes.signal(before[SUPERVISOR], signal.SIGCONT)
         gone = {}
@@ -175,7 +175,7 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
     end = time.monotonic()
     for trouble in stage.troubles(begin, end):
         if trouble.said.startswith(TimeoutError.__name__):
-            continue  # a pause, which is judged by its length
+            continue  # a pause, which is checked by its length
         stage.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
     for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
         stage.recoveries["gap while the supervisor was away"].append(gap)
@@ -191,7 +191,7 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
 
 
 def kill_all(stage: Stage) -> None:
-    """Kill every process at once, and start again."""
+    """Kill every process at once, and restart the broker."""
     at = stage.processes.kill_all(stage.dice)
     start_again(stage, "all killed", at)
 
@@ -200,7 +200,7 @@ def kill_all(stage: Stage) -> None:
 
 
 def repeated(fault: Callable[[Stage], None]) -> Callable[[Stage, int], None]:
-    """One fault after the other, with work between."""
+    """Return a scenario that repeats one fault, with work between."""
 
     def play(stage: Stage, count: int) -> None:
         while stage.faults_done < count and stage.goes_on:
@@ -211,7 +211,7 @@ def repeated(fault: Callable[[Stage], None]) -> Callable[[Stage, int], None]:
 
 
 def one_of(*faults: Callable[[Stage], None]) -> Callable[[Stage], None]:
-    """Any of these, drawn anew each time."""
+    """Return a fault that draws one of these each time."""
     return lambda stage: stage.dice.choice(faults)(stage)
 
 

@@ -1,4 +1,4 @@
-"""What a scenario plays on: a broker, its clients, and the moments at which it served again."""
+"""Stage of a scenario: a broker, its clients, and the times of its recoveries."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.faults.prober import (
 from tests.faults.processes import SUPERVISOR, Processes, until
 
 SERVE_S_MAX = 3.0
-"""How long a partition, or the controller, may be away after a fault (I14), on a quiet machine."""
+"""Maximum recovery time of a partition or the controller (I14), on a quiet machine."""
 GIVE_UP_S = 60.0
 ACKS_BETWEEN = (50, 1_500)
-"""Between two faults, so that each meets work under way; drawn from the seed."""
+"""Acknowledgements between two faults, so that requests are in flight; drawn from the seed."""
 FILLS_AN_INDEX_ENTRY = 5_000
 CHANGE_S_MAX = 0.5
 EXISTS_ALREADY, UNKNOWN_TOPIC = 36, 3
 
 
 class Stage:
-    """All that takes part in one run."""
+    """The broker, the clients and the results of one run."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Stage:
         self.faults: list[str] = []
         self.faults_done = 0
         self.acts: Counter[str] = Counter()
-        """What was done besides, by what it was."""
+        """Further acts, by name."""
         self.diary: list[str] = []
-        """What was done and noted, by the clock of the broker's log."""
+        """Events of the run, with the clock of the broker's log."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)
         self.directory = Directory(topic, processes.addresses(), history)
         self.probers = [Prober(self.directory, each, self.faults) for each in self.partitions]
@@ -66,8 +66,8 @@ class Stage:
         self.topics_made = 0
 
     def warm_up(self) -> None:
-        """Write to every partition and read it, so far that what begins late has begun: indexes,
-        the groups' topic, and in every process the threads that flush."""
+        """Write to every partition and read it, until everything that is created on first use
+        exists: indexes, the offsets topic, and in every process the threads that flush."""
         until(
             lambda: self.ask_a_worker("coordinator", "any") == 0,
             GIVE_UP_S,
@@ -88,14 +88,14 @@ class Stage:
             prober.hang_up()
 
     def begin(self) -> None:
-        """Let the clients in."""
+        """Start the clients."""
         for watching in (self.metronome, self.watcher, *self.probers):
             watching.thread.start()
         bootstrap = self.processes.broker.bootstrap
         self.clients = Clients(bootstrap, self.topic, len(self.partitions), self.seed, self.history)
 
     def end(self) -> None:
-        """Let the clients finish and go."""
+        """Stop the clients and wait for their end."""
         for watching in (self.metronome, self.watcher, *self.probers):
             watching.running = False
         for watching in (self.metronome, self.watcher, *self.probers):
@@ -110,7 +110,7 @@ class Stage:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it is worth going on: nothing hangs, and no client has failed."""
+        """True while there is no violation and no client has failed."""
         return not (self.faults or self.clients.faults)
 
     def work(self) -> None:
@@ -119,7 +119,7 @@ class Stage:
             self.clients.producing = False
 
     def served(self, kind: str, at: float, partitions: list[int], within: float) -> float | None:
-        """Wait until these partitions serve again; note how long after `at` that was."""
+        """Wait until these partitions are served again; note the time since `at`."""
         deadline = time.monotonic() + GIVE_UP_S
         last = at
         for index in partitions:
@@ -135,11 +135,11 @@ class Stage:
         return last
 
     def gaps(self, begin: float, end: float) -> list[float]:
-        """How long each partition paused at most between these moments."""
+        """Return the longest pause of each partition within these bounds."""
         return [longest_gap(each.sends, begin, end, self.metronome) for each in self.probers]
 
     def note(self, kind: str, seconds: float, within: float) -> None:
-        """Keep how long it took; in a timed run, longer than promised is a violation."""
+        """Record a duration; in a timed run one above the limit is a violation."""
         self.recoveries[kind].append(seconds)
         self.diary.append(f"{time.time():.3f} {kind}: {seconds:.3f} s")
         within *= patience()
@@ -147,7 +147,7 @@ class Stage:
             self.faults.append(f"I14: {kind}: served again after {seconds:.3f} s, not {within:.1f}")
 
     def all_up(self, expected: set[int], but: dict[int, int]) -> None:
-        """Wait until all these nodes live, none as the process that was hurt."""
+        """Wait until all these nodes run, and none of them as a process of `but`."""
 
         def hold() -> bool:
             pids = self.processes.pids()
@@ -161,14 +161,14 @@ class Stage:
     # The controller.
 
     def change_metadata(self, kind: str, at: float, within: float = SERVE_S_MAX) -> None:
-        """Have a topic made and removed through a worker; note when that was possible again."""
+        """Create and delete a topic through a worker; note the time until that succeeds."""
         self.topics_made += 1
         name = f"made-{self.topics_made}"
         deadline = time.monotonic() + GIVE_UP_S
         for asked, well in (("create_topic", (0, EXISTS_ALREADY)), ("delete_topic", (0,))):
             while (code := self.ask_a_worker(asked, name)) not in well:
                 if asked == "delete_topic" and code == UNKNOWN_TOPIC:
-                    break  # an earlier attempt had come through, only its answer had not
+                    break  # an earlier attempt has succeeded, only its response was lost
                 if time.monotonic() > deadline:
                     self.faults.append(f"I14: {asked} fails {GIVE_UP_S} s after {kind}: {code}")
                     return
@@ -177,8 +177,8 @@ class Stage:
                 self.note(kind, time.monotonic() - at, within)
 
     def remove_made(self) -> None:
-        """Let none of those topics be there: one may have been made by an attempt that was given up
-        and waited for the controller, after it was deleted."""
+        """Delete all of those topics: one may have been created after its deletion, by an attempt
+        that timed out and waited for the controller."""
         for number in range(1, self.topics_made + 1):
             until(
                 lambda name=f"made-{number}": self.ask_a_worker("delete_topic", name)
@@ -188,7 +188,7 @@ class Stage:
             )
 
     def ask_a_worker(self, asked: str, name: str) -> int | str:
-        """The error code, or what the connection said."""
+        """Send a request to a random worker; return the error code, or the connection's error."""
         nodes = [node for node in self.directory.addresses if node != SUPERVISOR] or [SUPERVISOR]
         try:
             with Line(self.directory.addresses[self.dice.choice(nodes)], CHANGE_S_MAX) as line:
@@ -196,10 +196,10 @@ class Stage:
         except OSError as fault:
             return f"{type(fault).__name__}: {fault}"
 
-    # What came of it.
+    # Results.
 
     def troubles(self, begin: float, end: float) -> list[Trouble]:
-        """The probers' between two moments."""
+        """Return the probers' errors within these bounds."""
         return [
             trouble
             for prober in self.probers
@@ -208,7 +208,7 @@ class Stage:
         ]
 
     def watched(self) -> list[Path]:
-        """The directories in which nothing may be left behind."""
+        """Return the directories in which no file may be left behind."""
         broker = self.processes.broker
         if self.processes.alone:
             return [broker.data]
@@ -216,5 +216,5 @@ class Stage:
 
 
 def patience() -> float:
-    """How much longer than on a quiet machine things may take: as many want each of its cores."""
+    """Return the factor for time limits under other load: the load average per core."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -1,8 +1,8 @@
-"""Processes are killed and stopped under load: nothing acknowledged is lost, and no client errs.
+"""Processes are killed and stopped under load: no acknowledged record is lost, no client errs.
 
-A short run of each kind; `make faults` plays all of them for a quarter of an hour, and
-`python -m tests.faults F1 --count 300` as many of one as are wanted, and there how long each takes
-is judged as well.  A run with too little load is void, and fails as such.
+A short run of each kind.  `make faults` runs all of them for a quarter of an hour, and
+`python -m tests.faults F1 --count 300` any number of one; both check recovery times as well.  A run
+with too little load is void, and fails as such.
 """
 
 import shutil

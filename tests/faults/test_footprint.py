@@ -1,4 +1,4 @@
-"""The look at what a broker takes up is looked at: the same is the same, each leak is found."""
+"""Self-test of the footprint: equal ones are equal, and each kind of leak is found."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The judge of groups finds each way in which a coordinator could have failed, and no other."""
+"""Self-test of the group checker: it finds each failure of a coordinator, and no other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The checker is checked: a clean history passes, and each planted fault is found by its name."""
+"""Self-test of the history checker: a clean history passes, each planted violation is found."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.faults.history import ACKED, REFUSED, UNKNOWN, History, Read, Send, T
 
 
 def clean():
-    """Two producers and a prober, two partitions, one live reader that is a little behind.
+    """Return a history of two producers, a prober, and a live reader that lags a little.
 
     Partition 0 moves from node 1 to node 2 in the middle, partition 1 is always node 2's.
     """

@@ -1,6 +1,6 @@
-"""Isolation: a tiny run of the scenario, and each violation that the judge must find.
+"""Isolation: a tiny run of the scenario, and each violation that the checks must find.
 
-`python -m tests.faults.isolation` plays the full figures.
+`python -m tests.faults.isolation` runs the full figures.
 """
 
 import pytest
@@ -25,7 +25,7 @@ TINY = IsolationPlan(
 
 
 def slow_ticks(**by_cause):
-    """A node's ticks, of a page like the broker's: cause → (slow, slow by processor time)."""
+    """Return a node's ticks as parsed from its metrics page: cause → (slow, slow by CPU time)."""
     families = [
         Family("kafkalite_loop_slow_ticks_total", COUNTER, "",
                [({"cause": cause}, count) for cause, (count, _) in by_cause.items()]),
@@ -39,14 +39,14 @@ def slow_ticks(**by_cause):
 
 @pytest.fixture
 def observed():
-    """A good run of one worker beside which the client had 1 ms and 2 ms."""
+    """Return a good run of one worker, with client latencies of 1 ms and 2 ms."""
     trips = [RoundTrip(0.0, 1.0, 2.0, 0.1)] * 200
     return Observed({1: 11}, {1: 11}, [slow_ticks(Fetch=(3, 0))], "", trips, trips)
 
 
 def test_isolation_run_of_tiny_amounts_is_complete():
     came = run(TINY)
-    # Ticks and latency are judged by the full run, on a machine that it has for itself.
+    # Ticks and latency are checked by the full run, on a machine without other load.
     came.ticks = [ticks._replace(causes=[]) for ticks in came.ticks]
     assert judge(came, None) == []
     assert came.alone and came.beside
@@ -118,7 +118,7 @@ def test_judge_finds_a_healthy_client_without_round_trips(observed):
 def test_hostile_session_names_each_partition(request_of):
     frame = request_of(200)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    # size, key, version, correlation id, client id
+    # Size, key, version, correlation id, client id.
     fetch = FETCH.request.read(11, frame, 4 + 2 + 2 + 4 + 2 + len("hostile"))
     assert sum(len(topic.partitions) for topic in fetch.topics) == 200
     assert (fetch.session_id, fetch.session_epoch) == (0, 0)

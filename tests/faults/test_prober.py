@@ -1,4 +1,4 @@
-"""The prober is probed: what it writes down is what a broker did, and when."""
+"""Self-test of the prober: it records the broker's responses, and their times."""
 
 import socket
 import time
@@ -76,7 +76,7 @@ def test_what_is_probed_is_acknowledged_and_looked_at(broker):
 
 
 def test_a_former_leader_is_asked_once_more_and_what_it_says_is_written_down(broker):
-    """Here it is still the leader, so what it accepts is the violation that must be found."""
+    """Here the node is still the leader, so the checker must report the record it accepts."""
     history = History()
     topic = broker.topic(1)
     directory = Directory(topic, [address(broker)], history)

@@ -1,12 +1,12 @@
-"""python -m tests.faults.isolation: a healthy client beside hostile and heavy ones, judged.
+"""python -m tests.faults.isolation: a healthy client beside hostile and heavy ones.
 
 5,000 partitions, 200 topics created and deleted, 10 GiB removed by retention, 1,000 consumers of
 100 partitions each, ListOffsets by time over large compressed batches, fetch sessions of 50,000
 unknown partitions.  No tick may take 50 ms of processor time, no worker may die or be fenced.
 
-The load is throttled, so that a machine of two cores has processor time left to judge: every
-amount and rate is an argument.  --p99-ms judges the healthy client's latency too; it is always
-reported, but on a machine with other load it says little.
+The load is throttled, so that a machine of two cores has processor time left for the measurement:
+every amount and rate is an argument.  --p99-ms bounds the healthy client's latency too; it is
+always reported, but on a machine with other load it means little.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ ANSWER_S_MAX = 60.0
 FULL = 0
 """The session epoch of a request that begins a session."""
 _SESSION = struct.Struct(">iihi")
-"""Correlation id, throttle time, error code, session id: how a response begins."""
+"""The first fields of a response: correlation id, throttle time, error code, session id."""
 _NO_PARTITIONS = _SESSION.size + 4
 
 
@@ -64,7 +64,7 @@ class RawConsumer:
     asked_at: float = 0.0
 
     def fetch(self, changed: list[int]) -> None:
-        """Send the next Fetch: all partitions at the begin of a session, or else the changed."""
+        """Send the next Fetch: all partitions at the start of a session, else the changed ones."""
         named = self.partitions if self.epoch == FULL else changed
         partitions = [
             {
@@ -89,7 +89,7 @@ class RawConsumer:
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive(self, counts: Counter[str]) -> bool:
-        """Take what came; after a whole response ask again.  False when the node hung up."""
+        """Receive; after a whole response fetch again.  Return False if the node has closed."""
         came = self.socket.recv(RECEIVE_SIZE)
         if not came:
             return False
@@ -103,7 +103,7 @@ class RawConsumer:
         return True
 
     def _take(self, response: bytes, counts: Counter[str]) -> list[int]:
-        """Move on by a response; the partitions whose offset has changed."""
+        """Process a response; return the partitions whose offset has changed."""
         _, _, error_code, session_id = _SESSION.unpack_from(response)
         counts["fetches"] += 1
         if error_code:
@@ -140,7 +140,7 @@ def next_offset(records: bytes) -> int:
 
 
 def consume(plan: ConsumerPlan, control: Connection) -> None:
-    """Hold the consumers until anything comes from `control`; then send it the counts."""
+    """Run the consumers until a message comes from `control`; then send it the counts."""
     counts: Counter[str] = Counter()
     poll = select.epoll()
     poll.register(control.fileno(), select.EPOLLIN)
@@ -180,7 +180,7 @@ def consume(plan: ConsumerPlan, control: Connection) -> None:
 
 
 def choose(plan: ConsumerPlan) -> list[tuple[Address, list[int]]]:
-    """The worker and the partitions of each consumer, the wide ones first."""
+    """Return the worker and the partitions of each consumer, the wide ones first."""
     dice = random.Random(plan.seed)
     workers = list(plan.partitions.items())
     chosen = [workers[index % len(workers)] for index in range(plan.wide)]

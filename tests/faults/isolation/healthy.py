@@ -30,7 +30,7 @@ class HealthyPlan(NamedTuple):
 
 
 def probe(plan: HealthyPlan, control: Connection) -> None:
-    """Say when connected, probe the workers in turn until anything comes, send the round trips."""
+    """Report the connections, probe the workers in turn until a message comes, send the results."""
     lines = [(Line(address, ANSWER_S_MAX), partition) for address, partition in plan.leaders]
     control.send("connected")
     trips: list[RoundTrip] = []

@@ -1,7 +1,7 @@
-"""Verdict on an isolation run: slow ticks, lost workers, the healthy client's latency.
+"""Checks of an isolation run: slow ticks, lost workers, the healthy client's latency.
 
-A tick is judged by the processor time of the loop's thread: on a busy machine wall time says more
-about the neighbours.  Wall time is reported beside it.
+A tick is measured in processor time of the loop's thread: on a busy machine wall time depends on
+other processes.  Wall time is reported beside it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LOST = re.compile(
     r"is fenced|missed its heartbeat deadline|missed its heartbeats and is killed"
     r"|Node \d+ exited|Traceback"
 )
-"""Lines of the log after which a node was not what it had been."""
+"""Lines of the log after which a node has failed or was replaced."""
 BUSY = re.compile(r"misses its heartbeats, but its process runs")
-"""Lines that are reported, not judged: a process that runs is given time."""
+"""Lines that are reported, not checked: a process that runs is given time."""
 SLOW_TICK = re.compile(r" (node-\d+) .*cause='(.*)' tick_ms=(\d+) cpu_ms=(\d+)")
 """Written by transport/slow_ticks.py, of each cause at most once in ten seconds."""
 
@@ -33,9 +33,9 @@ class SlowCause(NamedTuple):
     node: int
     cause: str
     count: int
-    """Longer than 50 ms on the wall."""
+    """Ticks longer than 50 ms of wall time."""
     cpu_count: int
-    """In which the thread computed for longer than that."""
+    """Ticks with more than 50 ms of processor time."""
 
 
 class NodeTicks(NamedTuple):
@@ -97,7 +97,7 @@ def p99(values: list[float]) -> float:
 def judge(observed: Observed, p99_ms_max: float | None) -> list[str]:
     """Return each violation as a sentence; none for a good run.
 
-    Without `p99_ms_max` the healthy client's latency is not judged: for a machine with other load.
+    Without `p99_ms_max` the healthy client's latency is not checked: for a machine with other load.
     """
     violations = [*observed.faults, *lost_nodes(observed), *slow_ticks(observed)]
     for what, wanted in observed.wanted.items():
@@ -125,7 +125,7 @@ def lost_nodes(observed: Observed) -> Iterator[str]:
 
 
 def slow_ticks(observed: Observed) -> Iterator[str]:
-    """Find ticks of too much processor time, and nodes that do not tell theirs."""
+    """Find ticks with too much processor time, and nodes that do not report theirs."""
     told = {ticks.node for ticks in observed.ticks}
     for node in sorted(observed.nodes_after.keys() - told):
         yield f"Node {node} has no metrics page: its ticks are unknown"
@@ -140,7 +140,7 @@ def slow_ticks(observed: Observed) -> Iterator[str]:
 
 
 def logged_ticks(log: str) -> Iterator[str]:
-    """Find the lines of ticks of too much processor time, and the longest on the wall by cause."""
+    """Find the lines of ticks with too much processor time, and the longest by cause."""
     worst: dict[tuple[str, str], tuple[int, int]] = {}
     for line in log.splitlines():
         if BUSY.search(line):

@@ -1,7 +1,7 @@
 """The load beside the healthy client, each kind in a thread: topics, retention, hostile reads.
 
-Each loop paces itself and ends when its amount is reached, or the run is over.  A request of
-ordinary work that fails is a violation; a hostile client may be refused or disconnected, which is
+Each loop paces itself and ends when its amount is reached, or the run ends.  A request of ordinary
+work that fails is a violation; a hostile client may get errors or be disconnected, which is
 counted.
 """
 
@@ -42,13 +42,13 @@ UNKNOWN = b"nobody-made-this-topic"
 
 
 class Load:
-    """The threads, what they have done, and what failed in them."""
+    """The threads, their counts, and their violations."""
 
     def __init__(self, plan: IsolationPlan, bootstrap: Address) -> None:
         self.plan = plan
         self.bootstrap = bootstrap
         self.last_ms = round(time.time() * 1000)
-        """The time of the last record of a compressed batch, and only of that one."""
+        """The timestamp of the last record of a compressed batch, and only of that one."""
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
         self.over = threading.Event()
@@ -70,7 +70,7 @@ class Load:
             thread.join()
 
     def paced(self, per_s: float) -> Iterator[None]:
-        """Yield so many times a second, never to catch up, until the run is over."""
+        """Yield at this rate until the run is over, without catching up after a delay."""
         while not self.over.is_set():
             begun = time.monotonic()
             yield
@@ -100,7 +100,7 @@ class Load:
             self.leaders[name] = self.find_leaders(line, name, partitions)
 
     def find_leaders(self, line: Line, name: str, partitions: int) -> dict[Address, list[int]]:
-        """Ask until every partition has a leader."""
+        """Request Metadata until every partition has a leader."""
         deadline = time.monotonic() + ANSWER_S_MAX
         while time.monotonic() < deadline:
             cluster = line.cluster(name)
@@ -118,12 +118,12 @@ class Load:
             self.fail(f"{what} failed: error {error_code}")
 
     def fail(self, sentence: str) -> None:
-        """Take a violation, once."""
+        """Record a violation, once."""
         if sentence not in self.faults:
             self.faults.append(sentence)
 
     def churn_topics(self) -> None:
-        """Create, write to, and delete the one half one by one, the other half at once."""
+        """Create, write to, and delete one half one by one; create and delete the other at once."""
         plan = self.plan
         one_by_one = plan.topics // 2
         with Line(self.bootstrap, ANSWER_S_MAX) as line:
@@ -146,14 +146,14 @@ class Load:
             del self.leaders[told.name]
 
     def write_once(self, name: str) -> None:
-        """Write one record; the leader may not have the new topic yet, and refuse it."""
+        """Write one record; the leader may not have the new topic yet and respond with an error."""
         ((address, (partition,)),) = self.leaders[name].items()
         with Line(address, ANSWER_S_MAX) as line:
             code, _ = line.produce(name, partition, "churn")
             self.counts["churned topics written to"] += not code
 
     def write(self, line: Line, topic: str, partition: int, batch: bytes) -> None:
-        """Write a batch; a leader that does not have a new partition yet is asked again."""
+        """Write a batch, with retries while a leader does not have a new partition yet."""
         data = [{"index": partition, "records": batch}]
         body = {
             "acks": -1,
@@ -196,7 +196,7 @@ class Load:
             line.close()
 
     def fill(self, topic: str) -> None:
-        """Write big batches until retention has removed as many bytes as it shall."""
+        """Write large batches until retention has removed the planned number of bytes."""
         now_ms = round(time.time() * 1000)
         batch = build([Record(timestamp=now_ms, value=bytes(BATCH_BYTES))])
         lines = [
@@ -236,7 +236,7 @@ class Load:
                     self.write(line, topic, partition, batch)
 
     def look_up(self, topic: str) -> None:
-        """Look the last record of each batch up by time, all of a worker's in one request."""
+        """Find the last record of each batch by time, all of a worker's in one request."""
         lines = [(Line(a, ANSWER_S_MAX), led) for a, led in self.leaders[topic].items()]
         pace = self.paced(self.plan.lookups_per_s)
         for number, _ in zip(range(self.plan.time_lookups), pace, strict=False):
@@ -253,7 +253,7 @@ class Load:
     def open_sessions(self) -> None:
         """Open fetch sessions of unknown partitions on connections that stay open for a while."""
         workers = list(next(iter(self.leaders.values())))
-        # more than a request may name, which is refused, and as many as it may
+        # More than a request may name, which is rejected, and as many as it may.
         frames = [
             unknown_partitions(self.plan.session_partitions),
             unknown_topics(self.plan.session_partitions),
@@ -279,7 +279,7 @@ class Load:
 
 
 def lookup(line: Line, topic: str, partitions: list[int], timestamp: int) -> Fields:
-    """One ListOffsets over partitions of a topic."""
+    """Send one ListOffsets for partitions of a topic."""
     asked = [{"partition_index": index, "timestamp": timestamp} for index in partitions]
     body = {
         "replica_id": -1,
@@ -295,21 +295,21 @@ def framed(api: Api, version: int, body: bytes) -> bytes:
 
 
 def session_request(topics: bytes) -> bytes:
-    """A Fetch that begins a session, around the bytes of its topics."""
-    # replica, wait, min and max bytes, isolation level, session id and epoch
+    """Return a Fetch that begins a session, around the bytes of its topics."""
+    # Replica, wait, min and max bytes, isolation level, session id and epoch.
     begin = struct.pack(">iiiibii", -1, 0, 0, 1 << 20, 0, 0, 0)
     return framed(FETCH, FETCH_VERSION, begin + topics + struct.pack(">ih", 0, 0))
 
 
 def unknown_partitions(count: int) -> bytes:
-    """A Fetch of one unknown topic's partitions."""
+    """Return the topics of a Fetch: one unknown topic with `count` partitions."""
     partitions = b"".join(struct.pack(">iiqqi", index, -1, 0, -1, 4096) for index in range(count))
     name = struct.pack(">h", len(UNKNOWN)) + UNKNOWN
     return session_request(struct.pack(">i", 1) + name + struct.pack(">i", count) + partitions)
 
 
 def unknown_topics(count: int) -> bytes:
-    """A Fetch of as many unknown topics, each with one partition."""
+    """Return the topics of a Fetch: `count` unknown ones, each with one partition."""
     partition = struct.pack(">iiiqqi", 1, 0, -1, 0, -1, 4096)
     names = (b"%s-%d" % (UNKNOWN, index) for index in range(count))
     topics = b"".join(struct.pack(">h", len(name)) + name + partition for name in names)

@@ -11,12 +11,12 @@ class IsolationPlan:
 
     partitions: int = 5_000
     topics: int = 200
-    """Created and deleted: one half one by one, the other half by one request."""
+    """Topics created and deleted: one half one by one, the other half by one request."""
     topic_partitions: int = 8
-    """Of each topic of the second half."""
+    """Partitions of each topic of the second half."""
     topics_per_s: float = 2.0
     removed_bytes: int = 10 << 30
-    """Written, and removed by retention."""
+    """Bytes written, and removed by retention."""
     write_mib_per_s: float = 60.0
     consumers: int = 1_000
     consumer_partitions: int = 100
@@ -25,7 +25,7 @@ class IsolationPlan:
     consumer_wait_ms: int = 5_000
     connects_per_s: int = 50
     records_per_s: float = 20.0
-    """Written to the consumers' partitions; one wakes as many consumers as read its partition."""
+    """Records to the consumers' partitions; one wakes all consumers that read its partition."""
     time_lookups: int = 60
     """ListOffsets by time over every compressed batch of a worker."""
     lookup_partitions: int = 14
@@ -33,12 +33,12 @@ class IsolationPlan:
     lookups_per_s: float = 1.0
     sessions: int = 60
     session_partitions: int = 50_000
-    """Unknown ones, in the first Fetch of each session."""
+    """Unknown partitions, in the first Fetch of each session."""
     sessions_kept: int = 20
     sessions_per_s: float = 0.5
     alone_s: float = 10.0
     beside_s: float = 60.0
-    """At least so long; the amounts above may take longer."""
+    """Minimum duration; the amounts above may take longer."""
     pace_ms: float = 10.0
     minutes_max: float = 8.0
     workers: int = 2
@@ -48,5 +48,5 @@ class IsolationPlan:
 
     @property
     def segment_bytes(self) -> int:
-        """At the full figures a segment is as large as by default."""
+        """The default segment size for the full figures, smaller for others."""
         return min(1 << 30, max(2 << 20, self.removed_bytes // 10))

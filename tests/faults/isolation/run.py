@@ -32,7 +32,7 @@ PAGES_S_MAX = 60.0
 
 
 class Child:
-    """A process of ours that works until it is asked for its result."""
+    """A process of the harness that works until its result is requested."""
 
     def __init__(self, work: Callable[[Any, Connection], None], plan: object) -> None:
         spawning = multiprocessing.get_context("spawn")
@@ -42,13 +42,13 @@ class Child:
         theirs.close()
 
     def receive(self) -> Any:
-        """Take what it sends; EOFError when the process failed."""
+        """Return the next message of the process; raise EOFError if it has failed."""
         if not self.control.poll(RESULT_S_MAX):
             raise TimeoutError(f"{self.process.name} sends nothing after {RESULT_S_MAX} s")
         return self.control.recv()
 
     def result(self) -> Any:
-        """Ask for its result, and end it."""
+        """Request the result, and end the process."""
         try:
             self.control.send("end")
             return self.receive()
@@ -62,7 +62,7 @@ class Child:
 
 
 def run(plan: IsolationPlan) -> Observed:
-    """Play it; the verdict is the judge's."""
+    """Run the plan; judge.py checks the result."""
     with Broker(workers=plan.workers, durability=plan.durability, config=CONFIG) as broker:
         processes = Processes(broker)
         nodes_before = processes.pids()
@@ -104,7 +104,7 @@ def run(plan: IsolationPlan) -> Observed:
 def play(
     plan: IsolationPlan, processes: Processes, line: Line, load: Load, children: list[Child]
 ) -> None:
-    """All of the load, from the creation of the many partitions to the last amount."""
+    """Run the whole load, from the creation of the many partitions to the last amount."""
     begun, times = time.monotonic(), loop_times(processes)
     deadline = begun + plan.minutes_max * 60
     load.create(line, ["many"], plan.partitions)
@@ -154,7 +154,7 @@ def play(
 
 
 def loop_times(processes: Processes) -> dict[int, tuple[float, float]]:
-    """Return for how long each node's main thread, its loop, ran and waited for a processor."""
+    """Return the run time and the wait for a processor of each node's main thread, its loop."""
     found = {}
     for node, pid in processes.pids().items():
         ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
@@ -175,7 +175,7 @@ def fresh_pages(broker: Broker) -> list[Read]:
     try:
         until(are_fresh, PAGES_S_MAX, "there is no fresh metrics page of each node")
     except TimeoutError:
-        pass  # the judge misses the node's
+        pass  # judge.py reports the missing page
     return pages
 
 
