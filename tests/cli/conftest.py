@@ -1,4 +1,4 @@
-"""The command line as a person meets it: a process, its streams and its exit code."""
+"""The command line as its users run it: a process, its streams and its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., Ended]
 
 
 class Said(NamedTuple):
-    """What a command ended with, and what it said."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ class Said(NamedTuple):
 
     @property
     def table(self) -> list[list[str]]:
-        """The rows of what it printed, the titles among them."""
+        """The rows of its output, including the header."""
         assert self.code == 0, self.err
         return [line.split() for line in self.out.splitlines()]
 
@@ -44,7 +44,7 @@ Tell = Callable[..., Said]
 
 @pytest.fixture
 def run(kafka_broker: Broker) -> Run:
-    """Run `kafkalite` with these words against the session's broker."""
+    """A function that runs `kafkalite` in a process against the session's broker."""
 
     def run(*words: str, given: bytes = b"", bootstrap: str = "") -> Ended:
         env = {**os.environ, "KAFKALITE_BOOTSTRAP": bootstrap or kafka_broker.bootstrap}
@@ -62,7 +62,7 @@ def run(kafka_broker: Broker) -> Run:
 
 @pytest.fixture
 def tell(kafka_broker: Broker, monkeypatch, capsys) -> Tell:
-    """The same without a process of its own, for commands that need none."""
+    """The same in this process, for commands that need none of their own."""
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", kafka_broker.bootstrap)
 
     def tell(*words: str) -> Said:

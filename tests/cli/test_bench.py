@@ -1,4 +1,4 @@
-"""kafkalite bench against a real broker: small loads, and whatever may end one."""
+"""kafkalite bench against a real broker: small loads, and every way in which one may end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def left_over(broker: Broker) -> list[str]:
 
 @pytest.fixture
 def broker():
-    """One of our own, so that no other test's topics are in the way."""
+    """A broker of this module alone, without topics of other tests."""
     with Broker() as broker:
         yield broker
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
     assert sentence in said.err
 
 
-# -- figures and words ---------------------------------------------------------------------------
+# -- numbers and names ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 200, 1 << 20, (1 << 20) + 1, 3 << 20])

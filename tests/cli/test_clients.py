@@ -1,4 +1,4 @@
-"""What stands between the commands and librdkafka."""
+"""kafkalite.cli.clients: addresses, settings and errors between the commands and librdkafka."""
 
 from __future__ import annotations
 

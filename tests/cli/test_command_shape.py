@@ -1,4 +1,4 @@
-"""What a command is: found by its words, helped by its docstring, refused in one sentence."""
+"""Commands: found by name, help from the docstring, errors in one sentence."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, c
 
 
 def entered(function, *arguments):
-    """A command out of its table again."""
+    """Add a command to the table, and remove it again."""
     command(*arguments)(function)
     return COMMANDS[function.__module__].pop(function.__name__)
 
@@ -151,7 +151,7 @@ def test_two_commands_of_one_name_are_a_mistake():
 
 
 def values(given: list[str]) -> dict[str, object]:
-    """What a function gets that has flags with values and without."""
+    """Return the arguments of a function that has flags with values and without."""
     got: dict[str, object] = {}
     flags = [
         argument("-f", "--form", default=""),

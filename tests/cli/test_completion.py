@@ -1,4 +1,4 @@
-"""What the tab key offers, asked for as the shells do."""
+"""Shell completion, requested as the shells do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BETWEEN = "\v"
 
 @pytest.fixture
 def offered(kafka_broker: Broker, tmp_path):
-    """What is offered at the end of a line."""
+    """A function that returns the completions of a line."""
 
     def offered(line: str, bootstrap: str = "") -> set[str]:
         answer = tmp_path / "answer"
@@ -53,7 +53,7 @@ def test_words_verbs_and_flags_are_offered(offered):
     assert offered("kafkalite start --durability ") == {"fsync", "interval", "os"}
 
 
-# A broker on a machine that is busy may be too late for a tab, which is pressed again then.
+# A broker on a busy machine may respond too late for a completion; the user repeats the tab then.
 
 
 def test_names_are_asked_of_the_broker(offered, kafka_broker):

@@ -1,4 +1,4 @@
-"""The demo on a handful of flights: what it proves, and that it notices when it cannot."""
+"""The demo on a few flights: its checks, and its errors when they fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture
 def few_flights(tmp_path, monkeypatch):
-    """Stand-ins for the package's files."""
+    """Replacements for the package's data files."""
     table = io.StringIO()
     csv.writer(table).writerows([NAMES, *ROWS])
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:
@@ -40,7 +40,7 @@ def few_flights(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def hasty_broker():
-    """A broker that lets sessions be short."""
+    """A broker that accepts short session timeouts."""
     with Broker(config={"group.min.session.timeout.ms": "500"}) as broker:
         yield broker
 

@@ -1,4 +1,4 @@
-"""The doctor is shown each illness for real, or as near to it as a test may come."""
+"""kafkalite doctor: each problem it reports, created for real or as nearly as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.process.waiting import until
 
 
 def examined(directory, listen="127.0.0.1:0"):
-    """The findings, by what was looked at."""
+    """Return the findings, by subject."""
     return {each.what: each for each in doctor.examined(directory, listen, None)}
 
 
@@ -55,7 +55,7 @@ def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):
 def test_who_holds_a_port_is_found_though_a_descriptor_before_it_is_gone(tmp_path):
     hole = os.open(tmp_path, os.O_RDONLY)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        os.close(hole)  # whoever lists our descriptors opens one there, and has closed it then
+        os.close(hole)  # listing our descriptors opens one with this number, closed by then
         assert f"(process {os.getpid()})" in doctor.holder(taken.getsockname()[1])
 
 
@@ -136,7 +136,7 @@ def test_strays_are_named(tmp_path):
 
 
 def test_a_run_directory_that_lets_others_in_is_wrong(monkeypatch):
-    # A short path: what stands there is the place of sockets.
+    # A short path, because sockets have their paths there.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         check_run_directory(Path(directory), monkeypatch)
 

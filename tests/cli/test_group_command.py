@@ -1,4 +1,4 @@
-"""kafkalite group, from a shell's point of view."""
+"""kafkalite group, as run from a shell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topic(kafka_broker: Broker) -> str:
 
 @pytest.fixture
 def member(kafka_broker: Broker, topic: str, group: str):
-    """A consumer that has all of the topic, for as long as the test lasts."""
+    """A consumer with all partitions of the topic, for the duration of the test."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka_broker.bootstrap,

@@ -1,4 +1,4 @@
-"""consume -G, from a shell's point of view: members share, commit what they wrote, and leave."""
+"""consume -G, as run from a shell: members share, commit what they wrote, and leave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def group() -> str:
 
 @pytest.fixture
 def member(kafka_broker: Broker, tmp_path: Path):
-    """Start `kafkalite consume -G`; what it prints goes to files, and it ends with the test."""
+    """Start `kafkalite consume -G` with output to files; it ends with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> Member:
@@ -52,7 +52,7 @@ def member(kafka_broker: Broker, tmp_path: Path):
 
 
 class Member:
-    """One that runs."""
+    """A running member."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process = process
@@ -61,7 +61,7 @@ class Member:
 
     @property
     def told(self) -> list[str]:
-        """What it has told of its partitions so far: `is given t:0`."""
+        """Its messages about partitions so far: `is given t:0`."""
         lines = self.err.read_text().splitlines()
         return [re.sub(r"^group \S+: \S+ ", "", line) for line in lines]
 
@@ -160,7 +160,7 @@ def test_what_nobody_took_is_not_committed(run, tell, kafka_topic, kafka_broker,
 
 @pytest.fixture
 def stuck(run, kafka_topic, kafka_broker, group):
-    """A member in the middle of printing a record: nobody takes it."""
+    """A member in the middle of printing a record: its output is not read."""
     run("produce", "-t", kafka_topic, given=(b"y" * 100_000 + b"\n") * 9)
     words = [sys.executable, "-m", "kafkalite", "consume", "-G", group, kafka_topic]
     env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
@@ -193,7 +193,7 @@ def test_a_second_signal_ends_a_member_that_is_stuck(run, stuck, kafka_topic, gr
 
 
 def signal_is_handled(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
-    """Whether a signal that was sent is no longer waiting to be looked at."""
+    """Return True if a signal that was sent is no longer pending."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     pending = [int(word, 16) for word in re.findall(r"^S[hi][dg]Pnd:\s+(\w+)", status, re.M)]
     return not any(word >> number - 1 & 1 for word in pending)

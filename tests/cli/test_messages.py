@@ -1,4 +1,4 @@
-"""produce and consume, from a shell's point of view."""
+"""produce and consume, as run from a shell."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_ctrl_c_delivers_what_was_read_and_says_how_much(run, kafka_broker, kafk
         assert produce.stderr is not None
         produce.stdin.write(b"one\ntwo\nhalf")
         produce.stdin.flush()
-        # Once a reader has them, the producer is past its start and waits for more.
+        # Once they are read, the producer has started and waits for more.
         assert run("consume", "-t", kafka_topic, "-c", "2").stdout == b"one\ntwo\n"
         produce.send_signal(signal.SIGINT)
         assert produce.wait(TIMEOUT_S) == 130

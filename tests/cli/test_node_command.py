@@ -1,7 +1,7 @@
-"""kafkalite node, against a supervisor that is only a bus and a list of nodes.
+"""kafkalite node, against a fake supervisor: only a bus and a list of nodes.
 
-The supervisor runs in a thread and keeps what it was ordered; the data directory is one as a
-running broker leaves it: a status file and a lock that is held.
+The supervisor runs in a thread and records its commands; the data directory is like that of a
+running broker: a status file and a lock that is held.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def entry(node_id, led_count=0, **changed):
 
 
 class Supervisor:
-    """Does what it is ordered, one move each time somebody looks."""
+    """Executes commands; each listing completes one partition move."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,13 +56,13 @@ class Supervisor:
         self.left = 0
         self.moving = True
         self.deaf = 0
-        """So many orders it does not hear."""
+        """Number of commands to ignore."""
         self.fault = ""
         self.role_of_added = "worker"
         self.added = "ready"
-        """The state an added node comes to."""
+        """The final state of an added node."""
         self.dies_with = ""
-        """The order that ends it before it has looked at it; another takes its place."""
+        """The command at which it restarts without executing it."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -109,7 +109,7 @@ class Supervisor:
             del self.nodes[order["node_id"]]
         elif order["verb"] == "rebalance":
             moves = [{"topic": "flights", "partition": 4, "from_node": 1, "to_node": 2}]
-        # Others speak on the bus as well, and old answers may come late.
+        # Other nodes send on the bus as well, and old responses may be late.
         beat = HEARTBEAT(image_offset=1, led_count=1, size=1, unmade=[])
         self._bus.send(who, beat)
         self._report(who, order["request_id"] - 1, [], InvalidRequest.code, "of another order")
@@ -136,7 +136,7 @@ class Supervisor:
 
 @pytest.fixture
 def directory(tmp_path) -> Iterator[Path]:
-    """A data directory with a lock that somebody holds."""
+    """A data directory whose lock is held."""
     lock = os.open(tmp_path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     say_ready(tmp_path, pid=LAUNCHER + 1)
@@ -166,7 +166,7 @@ def supervisor(directory) -> Iterator[Supervisor]:
 
 @pytest.fixture
 def ordered(directory, capsys):
-    """Run `kafkalite node` with these words: its exit code, stdout and stderr."""
+    """Run `kafkalite node` with these words; return exit code, stdout and stderr."""
 
     def ordered(*words):
         code = main(["node", *words, "--data", str(directory)])

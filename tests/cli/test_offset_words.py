@@ -1,4 +1,4 @@
-"""Where reading starts, as people write it."""
+"""The start position of a reader, as written on the command line."""
 
 from __future__ import annotations
 

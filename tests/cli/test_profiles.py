@@ -1,4 +1,4 @@
-"""kafkalite profile, and which cluster a command asks."""
+"""kafkalite profile, and the choice of the cluster for a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a long command says of itself."""
+"""Progress messages of long commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_size_is_said_in_the_unit_that_fits(size, words):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time, as a list whose only element may be set."""
+    """The time, as a list whose only element can be set."""
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now

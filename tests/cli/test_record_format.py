@@ -1,4 +1,4 @@
-"""Format tokens and JSON, on records made here and formatted as they would be from a broker."""
+"""Format tokens and JSON, on records built here and formatted like those of a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafkalite.cli.record_format import delimiter, formatted, json_lines, templa
 
 
 class Record:
-    """What a Message answers, for what is asked of it one by one."""
+    """A stand-in for a Message, with its methods."""
 
     def __init__(self, key, value, headers=None, kind=1):
         self.parts = key, value, headers, kind

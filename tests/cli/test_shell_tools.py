@@ -1,4 +1,4 @@
-"""kafkalite shell-tools: scripts by Kafka's names, their flags, and what they refuse."""
+"""kafkalite shell-tools: scripts with Kafka's names, their flags, and their errors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_scripts_are_written_anew_but_never_over_somebody_elses(tmp_path, capsys
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_script_has_a_help_page_from_any_directory(scripts, tmp_path, name):
-    # Whatever lies where somebody happens to stand is not ours to import.
+    # Modules in the current directory must not be imported.
     for trap in ("json", "kafkalite", "confluent_kafka"):
         (tmp_path / f"{trap}.py").write_text("raise SystemExit('the wrong one')")
     ended = subprocess.run(

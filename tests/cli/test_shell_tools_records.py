@@ -15,7 +15,7 @@ from kafkalite.errors import Refusal
 
 
 class Said:
-    """A record, as librdkafka hands it over."""
+    """A record as librdkafka returns it."""
 
     def __init__(self, key=None, value=None, headers=None, timestamp=(1, 5), epoch=0):
         self.fields = {"key": key, "value": value, "headers": headers, "timestamp": timestamp,

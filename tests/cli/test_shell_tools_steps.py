@@ -1,6 +1,6 @@
-"""Our scripts on our broker print what they were recorded to print on Apache Kafka.
+"""The scripts against kafkalite print what was recorded of them against Apache Kafka.
 
-tests/oracle/test_shell_tools.py renews the recording, beside what Kafka's own tools print.
+tests/oracle/test_shell_tools.py renews the recording, beside the output of Kafka's own tools.
 """
 
 from __future__ import annotations

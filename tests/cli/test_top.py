@@ -1,4 +1,4 @@
-"""kafkalite top: rounds of a real broker, and what is made of two samples."""
+"""kafkalite top: rounds against a real broker, and the rates computed from two samples."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLACE = ("t", 0)
 
 
 def sample(at_s: float, end: int, **more) -> Sample:
-    """One topic of one partition, of which one group has read two records."""
+    """Return a sample of one topic with one partition, of which one group has read two records."""
     whole = Sample(
         cluster_id="c",
         controller=1,
@@ -73,7 +73,7 @@ def page(at_ms: int, bytes_in: int, cpu: float, pid: int = 7) -> Read:
 
 
 def measured(*samples: Sample):
-    """What a meter says of the last one."""
+    """Return the meter's result for the last sample."""
     meter = Meter()
     return [meter.measured(each) for each in samples][-1]
 
@@ -169,7 +169,7 @@ def test_the_busiest_the_largest_and_those_furthest_behind_are_first():
 
 
 class Staged:
-    """A sampler whose samples are set out beforehand; at their end somebody presses Ctrl-C."""
+    """A sampler with prepared samples, followed by Ctrl-C."""
 
     def __init__(self, *samples: Sample | type[BaseException]) -> None:
         self.left = [*samples, KeyboardInterrupt]
@@ -201,11 +201,11 @@ def test_one_round_that_cannot_be_had_is_a_refusal(samples):
         printed_of(*samples, once=True)
 
 
-# -- drawn ---------------------------------------------------------------------------------------
+# -- screen --------------------------------------------------------------------------------------
 
 
 def round_of(count: int, name: str = "t"):
-    """A round of so many topics."""
+    """Return a round of `count` topics."""
     leaders = {(f"{name}{number:03}", 0): 1 for number in range(count)}
     told = measured(sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": Group("Dead", 0, {}, 1.0)}))
     return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **told}
@@ -275,7 +275,7 @@ def test_the_heading_says_only_what_is_known():
 
 @pytest.fixture
 def watched(kafka_broker: Broker):
-    """A topic, and a group that is three records behind in it; the name of both."""
+    """A topic, and a group with a lag of three records; the name of both."""
     name = f"watched-{os.getpid()}-{next(_numbers)}"
     kafka_broker.topic(2, name=name)
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
@@ -302,7 +302,7 @@ def test_one_round_tells_of_topics_groups_and_nodes(tell, kafka_broker, watched)
     assert f"{node['host']}:{node['port']}" == told["bootstrap"] == kafka_broker.bootstrap
     assert node["leaders"] == 2 and node["controller"]
     assert told["left_out"] == []
-    # Nothing was said of where the broker is, and another one may run on the default directory.
+    # Without --data no metrics page is read: another broker may use the default directory.
     assert node["cpu"] is node["pid"] is node["role"] is None
 
 
@@ -338,7 +338,7 @@ def test_internal_topics_are_shown_when_asked_for(tell, watched):
 
 @pytest.fixture
 def top(kafka_broker: Broker):
-    """Starts `kafkalite top` in a process of its own, and ends what is left of it."""
+    """Start `kafkalite top` in a process of its own, and end it with the test."""
     started = []
 
     def start(*words: str, **streams) -> subprocess.Popen[str]:
@@ -356,7 +356,7 @@ def top(kafka_broker: Broker):
 
 
 class Stream:
-    """What a `top --json` prints."""
+    """The output of a `top --json`."""
 
     def __init__(self, process) -> None:
         self.process = process
@@ -369,7 +369,7 @@ class Stream:
         return self.told[-1]
 
     def until(self, *conditions):
-        """Read on until each has been true of a round; the first condition's newest."""
+        """Read until each condition was true of a round; return the first one's latest round."""
         deadline = time.monotonic() + WAIT_S_MAX
         while not all(any(map(each, self.told)) for each in conditions):
             assert time.monotonic() < deadline, self.told[-1]
@@ -468,7 +468,7 @@ class Terminal:
         return wanted in re.sub(rb"\x1b\[[0-9;]*m", b"", self.seen)
 
     def press(self, keys: bytes) -> int:
-        """Type them; the exit code once it has ended, which leaves the terminal as it was."""
+        """Type keys and return the exit code; the terminal must be restored."""
         os.write(self.ours, keys)
         deadline = time.monotonic() + WAIT_S_MAX
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -519,7 +519,7 @@ def test_a_terminal_is_left_as_it_was_when_somebody_ends_it(terminal, watched):
 def test_other_keys_are_passed_over(terminal, watched):
     shown = terminal(watched, "--interval", "0.1")
     until(lambda: shown.shows(b"q ends"))
-    # Ctrl-Z is a key like any other: stopped, it would leave the shell half a screen.
+    # Ctrl-Z is a key like any other: stopping would leave the shell half a screen.
     assert termios.tcgetattr(shown.its)[6][termios.VSUSP] == b"\0"
     assert shown.press(b"x\x1b[A\x1aq") == 0
 

@@ -1,4 +1,4 @@
-"""Requests that librdkafka has no words for, and brokers that answer them badly."""
+"""Requests that librdkafka does not support, and brokers with invalid responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def framed(body: bytes) -> bytes:
 
 
 def answering(*answers: bytes) -> str:
-    """A broker that takes one connection and gives these answers, whatever it is asked."""
+    """Start a broker that accepts one connection and sends these responses to any requests."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -63,7 +63,7 @@ def test_a_login_or_tls_is_out_of_reach():
 
 
 def versions(newest: int) -> bytes:
-    """What a broker says that serves Metadata up to this version."""
+    """Return ApiVersions of a broker that serves Metadata up to this version."""
     served = {"api_key": METADATA.key, "min_version": 0, "max_version": newest}
     answer = API_VERSIONS.response.write(API_VERSIONS.versions[1], {"api_keys": [served]})
     return framed(bytes(4) + answer)

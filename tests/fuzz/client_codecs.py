@@ -1,9 +1,8 @@
-"""What a fuzzer may do to the codecs of the native client: record sets, rings, Arrow columns.
+"""Fuzz targets for the codecs of the native client: record sets, rings, Arrow columns.
 
-A reader is given sets that are good but for what the fuzzer changed, with their CRCs made to hold
-or not.  The worker's end of a ring is given what a producer may have written there, at any moment
-and everywhere; the producer's end what a worker may.  A writer of columns is given buffers that
-lie.
+A reader gets sets that are valid except for the fuzzer's changes, with their CRCs corrected or not.
+The worker's end of a ring gets what a producer may have written there, at any moment and anywhere;
+the producer's end what a worker may have.  A writer of columns gets inconsistent buffers.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from tests.twins import record_reader as reader_twin
 from tests.twins import records as records_twin
 from tests.twins import ring as ring_twin
 
-# A record set: how it is sealed and read, which columns are wanted, how many bytes of them at a
-# time, and from which offset on; then the set.
+# Input: a record set's sealing and reader, its columns, their maximum bytes per step, and the first
+# offset; then the set.
 
 SET = struct.Struct(">BBHq")
 UNCHECKED, UNPACKED, IN_MICROSECONDS = 4, 8, 16
@@ -50,7 +49,7 @@ def rows(given: memoryview) -> int:
 
 
 def read_both(ours: Any, twin: Any, given: memoryview) -> int:
-    """Read step by step; what is compressed is taken for what it would be decompressed."""
+    """Read step by step; compressed content is taken as if it were decompressed."""
     how, _, size_max, offset = SET.unpack_from(given)
     data = sealed(given[SET.size :], how & 3)
     whole, position, count = bytes(data), 0, 0
@@ -88,7 +87,7 @@ def plain(taken: Any) -> Any:
 
 
 def unpack(builder: Any, data: memoryview, offset: int) -> int:
-    """The whole way, through the real codecs: records, or an error of Kafka's."""
+    """Read through the real codecs; return records, or an error code of Kafka's."""
     position = found = 0
     while position < len(data):
         try:
@@ -128,11 +127,11 @@ def set_seeds() -> Iterator[bytes]:
     yield SET.pack(SEALED, 16, 100, 0) + build([Record(headers=(("h" * 90, None),) * 5)])
 
 
-# A ring: what is done, a byte at a time, with what each deed needs behind its byte.
+# Input: the operations on a ring, one byte each, followed by their operands.
 
 
 class Deeds:
-    """The bytes, read as they are needed; they end with zeros."""
+    """The input bytes, read on demand; they end with zeros."""
 
     def __init__(self, given: memoryview) -> None:
         self.left = bytes(given)
@@ -150,7 +149,7 @@ DEEDS_MAX = 60
 
 
 def rings(given: memoryview) -> int:
-    """Both ends and their twins over memory of their own, which stays the same for both."""
+    """Drive both ends and their twins over separate memory, which must stay equal."""
     deeds, fared, forged = Deeds(given), 0, False
     ours, twin = Pair(), twins()
     for _ in range(DEEDS_MAX):
@@ -162,7 +161,7 @@ def rings(given: memoryview) -> int:
         do = doing(deed, deeds)
         before = twin.reader.in_flight, twin.reader.answers_taken
         if deed == ANSWER and not before[0]:
-            continue  # there is nothing to be answered
+            continue  # there is nothing to respond to
         forged |= deed in (SCRIBBLE, SEAL)
         try:
             found = do(ours)
@@ -177,12 +176,12 @@ def rings(given: memoryview) -> int:
 
 
 def doing(deed: int, deeds: Deeds) -> Callable[[Pair], Any]:
-    """What is done to a pair of ends."""
+    """Return an operation on a pair of ends."""
     if deed == SEND:
         size, acks = deeds.number(2) % (SMALL // 4 - 47), deeds.number() % 3 - 1
         return lambda pair: pair.send(b"s" * size, 5, acks)
     if deed == SCRIBBLE:
-        # Near to where the reader is, or on its own page of numbers.
+        # Near the reader's position, or on its own page of counters.
         place, what = deeds.number(2), deeds.take(deeds.number() % 9)
         return lambda pair: scribble(pair, place, what)
     if deed == SEAL:
@@ -209,12 +208,12 @@ def scribble(pair: Pair, place: int, what: bytes) -> None:
 
 
 def reseal(pair: Pair, fields: dict[str, int]) -> None:
-    """Make a frame's checksum right, at the lap's beginning."""
+    """Correct a frame's checksum, at the beginning of the lap."""
     resealed(pair.ring, pair.header(), **fields)
 
 
 def distrust(pair: Pair, deeds: Deeds) -> int:
-    """The producer's end over counters that say anything: a RingFault, and nothing else."""
+    """Run the producer's end over arbitrary counters: only a RingFault may be raised."""
     faults = 0
     for _ in range(DEEDS_MAX):
         if not deeds.left:
@@ -253,8 +252,8 @@ def ring_seeds() -> Iterator[bytes]:
     yield send * 3 + bytes((WORKER, 0, 0, 8)) + b"\x58" + bytes(7) + bytes((1, 0, 1, 8)) * 3
 
 
-# Columns to be written: which there are, where they begin, how many bytes each buffer has; then
-# the buffers, one behind the other.
+# Input: the columns to write, their first rows, the size of each buffer; then the buffers, one
+# after the other.
 
 COLUMNS = struct.Struct(">B6bBBH15B")
 HAS_VALUE, HAS_KEY, HAS_HEADERS, HAS_TIMES, WIDE_VALUE, WIDE_KEY, HAS_INDEX = (
@@ -265,7 +264,7 @@ NOW = 1_700_000_000_000
 
 
 class Lie(Exception):
-    """An offset that does not lead into its buffer, or a row that is not there."""
+    """An offset outside its buffer, or a row that does not exist."""
 
 
 def encoding(given: memoryview) -> int:
@@ -304,7 +303,7 @@ def drawn_columns(flags: int, starts: list[int], buffers: list[Any]) -> tuple[An
 
 
 def write(drawn: tuple[Any, ...], index: Any, span: tuple[int, int], room: int) -> int:
-    """What is written is what the columns tell, as many rows of it as there is room for."""
+    """Write as many rows as there is room for, and compare them with the columns."""
     first, end = span
     out = sealed(memoryview(b"\xaa" * (61 + room)), AS_GIVEN)
     chosen: Any = range(end)
@@ -331,7 +330,7 @@ def write(drawn: tuple[Any, ...], index: Any, span: tuple[int, int], room: int) 
 
 
 def told(drawn: tuple[Any, ...], chosen: Any) -> list[tuple[Any, ...]] | None:
-    """The rows; None when one of them lies, or is not there."""
+    """Return the rows; None if one of them is invalid or does not exist."""
     value, key, headers, times = drawn
     try:
         count = min(count_of(value), count_of(key), list_count(headers), time_count(times))
@@ -346,7 +345,7 @@ def told(drawn: tuple[Any, ...], chosen: Any) -> list[tuple[Any, ...]] | None:
 
 
 def places(validity: Any, start: int, slots: int) -> int:
-    """How many rows there are from `start` on, in buffers of so many slots."""
+    """Return the number of rows from `start` on, in buffers of `slots` slots."""
     if validity is not None:
         slots = min(slots, 8 * len(validity))
     if not 0 <= start <= max(slots, 0):

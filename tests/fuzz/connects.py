@@ -1,10 +1,10 @@
-"""A storm of connects: many a second, half of which say nothing, or nothing that can be read.
+"""A storm of connects: many a second, half of which send nothing, or nothing valid.
 
     python -m tests.fuzz.connects --connects 50000 --a-minute 10000
 
-Some of the silent ones stay for a while, so that there is always a crowd of them.  The other half
-ask for the broker's versions and must be answered.  Afterwards the broker has the descriptors it
-had before, its processes and its log are as they were, and the healthy client was served.
+Some of the silent ones stay for a while, so that there are always many of them.  The other half
+send ApiVersions and must get a response.  Afterwards the broker has as many descriptors as before,
+its processes and its log are unaffected, and the healthy client was served.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def storm(broker: Broker, dice: random.Random, connects: int, a_minute: float) -> None:
-    """So many connects, at most so many a minute; they are gone when this returns."""
+    """Make `connects` connects, at most `a_minute` a minute; all are closed at the return."""
     addresses = [(node["host"], node["port"]) for node in broker.nodes if node["port"]]
     silent: deque[socket.socket] = deque()
     begun = time.monotonic()
@@ -68,18 +68,18 @@ def disturb(address: tuple[str, int], dice: random.Random) -> socket.socket:
 
 
 def descriptors(pids: list[int]) -> dict[int, int]:
-    """How many each process has that are no files: those of a log come with what is written."""
+    """Count each process's descriptors except files: a log's files increase with its records."""
     return {pid: sum(map(is_no_file, Path(f"/proc/{pid}/fd").iterdir())) for pid in pids}
 
 
 def is_no_file(descriptor: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):  # closed just now
+    with contextlib.suppress(FileNotFoundError):  # closed meanwhile
         return not str(descriptor.readlink()).startswith("/")
     return False
 
 
 def weathered(workers: int, seed: int, connects: int, a_minute: float = 1e9) -> str:
-    """A broker and its storm; what the healthy client saw of it, in words."""
+    """Run a broker through a storm; return a report with the healthy client's figures."""
     dice = random.Random(seed)
     with Broker(workers=workers) as broker:
         broker.topic(name=HEALTHY)

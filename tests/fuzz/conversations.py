@@ -1,13 +1,12 @@
-"""One connection of the socket fuzzer: what it says, in which manner, and what it may hear.
+"""One connection of the socket fuzzer: its bytes, its way of sending, and the allowed responses.
 
-A conversation is made whole from its seed before it begins: requests of every kind, some of them
-torn, spliced, repeated, of wrong sizes, keys and versions, one behind the other; sent at once, in
-pieces or byte by byte, half-closed, cut off, or without ever reading an answer.
+A conversation is made completely from its seed before it begins: requests of every kind, some of
+them torn, spliced, repeated, of wrong sizes, keys and versions, one after the other; sent at once,
+in pieces or byte by byte, half-closed, cut off, or without ever reading a response.
 
-What a broker may answer follows from the bytes alone.  Each frame that reads earns one answer, in
-order, under its correlation id, which decodes under the schema and ends where the schema ends; the
-first that does not read ends the connection.  ApiVersions of unknown versions are answered in
-version 0.
+The allowed responses follow from the bytes alone.  Each valid frame has one response, in order,
+with its correlation id, which decodes with the schema and ends where the schema ends; the first
+invalid one ends the connection.  ApiVersions of unknown versions have a response of version 0.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from tests.fuzz.tearing import torn
 FRAME_SIZE_MAX = 100 << 20
 RECEIVED = 1 << 16
 MAY_WAIT = {FETCH, JOIN_GROUP, SYNC_GROUP}
-"""What is answered when something happens, or when a time is up that may be long."""
+"""Requests that may wait for an event or for a timeout, which may be long."""
 
 LEFT_S, LOST_S = 1.0, 60.0
-"""After how long such a one is left waiting for its answer, and any other has lost it."""
+"""Time after which such a request is abandoned, and any other counts as not answered."""
 
 VERSIONS = [
     (handler, version)
@@ -48,11 +47,11 @@ MANNERS = [AT_ONCE] * 5 + [PIECES] * 2 + [DRIPPING, HALF_CLOSED, CUT_OFF, DEAF]
 
 
 class Fault(AssertionError):
-    """The broker did what it must not."""
+    """The broker violated a rule."""
 
 
 class Conversation:
-    """What is sent, piece by piece, and what is expected of it."""
+    """The bytes to send, piece by piece, and the expected responses."""
 
     def __init__(self, seed: str, world: World, stream: bytes | None = None) -> None:
         self.seed = seed
@@ -67,8 +66,8 @@ class Conversation:
 
     @property
     def may_be_closed(self) -> bool:
-        """Whether the broker may close before all is answered: after bytes that do not read, when
-        nothing more can come, and at a fault of a Produce that has no answer to say it in."""
+        """True if the broker may close before the last response: after invalid bytes, when the
+        client has half-closed, and after an error of a Produce that has no response."""
         read = sum(4 + len(frame) for frame in cut(self.stream))
         return (
             self.manner == HALF_CLOSED
@@ -81,7 +80,7 @@ class Conversation:
 
     @property
     def must_be_closed(self) -> bool:
-        """Whether there stands a frame that does not read, or a size that no frame has."""
+        """True if the stream contains an invalid frame, or an invalid size."""
         rest = self.stream[sum(4 + len(frame) for frame in cut(self.stream)) :]
         size = struct.unpack_from(">i", rest)[0] if len(rest) >= 4 else 1
         return not 0 < size <= FRAME_SIZE_MAX or any(
@@ -89,7 +88,7 @@ class Conversation:
         )
 
     def pieces(self) -> Iterator[bytes]:
-        """The stream as it is handed to the socket, one piece a turn."""
+        """Yield the stream as it is written to the socket, one piece per turn."""
         left = self.stream
         size = {PIECES: 100, DRIPPING: 3}.get(self.manner, len(left))
         turns = 60 if self.manner in (PIECES, DRIPPING) else 1
@@ -99,7 +98,7 @@ class Conversation:
             yield piece
 
     def expected(self) -> deque[Expected]:
-        """What is to be answered, in order."""
+        """Return the expected responses, in order."""
         answers: deque[Expected] = deque()
         for read in self.reads:
             if read.fields is not None:
@@ -112,7 +111,7 @@ class Conversation:
 
 
 class Expected(NamedTuple):
-    """The answer to a frame, in this version."""
+    """The response to a frame, in this version."""
 
     read: Read
     version: int
@@ -125,7 +124,7 @@ def unknown_api_versions(read: Read) -> bool:
 
 
 def frames(dice: random.Random, world: World) -> Iterator[bytes]:
-    """A few requests with their sizes, as somebody sends them who is careless or worse."""
+    """Yield a few requests with their sizes, valid and damaged."""
     careless = dice.choice([0.05, 0.3, 1.0])
     for number in range(dice.choice([1, 2, 4, 8, 16])):
         frame = request(dice, *dice.choice(VERSIONS), number, world)
@@ -154,7 +153,7 @@ def frames(dice: random.Random, world: World) -> Iterator[bytes]:
 
 
 def cut(stream: bytes) -> Iterator[bytes]:
-    """The whole frames of a stream, up to a size that no frame has."""
+    """Yield the whole frames of a stream, up to an invalid size."""
     while len(stream) >= 4:
         (size,) = struct.unpack_from(">i", stream)
         if not 0 < size <= FRAME_SIZE_MAX or len(stream) < 4 + size:
@@ -164,23 +163,23 @@ def cut(stream: bytes) -> Iterator[bytes]:
 
 
 class Tally:
-    """What came of all conversations so far."""
+    """The counts of all conversations so far."""
 
     def __init__(self) -> None:
         self.frames = 0
         self.outcomes: Counter[str] = Counter()
         self.answered: Counter[tuple[int, int]] = Counter()
         self.kinds: dict[tuple[Any, ...], bytes] = {}
-        """A first frame for every way of faring: its API, and the error codes of its answer."""
+        """A first frame for each kind of outcome: its API, and the error codes of its response."""
 
     def unanswered(self) -> list[tuple[int, int]]:
-        """The (key, version) pairs that nobody has had an answer to."""
+        """Return the (key, version) pairs that have had no response."""
         pairs = {(handler.api.key, version) for handler, version in VERSIONS}
         return sorted(pairs - self.answered.keys())
 
 
 class Talk:
-    """A conversation under way on its socket; `turn` moves it on, and says whether it goes on."""
+    """A conversation on its socket; `turn` advances it, and returns False when it has ended."""
 
     def __init__(self, conversation: Conversation, address: tuple[str, int], tally: Tally) -> None:
         self.conversation = conversation
@@ -192,7 +191,7 @@ class Talk:
         self.came = b""
         self.expected = conversation.expected()
         self.heard_s = time.monotonic()
-        # those behind one that ends the connection are not seen by anybody
+        # The broker does not read frames after one that ends the connection.
         tally.frames += min(len(self.expected) + 1, len(conversation.reads))
         self.socket = socket.create_connection(address, timeout=LOST_S)
         self.socket.setblocking(False)
@@ -228,7 +227,7 @@ class Talk:
 
     @property
     def first(self) -> Api:
-        """What is to be answered next."""
+        """The API of the next expected response."""
         return SERVED[self.expected[0].read.header.api_key].api
 
     def send(self) -> None:
@@ -247,7 +246,7 @@ class Talk:
             self.socket.shutdown(socket.SHUT_WR)
 
     def hear(self) -> bool:
-        """Take what has come; whether the broker has closed."""
+        """Receive and check responses; return True if the broker has closed."""
         try:
             came = self.socket.recv(RECEIVED)
         except BlockingIOError:
@@ -296,7 +295,7 @@ class Talk:
 
 
 def codes(fields: Any) -> set[int]:
-    """The error codes that stand anywhere in an answer."""
+    """Return all error codes in a response."""
     found: set[int] = set()
     for name, value in fields.items():
         if name.endswith("error_code"):

@@ -4,11 +4,11 @@
     python -m tests.fuzz.decoders records --runs 1e6 --seed 7
     python -m tests.fuzz.decoders records --input FILE     one input again
 
-Wants clang (on Debian: clang and libclang-rt-dev; CLANG names another).  The
-modules are built anew under build/fuzz, beside those of `make build`.  What the fuzzer finds worth
-keeping, beside the seeds that targets.py makes, goes into corpus/TARGET.txt, an input a line in
-hex; test_corpus.py replays it through the ordinary build.  A fault ends the run; the input stays
-in build/fuzz/faults, and the message says how to try it again.
+Needs clang (on Debian: clang and libclang-rt-dev; CLANG names another).  The modules are built
+under build/fuzz, beside those of `make build`.  Inputs with new coverage, beyond the seeds of
+targets.py, are kept in corpus/TARGET.txt, one per line in hex; test_corpus.py replays them through
+the ordinary build.  A failure ends the run; its input is kept in build/fuzz/faults, and the message
+says how to repeat it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAULT_SHOWN = 6000
 
 
 class Lacking(Exception):
-    """What this machine has not, in a sentence."""
+    """A required program is missing; the message names it."""
 
 
 def clang() -> str:
@@ -53,7 +53,7 @@ def clang() -> str:
 
 
 def build() -> None:
-    """The compiled modules with eyes in them, and the process that runs the targets."""
+    """Build the instrumented modules, and the program that runs the targets."""
     compiler = clang()
     flags = [*FLAGS, f"-fsanitize=fuzzer-no-link,{SANITIZERS}"]
     os.environ["CC"] = compiler
@@ -73,24 +73,24 @@ def build() -> None:
 
 
 def chosen(name: str) -> Callable[[memoryview], int]:
-    """The target of this name, for the driver."""
+    """Return the target of this name, for the driver."""
     import crc32c
 
     from tests.fuzz.targets import TARGETS
     from tests.twins import record_batch, ring
 
-    # Plain Python's takes longer than all else together, and test_twins.py has held it to this.
+    # Plain Python's CRC takes longer than everything else, and test_twins.py has checked it.
     record_batch.crc = ring.crc = crc32c.crc32c
     return TARGETS[name].run
 
 
 def driven(target: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The driver on one target; what it says is its standard error."""
+    """Run the driver on one target; its output is on standard error."""
     environment = os.environ | {
         "KAFKALITE_FUZZ_TARGET": target,
         "KAFKALITE_FUZZ_PYTHON": sys.executable,
-        # Python frees little when it ends, and none of that is a leak of ours.  What a run frees
-        # need not be remembered for long: the next runs free more.
+        # Python frees little memory at its exit, which is not a leak of the modules.  A small
+        # quarantine suffices for a run, because the next runs free more.
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
@@ -104,7 +104,7 @@ def driven(target: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def laid_out(inputs: Iterable[bytes], folder: Path) -> Path:
-    """The inputs as libFuzzer wants them, a file each."""
+    """Write the inputs to a folder as libFuzzer needs them, a file each."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for each in inputs:
@@ -113,13 +113,13 @@ def laid_out(inputs: Iterable[bytes], folder: Path) -> Path:
 
 
 def corpus(target: str) -> list[bytes]:
-    """What is kept of earlier runs."""
+    """Return the inputs kept from earlier runs."""
     path = CORPUS / f"{target}.txt"
     return [bytes.fromhex(line) for line in path.read_text().split()] if path.exists() else []
 
 
 def keep(target: str, seeds: Iterable[bytes], found: Path) -> int:
-    """Keep what the seeds alone do not reach, with as few inputs as do; how many they are."""
+    """Keep a minimal set of inputs with coverage beyond the seeds; return their number."""
     beside = laid_out(seeds, SCRATCH / "kept" / target)
     before = set(beside.iterdir())
     driven(target, "-merge=1", str(beside), str(found))
@@ -130,7 +130,7 @@ def keep(target: str, seeds: Iterable[bytes], found: Path) -> int:
 
 
 def fuzz(name: str, runs: int, seed: int) -> bool:
-    """Run one target so many times, and keep what was learnt; whether all was well."""
+    """Run one target and keep new inputs; return True if there was no failure."""
     from tests.fuzz.targets import TARGETS
 
     seeds = list(TARGETS[name].seeds())
@@ -160,7 +160,7 @@ def fuzz(name: str, runs: int, seed: int) -> bool:
 
 
 def last(pattern: str, said: str) -> str:
-    """The last number of this kind that libFuzzer printed."""
+    """Return the last number of this kind that libFuzzer printed."""
     return (re.findall(pattern, said) or ["0"])[-1]
 
 

@@ -1,10 +1,10 @@
-"""A client that only wants to work, beside all the others; it must not notice them.
+"""A client with ordinary load beside all the others, which must not be affected.
 
     python -m tests.fuzz.healthy HOST:PORT TOPIC
 
-Several times a second it writes a record, reads that one back and asks for the topic's metadata.
-A line on its standard input ends a phase, and it prints what it saw in it: how many rounds, and
-how long they took.  When its input ends, so does it.  Anything out of order ends it with a fault.
+Several times a second it writes a record, reads it back and requests the topic's metadata.  A line
+on its standard input ends a phase, and it prints the phase's number of rounds and their latencies.
+It ends with its input.  Any unexpected response ends it with an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVERY_S = 0.005
 
 
 class Connection:
-    """One connection; a request and its answer at a time."""
+    """One connection with one request at a time."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -42,7 +42,7 @@ class Connection:
         return self.answer(api, version, self.send(api, version, request))
 
     def send(self, api: Api, version: int, request: dict[str, Any]) -> int:
-        """Send a request; the correlation id it went under."""
+        """Send a request and return its correlation id."""
         self.asked += 1
         flexible = api.request_header_flexible(version)
         frame = write_header(api.key, version, self.asked, "healthy", flexible)
@@ -51,7 +51,7 @@ class Connection:
         return self.asked
 
     def answer(self, api: Api, version: int, correlation_id: int) -> Any:
-        """The next answer, which must be that request's."""
+        """Receive the next response, which must have this correlation id."""
         (size,) = struct.unpack(">i", self.stream.read(4))
         answer = self.stream.read(size)
         assert struct.unpack_from(">i", answer) == (correlation_id,)
@@ -63,8 +63,8 @@ class Connection:
 
 
 def round_trip(connection: Connection, topic: str, number: int) -> None:
-    """One record there and back."""
-    # Of today, or retention takes it away before it is read.
+    """Write one record and read it back."""
+    # With the current time, or retention could delete it before it is read.
     now_ms = time.time_ns() // 1_000_000
     batch = build([Record(timestamp=now_ms, key=b"k", value=b"%d" % number)])
     data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
@@ -83,7 +83,7 @@ def round_trip(connection: Connection, topic: str, number: int) -> None:
 
 
 def leader(address: str, topic: str) -> str:
-    """Where the topic's one partition is led."""
+    """Return the address of the leader of the topic's one partition."""
     connection = Connection(address)
     answer = connection.ask(METADATA, 9, {"topics": [{"name": topic}]})
     connection.close()
@@ -132,7 +132,7 @@ class Healthy:
         return self
 
     def phase(self) -> dict[str, float]:
-        """End a phase; what it was like, rounds a second with it."""
+        """End a phase; return its figures, including rounds per second."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write("\n")

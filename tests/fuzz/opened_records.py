@@ -1,9 +1,9 @@
-"""What a fuzzer may do to the steps in which a compressed batch is opened on the broker's loop.
+"""Fuzz targets for the steps in which a compressed batch is decoded on the broker's event loop.
 
     zstd    frames divided between blocks, and decompressed a part at a time
-    scan    decompressed records walked piece by piece, however they are torn, and searched by time
+    scan    decompressed records scanned in arbitrary pieces, and searched by time
 
-Each agrees with a decoder that is given all at once.
+Each must agree with a decoder that gets everything at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.twins import zstd_blocks as blocks_twin
 BLOCK_SIZE_MAX = 128 << 10
 OUTPUT_SIZE_MAX = 1 << 20
 
-# How much a part may make, and how many frames there may be; then the frames.
+# Input: the maximum size of a part, and the maximum number of frames; then the frames.
 
 DIVIDE = struct.Struct(">BB")
 
 
 def zstd(given: memoryview) -> int:
-    """Return how a payload fares when it is divided, and then decompressed in parts."""
+    """Return the outcome of dividing a payload and decompressing its parts."""
     if len(given) < DIVIDE.size:
         return 0
     size, frames_max = DIVIDE.unpack_from(given)
@@ -50,7 +50,7 @@ def zstd(given: memoryview) -> int:
 
 
 def at_once(payload: bytes) -> bytes:
-    """Decompress all frames by the library's own means."""
+    """Decompress all frames with the zstandard library."""
     content = b""
     while payload:
         decoder = zstandard.ZstdDecompressor().decompressobj()
@@ -76,14 +76,14 @@ def zstd_seeds() -> Iterator[bytes]:
     yield DIVIDE.pack(0, 9)
 
 
-# How many records there shall be, up to which offset, a first timestamp, from when to when and
-# from which offset on is sought, and how long pieces are; then the records.
+# Input: the number of records, the last offset, a first timestamp, the range of timestamps and the
+# first offset to search, and the sizes of pieces; then the records.
 
 SCAN = struct.Struct(">iiqqqiBB")
 
 
 def scan(given: memoryview) -> int:
-    """Return how records fare that come in pieces."""
+    """Return the outcome of scanning records in pieces."""
     if len(given) < SCAN.size:
         return 0
     count, last, base, low, high, least, first, rest = SCAN.unpack_from(given)

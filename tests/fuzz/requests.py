@@ -1,9 +1,9 @@
-"""Requests that a client could have sent: of every API that is served, in every version.
+"""Requests that a client could have sent: of every supported API and version.
 
-Names, numbers and ids are those of a small world, so that requests meet each other: the same few
-topics are created, written, read and deleted, the same few groups joined.  Now and then a field
-says something else.  What a broker would rightly do for anyone and the rest of the test could not
-bear is not sent (`sparing`): thousands of partitions, and settings of the whole broker.
+Names, numbers and ids come from small sets, so that requests affect each other: the same few
+topics are created, written, read and deleted, the same few groups joined.  Now and then a field has
+an arbitrary value.  Valid requests that would disturb the rest of the test are not sent
+(`Sparing`): thousands of partitions, and settings of the whole broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafkalite.records.compression import Codec
 from tests.protocol.values import Maker
 
 HEALTHY = "healthy"
-"""The topic of the client that must not notice; nothing here may name it."""
+"""The topic of the healthy client; no request here may name it."""
 
 TOPICS = [f"fuzz-{number}" for number in range(6)]
 GROUPS = ["", *(f"group-{number}" for number in range(4))]
@@ -39,7 +39,7 @@ OTHER_RESOURCES = [16, 32]
 """Client metrics and groups."""
 
 ODD = 0.03
-"""How likely a field says anything at all."""
+"""Probability of an arbitrary value of a field."""
 
 CHOICES: dict[str, list[Any]] = {
     "acks": [-1, -1, 1, 1, 0, 2],
@@ -106,13 +106,13 @@ NAMES = {
     "topics": TOPICS,
     "topic_data": TOPICS,
 }
-"""What `name` is, by the array it stands in; anywhere else it is a topic's."""
+"""Values of `name`, by the array that contains it; anywhere else it is a topic's."""
 
 VALUES = ["1000", "compact", "delete", "client_id=fuzz.*", "-1", "", "no number", None]
 
 
 def some_batches() -> list[bytes]:
-    """Records a client may send, and some that it may not."""
+    """Return batches that a client may send, and some that it may not."""
     one, three = [Record(timestamp=5, value=b"one")], [Record(value=b"v" * size) for size in (0, 9)]
     made = [build(one), build(three), build(three, codec=Codec.LZ4), build(one, codec=Codec.GZIP)]
     made += [build(one, producer_id=0, producer_epoch=0, base_sequence=at) for at in range(3)]
@@ -126,7 +126,7 @@ BATCHES = some_batches()
 
 
 class World(NamedTuple):
-    """What only the broker knows: ids it gave to topics and to members."""
+    """Ids that only the broker knows: those of topics and members."""
 
     topic_ids: Sequence[bytes] = ()
     member_ids: Sequence[str] = ()
@@ -134,7 +134,7 @@ class World(NamedTuple):
 
 @dataclass
 class Plausible(Maker):
-    """Fills a request with values that a client would send, and sometimes with any."""
+    """Fills a request with values that a client would send, and sometimes with arbitrary ones."""
 
     world: World = World()
     within: str = ""
@@ -177,7 +177,7 @@ class Plausible(Maker):
 def request(
     dice: random.Random, handler: Handler, version: int, correlation_id: int, world: World
 ) -> bytes:
-    """One frame, without its size."""
+    """Return one frame, without its size."""
     maker = Plausible(dice, version, null=0.15, small=True, world=world)
     body = handler.api.request.write(version, maker.struct(handler.api.request.struct))
     flexible = handler.api.request_header_flexible(version)
@@ -185,7 +185,7 @@ def request(
 
 
 class Read:
-    """What a frame says to a broker, as far as it can be read."""
+    """A frame decoded as a broker does, as far as it is valid."""
 
     def __init__(self, frame: bytes) -> None:
         self.header: RequestHeader | None = None
@@ -203,7 +203,7 @@ class Read:
 
     @property
     def awaits_nothing(self) -> bool:
-        """Whether it is a Produce that wants no answer."""
+        """True for a Produce without a response (acks=0)."""
         return (
             self.handler is not None
             and self.handler.api is PRODUCE
@@ -213,13 +213,13 @@ class Read:
 
 
 class Sparing:
-    """Says which frames may be sent: each is one the broker can bear for as long as is asked."""
+    """Decides which frames are sent: those the broker can handle for any duration."""
 
     def __init__(self) -> None:
         self.foreign: set[str] = set()
 
     def spares(self, read: Read) -> bool:
-        """Whether sending this costs no more than it teaches."""
+        """Return True if the request's load on the broker is limited."""
         if read.handler is None or read.fields is None:
             return True
         api, fields = read.handler.api, read.fields
@@ -245,7 +245,7 @@ class Sparing:
         return count <= PARTITIONS_MAX and self.known(topic.name for topic in fields.topics)
 
     def known(self, names: Any) -> bool:
-        """Whether nothing more than a few names of nobody's choosing come into the world."""
+        """Return True if the names add at most a few arbitrary ones to those in use."""
         foreign = {name for name in names if name is not None and name not in KNOWN}
         if len(self.foreign | foreign) > FOREIGN_MAX:
             return False

@@ -1,4 +1,4 @@
-"""Batches under a CRC that holds, whatever a fuzzer did to them: nobody guesses one."""
+"""Batches with a correct CRC, because a fuzzer would never guess one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ AS_GIVEN, SEALED, FITTED = 0, 1, 2
 
 
 def sealed(given: memoryview, how: int) -> memoryview:
-    """A copy, in memory that ends where it ends; if so wished with each batch's CRC made to hold,
-    and with the last batch's length made to fit."""
+    """Return a copy in memory of its exact size; unless AS_GIVEN with each batch's CRC corrected,
+    and if FITTED with the last batch's length corrected."""
     copy = memoryview(array("B", bytes(given)))
     at = 0
     while how != AS_GIVEN and len(copy) - at >= record_batch.HEADER_SIZE:

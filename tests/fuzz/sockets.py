@@ -1,14 +1,14 @@
-"""The socket fuzzer: a real broker, a crowd that says anything, and a client that must not notice.
+"""Socket fuzzer: a real broker, many clients with arbitrary requests, and one healthy client.
 
     python -m tests.fuzz.sockets --frames 1000000                both shapes, half a million each
     python -m tests.fuzz.sockets --frames 20000 --workers 2 --seed 7
     python -m tests.fuzz.sockets --workers 0 --seed 7 --only 113     one conversation again
 
-Judged: every answer (conversations.py), that no process and no thread of the broker ends, that its
-log and output hold no stack trace, that its memory stays, and that the healthy client is served
-without a fault; how quickly, before and meanwhile, is told and not judged, beside how quickly a
-client of another broker was: the fuzzer itself keeps processors from both.  Frames that fare as
-none before are kept in corpus/sockets.txt with --keep, and sent first the next time.
+Checked: every response (conversations.py); no process or thread of the broker ends; its log and
+output contain no stack trace; its memory does not grow; and the healthy client is served without
+an error.  That client's latency, before and meanwhile, is reported beside that of a client of
+another broker but not checked, because the fuzzer itself uses the processors.  Frames with a new
+outcome are kept in corpus/sockets.txt with --keep, and sent first the next time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AT_ONCE = 24
 ALONE_S = 5
 WARM_FRAMES = 2_000
 GROWTH_MAX = 96 << 20
-"""What the broker's processes may have grown by together after the first frames."""
+"""Maximum growth of the broker's processes together after the first frames."""
 
 KEPT_SIZE_MAX = 600
 LAST_WORDS = 3000
@@ -44,7 +44,7 @@ MEMBERS_MAX = 50
 
 
 class Campaign:
-    """Conversations with one broker, one seed's after the other."""
+    """Conversations with one broker, made from one seed."""
 
     def __init__(self, broker: Broker, seed: int, at_once: int = AT_ONCE) -> None:
         self.broker = broker
@@ -60,7 +60,7 @@ class Campaign:
         self.resident = 0
 
     def run(self, conversations: Iterator[Conversation], frames: int) -> None:
-        """Hold them, several at once, until so many frames were sent."""
+        """Run conversations, several at once, until `frames` frames were sent."""
         end = self.tally.frames + frames
         while self.talks or self.tally.frames < end:
             while len(self.talks) < self.at_once and self.tally.frames < end:
@@ -92,7 +92,7 @@ class Campaign:
             raise Fault(f"{talk.conversation.seed}: {fault}") from None
 
     def made(self, first: int = 0) -> Iterator[Conversation]:
-        """The seed's conversations."""
+        """Yield the seed's conversations."""
         world = None
         for number in itertools.count(first):
             if world is None or number % WORLD_EVERY == 0:
@@ -100,7 +100,7 @@ class Campaign:
             yield Conversation(f"{self.seed} {number}", world)
 
     def world(self) -> World:
-        """The ids that are given at the moment; of members of all groups, so of strangers, too."""
+        """Return the current ids; with members of all groups, hence also of wrong groups."""
         connection = Connection(self.broker.bootstrap)
         asked = {"topics": [{"name": name} for name in TOPICS], "allow_auto_topic_creation": False}
         topics = connection.ask(METADATA, 12, asked).topics
@@ -110,7 +110,7 @@ class Campaign:
         return World([topic.topic_id for topic in topics], members[:MEMBERS_MAX])
 
     def judge(self) -> None:
-        """The broker as a whole: its processes, its threads, what it logged, its memory."""
+        """Check the broker as a whole: its processes, its threads, its log, its memory."""
         for name, said in self.said():
             at = said.find("Traceback")
             if at >= 0:
@@ -124,7 +124,7 @@ class Campaign:
             raise Fault(f"the broker grew by {self.growth >> 20} MiB")
 
     def said(self) -> Iterator[tuple[str, str]]:
-        """The broker's log and its output."""
+        """Yield the name and text of the broker's log and of its output."""
         for path in (self.broker.data / LOG_FILE, self.broker.directory / "output"):
             yield path.name, path.read_text() if path.exists() else ""
 
@@ -134,7 +134,7 @@ class Campaign:
 
 
 def processes(pid: int) -> list[int]:
-    """A process and all those below it."""
+    """Return a process and all its descendants."""
     children = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         children += [int(child) for child in (task / "children").read_text().split()]
@@ -146,20 +146,20 @@ def threads(pid: int) -> int:
 
 
 def resident(pids: list[int]) -> int:
-    """What these processes hold in memory, in bytes."""
+    """Return the resident memory of these processes in bytes."""
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
     return sum(pages) * 4096
 
 
 def corpus() -> Iterator[Conversation]:
-    """What was worth keeping of earlier runs."""
+    """Yield the conversations kept from earlier runs."""
     lines = CORPUS.read_text().split() if CORPUS.exists() else []
     for number, line in enumerate(lines):
         yield Conversation(f"corpus {number}", World(), bytes.fromhex(line))
 
 
 def keep(tally: Tally) -> int:
-    """Keep a first frame for each way of faring, the short ones; how many."""
+    """Keep a short first frame for each kind of outcome; return their number."""
     kept = sorted({each for each in tally.kinds.values() if len(each) <= KEPT_SIZE_MAX})
     CORPUS.write_text("".join(f"{each.hex()}\n" for each in kept))
     return len(kept)
@@ -168,7 +168,7 @@ def keep(tally: Tally) -> int:
 def fuzz(
     workers: int, seed: int, frames: int, only: int | None = None, at_once: int = AT_ONCE
 ) -> Tally:
-    """One broker, so many frames; raises Fault, with the seed in it."""
+    """Run one broker and `frames` frames; raise Fault with the seed in its message."""
     with Broker(workers=workers) as broker:
         broker.topic(name=HEALTHY)
         for name in TOPICS[:3]:
@@ -202,7 +202,7 @@ def tell(
     meanwhile: dict[str, float],
     elsewhere: dict[str, float],
 ) -> None:
-    """What happened, for whoever watches."""
+    """Print the results of a run."""
     tally = campaign.tally
     print(
         f"seed {campaign.seed}, workers {campaign.broker.workers}: {tally.frames} frames,"

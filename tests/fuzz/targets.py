@@ -1,26 +1,26 @@
-"""What a fuzzer may do to each compiled decoder: one function each, given bytes nobody has judged.
+"""Fuzz targets for each compiled decoder: one function each, of arbitrary bytes.
 
-    plans      codec.read and codec.write under every plan there is
-    groups     records of __consumer_offsets, and what a consumer subscribes to
-    frames     the header, Produce and Fetch by hand against their schemas
-    batches    check, judge, header, place, stamp, and the records of batches found whole
+    plans      codec.read and codec.write with every plan
+    groups     records of __consumer_offsets, and a consumer's subscription
+    frames     hand-written codecs of the header, Produce and Fetch against their schemas
+    batches    check, judge, header, place, stamp, and the records of valid batches
     records    decode, encode and validate of a payload, and a scan of it in two pieces
     zstd       zstd frames divided between blocks, and decompressed a part at a time
-    scan       records walked in pieces, however they are torn
+    scan       records scanned in arbitrary pieces
     segments   the walks over a segment's file, and its recovery
     indexes    the searches in an index's file and in its tail
-    loop       frames cut out of what a socket brings, however it is torn
+    loop       frames decoded from a socket's bytes, in arbitrary pieces
     columns    record sets into columns, and through the codecs
     rows       the same into messages
-    rings      both ends of a ring, each against what the other may have written
-    encoding   columns of lying buffers into records
+    rings      both ends of a ring, each against anything the other may have written
+    encoding   columns of inconsistent buffers into records
 
-A target may refuse its bytes and may not do anything else: not raise, not read or write beside
-them (a sanitizer looks on), not disagree with its twin.  It answers a number that says how its
-bytes fared, so that a fuzzer keeps bytes that fare in a new way: under another plan, say.
+A target may reject its bytes and may not do anything else: not raise, not read or write outside of
+them (a sanitizer checks that), not disagree with its twin.  It returns a number for the outcome, so
+that a fuzzer keeps bytes with a new outcome: another plan, for example.
 
-The bytes come as a view that ends where they end; `seeds` are good ones to begin with.  libFuzzer
-runs them in decoders.py, and test_corpus.py replays what it found.
+The bytes are a view of their exact size; `seeds` are valid ones to begin with.  libFuzzer runs the
+targets in decoders.py, and test_corpus.py replays its corpus.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Target(NamedTuple):
-    """`share` is how many of all runs it gets, beside the others': the slow ones fewer."""
+    """A target; `share` is its weight among the runs of all: smaller for slow ones."""
 
     run: Callable[[memoryview], int]
     seeds: Callable[[], Iterable[bytes]]
     share: int
 
 
-# Under a plan: where it is from, its key and its version, a byte each; then the message.
+# Input: a plan (its space, its key and its version, a byte each); then the message.
 
 REQUEST, RESPONSE, BUS, METADATA_LOG = range(4)
 
@@ -92,7 +92,7 @@ START_SIZE = 3
 
 
 def plans(given: memoryview) -> int:
-    """What was read can be written, and what was written reads the same; the twin read it, too."""
+    """A message that was read can be written and reads the same; the twin reads it, too."""
     number, message, version = PLANS.get(bytes(given[:START_SIZE]), (0, None, 0))
     if message is None:
         return 0
@@ -104,7 +104,7 @@ def plans(given: memoryview) -> int:
         return 1
     assert twin == fields or codec.write(plan, twin) == codec.write(plan, fields)
     written = codec.write(plan, fields)
-    # By their bytes and not as values, for some numbers are not equal to themselves.
+    # Compared as bytes and not as values, because a NaN does not equal itself.
     assert codec.write(plan, codec.read(plan, written)) == written
     return 1 + number
 
@@ -115,13 +115,13 @@ def plans_seeds() -> Iterator[bytes]:
         yield start + message.write(version, values)
 
 
-# A record of __consumer_offsets: how long its key is, the key, and the value; or a subscription.
+# Input: a record of __consumer_offsets (size of the key, key, value); or a subscription.
 
 KEY_SIZE = struct.Struct(">H")
 
 
 def groups(given: memoryview) -> int:
-    """What was read and is written reads the same."""
+    """A record that was read and is written reads the same."""
     if len(given) < KEY_SIZE.size:
         return 0
     (size,) = KEY_SIZE.unpack_from(given)
@@ -166,7 +166,7 @@ def groups_seeds() -> Iterator[bytes]:
     yield KEY_SIZE.pack(0) + group_records.SUBSCRIPTION.write(0, {"topics": ["a", "b"]})
 
 
-# A request, from its header on.
+# Input: a request, from its header on.
 
 
 def frames(given: memoryview) -> int:
@@ -196,7 +196,7 @@ def frames_seeds() -> Iterator[bytes]:
             yield head + api.request.write(version, values)
 
 
-# Batches.  The first byte says how they are sealed.
+# Input: batches.  The first byte says how they are sealed.
 
 
 def whole_batches(given: memoryview) -> int:
@@ -241,7 +241,7 @@ def batches_seeds() -> Iterator[bytes]:
     yield bytes((SEALED,)) + build(some_records(), producer_id=3, producer_epoch=0, base_sequence=0)
 
 
-# A payload: how many records it shall hold, up to which offset, and a first timestamp.
+# Input: a payload's number of records, its last offset, and a first timestamp; then the payload.
 
 PAYLOAD = struct.Struct(">iqq")
 
@@ -273,7 +273,7 @@ def records_seeds() -> Iterator[bytes]:
         yield PAYLOAD.pack(count, INT64_MAX, -5) + payload
 
 
-# A segment: what is done to its batches, its own offset, the one looked for; then its file.
+# Input: the sealing of a segment's batches, its base offset, the offset to find; then its file.
 
 SEGMENT = struct.Struct(">Bqq")
 SCRATCH = os.memfd_create("fuzz")
@@ -324,7 +324,7 @@ def segments_seeds() -> Iterator[bytes]:
     yield SEGMENT.pack(SEALED, INT64_MAX - 5, 20) + build(some_records(), base_offset=INT64_MAX - 3)
 
 
-# An index: how many of its entries stand in the file, and what is looked for; then entries.
+# Input: the number of index entries in the file, and the key to find; then entries.
 
 INDEX = struct.Struct(">Bq")
 
@@ -344,7 +344,7 @@ def indexes(given: memoryview) -> int:
         believed = bytes(entries[: len(entries) // size * size])
         count = sound(entries, key)
         assert count == sound_twin(believed, key)
-        # What does not ascend is searched as well, for a page may rot while it is open.
+        # Entries that do not ascend are searched as well, because an open page may be corrupted.
         in_file = min(stored, len(believed) // size)
         file = filed(entries[: in_file * size])
         floor(file, in_file, entries[in_file * size :], key)

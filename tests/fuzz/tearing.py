@@ -1,4 +1,4 @@
-"""Accidents that may befall bytes on their way."""
+"""Random damage to frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EDGES = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\x7
 
 
 def torn(frame: bytes, other: bytes, dice: random.Random) -> bytes:
-    """The frame after a few accidents, parts of another frame among them."""
+    """Return the frame with a few kinds of damage, including parts of another frame."""
     torn = bytearray(frame)
     for _ in range(dice.choice([1, 1, 2, 4, 8])):
         at = dice.randrange(len(torn) + 1)

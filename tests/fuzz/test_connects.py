@@ -1,4 +1,4 @@
-"""A storm of connects is over without a trace.  A longer one: python -m tests.fuzz.connects."""
+"""A storm of connects leaves no trace in a broker.  A longer one: python -m tests.fuzz.connects."""
 
 from __future__ import annotations
 

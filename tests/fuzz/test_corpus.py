@@ -1,4 +1,4 @@
-"""What the fuzzers found worth keeping, replayed through the ordinary build; so are their seeds."""
+"""The fuzzers' corpus and seeds, replayed through the ordinary build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_targets_corpus_is_refused_or_read_and_agreed_on(name):
     kept = decoders.corpus(name)
     assert kept, "a target has a corpus: python -m tests.fuzz.decoders"
     for given in [*target.seeds(), *kept]:
-        # An array ends where its bytes end, so that a sanitizer sees one read too many.
+        # An array has exactly the size of its bytes, so that a sanitizer detects a read past them.
         assert target.run(memoryview(array("B", given))) >= 0, given.hex()
 
 

@@ -1,7 +1,7 @@
-"""What a request made is gone with it.
+"""No request leaves a reference cycle.
 
-The collector of cycles looks after so many new objects, not after so many bytes: a cycle that holds
-a request of a hundred megabytes may stay for thousands of requests.  So no request makes one.
+The collector runs after a number of new objects, not of bytes: a cycle that holds a request of a
+hundred megabytes may stay for thousands of requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def node(tmp_path_factory):
 
 
 def serve(node, frame):
-    """Have the frame answered, or left waiting."""
+    """Send a frame, and wait for its response or abandon it."""
     try:
         wire = node.begin(frame)
     except Disconnect:
@@ -65,7 +65,7 @@ def test_no_request_leaves_a_cycle_behind(node, key):
 
 
 def visit(node, frame):
-    """Connect, ask something that waits, and leave."""
+    """Connect, send a request that waits, and disconnect."""
     purgatory = node.node.replicas.purgatory
     before = purgatory.size
     with socket.create_connection(node.listener.getsockname()) as client:

@@ -1,10 +1,10 @@
-"""Frames made from real and made-up ones by tearing, splicing and lying, for as long as is given.
+"""Frames made from recorded and generated ones by damage and splicing, for as long as configured.
 
     FUZZ_SECONDS=3600 FUZZ_SEED=17 make fuzz ARGS=tests/fuzz/test_fuzz_protocol.py
 
-Whatever the bytes: a header, a body or a refusal comes out, in memory in proportion to the bytes;
-Produce and Fetch are judged as their schemas judge them; and what was read can be written and read
-again.  A failure prints its seed and its frame.
+For any bytes the result is a header, a body or an error, in memory proportional to the bytes;
+Produce and Fetch agree with their schemas; and what was read can be written and read again.  A
+failure prints its seed and its frame.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Sample = tuple[Api, int, bool, bytes]
 
 
 def corpus() -> list[Sample]:
-    """API, version, whether a request, and the frame."""
+    """Return (API, version, is it a request, frame)."""
     samples: list[Sample] = []
     for path in FRAMES:
         _, request, response = path.read_text().split("\n\n")
@@ -81,7 +81,7 @@ def read(message: Message, version: int, frame: bytes, position: int) -> None:
     except InvalidRequest:
         return
     written = message.write(version, fields)
-    # By their bytes and not as values, for some numbers are not equal to themselves.
+    # Compared as bytes and not as values, because a NaN does not equal itself.
     assert message.write(version, message.read(version, written)) == written
 
 

@@ -1,11 +1,11 @@
-"""Batches and records, spoiled at random for as long as is asked: `make fuzz`.
+"""Batches and records, damaged at random for as long as configured: `make fuzz`.
 
-Each run spoils a good batch in a few places, as a seed says, and asks both the compiled functions
-and their twins; what a codec is given may do anything but raise another error or pass its bound.
-A failure names its seed.  The bytes are handed over in an array, which ends where they end, so
-that a sanitizer sees one byte read too many (tools/sanitize.py).
+Each run damages a valid batch in a few places, by its seed, and passes it to the compiled functions
+and their twins, which must agree; a codec may do anything except raise another error or exceed its
+bound.  A failure prints its seed.  The bytes are passed in an array of their exact size, so that a
+sanitizer detects a read past their end (tools/sanitize.py).
 
-KAFKALITE_FUZZ_RUNS says how many runs; by default about a minute's worth.
+KAFKALITE_FUZZ_RUNS is the number of runs; the default takes about a minute.
 """
 
 import os
@@ -46,7 +46,7 @@ def good_records(chance):
 
 
 def spoiled(chance, good):
-    """A few changes, each of a kind that readers get wrong."""
+    """Return the bytes with a few changes, each of a kind that readers get wrong."""
     data = bytearray(good)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(data) + 1)

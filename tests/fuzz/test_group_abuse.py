@@ -1,7 +1,7 @@
-"""Groups in bad hands: Kafka's error codes, memory that stays, and other groups that go on.
+"""Abuse of groups: Kafka's error codes, no growth of memory, and other groups that continue.
 
-Each test abuses the one broker of the module; then an honest group of one joins, is given its part,
-commits, reads that back and leaves.
+Each test abuses the one broker of the module; then an honest group of one member joins, gets its
+assignment, commits, fetches the offset and leaves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.process.waiting import until
 MIB = 1 << 20
 TOPIC = "kept"
 WITHOUT_IDS = 3
-"""The last version of JoinGroup that lets a member in without giving it an id first."""
+"""The last version of JoinGroup that accepts a member without an id."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def connected(broker: Broker) -> Iterator[Connection]:
 
 @pytest.fixture
 def asking(broker: Broker) -> Iterator[Connection]:
-    """A connection; after the test the broker is the same, and serves the honest."""
+    """A connection; after the test the broker must be unharmed, and serve an honest group."""
     pids = processes(broker.pid)
     with connected(broker) as connection:
         yield connection
@@ -103,7 +103,7 @@ def sync(asking: Connection, joined, group: str = "g"):
 
 
 def member(asking: Connection, group: str = "g", **fields):
-    """The only member of its group, and in it."""
+    """Join as the only member of a group, and sync."""
     joined = join(asking, group, **fields)
     assert joined.error_code == 0
     assert sync(asking, joined, group) == 0
@@ -150,7 +150,7 @@ def honest(asking: Connection) -> None:
 
 
 def refusals(asking: Connection, group: str, generation: int, member_id: str) -> set[int]:
-    """What somebody hears who is not, or no longer, of the group."""
+    """Return the error codes of requests with this generation and member id."""
     who = {"generation_id": generation, "member_id": member_id}
     synced = asking.ask(SYNC_GROUP, 3, {"group_id": group, **who, "assignments": []}).error_code
     return {
@@ -160,7 +160,7 @@ def refusals(asking: Connection, group: str, generation: int, member_id: str) ->
     }
 
 
-# Zombies and strangers.
+# Zombies and unknown members.
 
 
 def test_a_zombie_of_an_older_generation_gets_nothing_done(asking):
@@ -217,11 +217,11 @@ def test_nobody_writes_a_groups_records_but_its_coordinator(broker, asking):
     assert refused.error_code == errors.InvalidTopicException.code
 
 
-# Crowds.
+# Many members.
 
 
 def pipelined(asking: Connection, api, version: int, requests) -> list:
-    """The answers to many requests, sent before the first answer is read."""
+    """Send many requests before reading the first response; return the responses."""
     requests = list(requests)
     answers = []
     for at in range(0, len(requests), 50):
@@ -271,7 +271,7 @@ def test_thousands_who_wait_to_join_one_group_are_gone_with_their_connections(br
             waiting = crowd.enter_context(connected(broker))
             for _ in range(90):
                 waiting.send(JOIN_GROUP, WITHOUT_IDS, joining("crowded"))
-        # The group waits for its first member, who does not come.
+        # The group waits for its first member, which does not return.
         until(lambda: len(described(asking, "crowded").members) == 2_701)
         in_rebalance = errors.RebalanceInProgress.code
         assert beat(asking, "crowded", first.generation_id, first.member_id) == in_rebalance
@@ -292,10 +292,10 @@ def test_what_members_say_is_bounded_as_a_whole(broker, asking):
             leave(asking, f"wordy-{number}", one.member_id)
 
 
-# Lists without end.
+# Very long lists.
 
 ENTRIES = 20_000
-"""Near the most that the decoder takes of any of these (ext/wire_bytes.pxd)."""
+"""Near the decoder's maximum for any of these (ext/wire_bytes.pxd)."""
 
 
 def test_a_commit_to_many_partitions_is_answered_for_each(broker, asking):
@@ -340,7 +340,7 @@ def test_a_long_list_is_answered_in_memory_like_its_own(broker, asking, name):
     assert len(entries) == ENTRIES or answer.error_code
 
 
-# Bytes that are not what they should be.
+# Invalid bytes.
 
 SUBSCRIPTIONS = [
     b"",

@@ -1,6 +1,6 @@
-"""Twenty thousand frames of any kind, against brokers of both shapes; and the judge is judged.
+"""Twenty thousand fuzzed frames against brokers of both shapes; and self-tests of the checks.
 
-More of them, and others: python -m tests.fuzz.sockets.
+More frames, and other ones: python -m tests.fuzz.sockets.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def test_a_broker_bears_what_anybody_says(workers):
     assert tally.unanswered() == []
 
 
-# The judge: a peer that answers as the test says, and what is made of it.
+# Self-tests: a peer with the responses of the test, and the outcome of its checks.
 
 ASKED = struct.pack(">hhih", API_VERSIONS.key, 0, 7, -1)
 GOOD = struct.pack(">i", 7) + API_VERSIONS.response.write(0, {"error_code": 0, "api_keys": []})
 
 
 def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
-    """What is made of a peer that answers `stream` with these, and then closes."""
+    """Check a conversation with a peer that sends these responses to `stream`, and closes."""
     tally = Tally()
     sent = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -44,7 +44,7 @@ def heard(stream: bytes, *answers: bytes, stays: bool = False) -> Tally:
                 peer.recv(len(stream), socket.MSG_WAITALL)
                 sent.wait()
                 framed = [struct.pack(">i", len(answer)) + answer for answer in answers]
-                peer.sendall(b"".join(framed))  # at once: who has all he waits for hears no more
+                peer.sendall(b"".join(framed))  # at once: a client with all responses stops reading
                 if stays:
                     peer.recv(1)
 

@@ -1,8 +1,8 @@
-"""A stream of frames over a socket, torn as its bytes say, and what the compiled loop cuts from it.
+"""Fuzz target for the event loop: a stream of frames over a socket, in arbitrary pieces.
 
-The first byte says how many pieces there are, the next ones how long each is; the rest is the
-stream, whose last piece is all that is left.  A frame's first byte says how it is served: at once,
-not at all, later, with a fault, or by closing the connection.
+The first byte is the number of pieces, the next ones the size of each; the rest is the stream,
+whose last piece is the remainder.  A frame's first byte selects its handling: a response at once,
+none, a later one, an exception, or closing the connection.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class World:
         self.refusals.append(size)
 
     def tick(self) -> None:
-        """One turn; of the answers promised, the latest is given first."""
+        """Run one tick; of the pending responses, the latest is sent first."""
         self.loop.take_in(0)
         for answer in reversed(self.owed):
             answer.send([b"later"])
@@ -82,7 +82,7 @@ def pieces(given: memoryview) -> Iterator[memoryview]:
 
 
 def expected(stream: bytes) -> tuple[list[bytes], list[int]]:
-    """The frames of a stream up to what ends it, and the size that no frame has."""
+    """Return the frames of a stream up to the one that ends it, and the invalid size if any."""
     found: list[bytes] = []
     while len(stream) >= 4:
         (size,) = struct.unpack_from(">i", stream)
@@ -119,7 +119,7 @@ def loop(given: memoryview) -> int:
             before = len(world.seen)
             world.tick()
             drained = drain(theirs)
-            # A tick may only read, and serve what it read in the next.
+            # A tick may only read, and handle what it read in the next.
             idle = 0 if drained or len(world.seen) > before else idle + 1
             if idle == IDLE_TICKS:
                 break

@@ -1,4 +1,4 @@
-"""Gateways in this process, and peers of theirs."""
+"""Gateways in this process, and their ZeroMQ peers."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def peers():
 
 @pytest.fixture
 def served():
-    """Makes gateways; each ends with the test."""
+    """A factory of gateways; each ends with the test."""
     made = []
 
     def make(*args, **keys):

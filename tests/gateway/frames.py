@@ -1,4 +1,4 @@
-"""The frames of the gateway's page, as a sender puts them together."""
+"""Frames of the gateway's documentation, built as a sender does."""
 
 import struct
 

@@ -1,10 +1,10 @@
-"""F27: peers of a gateway that lie, stall, flood and talk nonsense, frame by frame.
+"""F27: peers of a gateway that lie, stall, flood and send nonsense, frame by frame.
 
     python -m tests.gateway.hostile --frames 1e5 [--seed N]
 
-Each peer speaks ZMTP 3.0 over a socket of its own: rightly up to some point, and then not.  Beside
-them a good DEALER asks for something after every few; it must be answered each time.  At the end
-the gateway has not ended, has cut nobody off for memory, and holds no more than before.
+Each peer speaks ZMTP 3.0 over a socket of its own: correctly up to some point, then not.  Beside
+them a well-behaved DEALER sends a request after every few; each must get its response.  At the end
+the gateway has not ended, has disconnected no peer for memory, and uses no more than before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def ready(kind=b"PUSH"):
 
 
 def let_in(endpoint, kind=b"PUSH"):
-    """A peer that has introduced itself; ConnectionError when it is turned away."""
+    """Connect a peer and complete its handshake; raise ConnectionError if it is rejected."""
     peer = connected(endpoint)
     peer.sendall(GREETING + ready(kind))
     await_ready(peer)
@@ -68,7 +68,7 @@ def let_in(endpoint, kind=b"PUSH"):
 
 
 def await_ready(peer):
-    """Wait until the other end has introduced itself, before which libzmq takes no message."""
+    """Wait for the other end's handshake, before which libzmq accepts no message."""
     came = b""
     while b"\5READY" not in came:
         more = peer.recv(1 << 16)
@@ -79,7 +79,7 @@ def await_ready(peer):
 
 
 def is_closed(peer):
-    """Whether the other end has closed, within the socket's time."""
+    """Return True when the other end has closed; a timeout of the socket is raised."""
     with contextlib.suppress(ConnectionError):
         while peer.recv(1 << 16):
             pass
@@ -87,7 +87,7 @@ def is_closed(peer):
 
 
 def body(chance):
-    """A message's frames, sometimes good."""
+    """Return a message's frames, sometimes valid."""
     value = chance.randbytes(chance.choice([0, 1, 10, 300]))
     shapes = [
         [b"sensors", b"", value],
@@ -102,7 +102,7 @@ def body(chance):
 
 
 def spoilt(chance, content):
-    """The same with something wrong somewhere."""
+    """Return the content with random damage."""
     content = bytearray(content)
     for _ in range(chance.randrange(1, 4)):
         place = chance.randrange(len(content))
@@ -113,14 +113,14 @@ def spoilt(chance, content):
 
 
 def claim(chance):
-    """A frame that says it is far larger than it is."""
+    """Return a frame with a size far larger than its content."""
     size = chance.choice([1 << 21, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 63) - 1, (1 << 64) - 1])
     flags = LARGE | chance.choice([0, MORE, COMMAND])
     return bytes([flags]) + struct.pack(">Q", size) + chance.randbytes(100)
 
 
 def misbehave(chance, endpoint, kind):
-    """One peer, and how many frames it sent or broke."""
+    """Run one misbehaving peer; return how many frames it sent or damaged."""
     stage = chance.randrange(8)
     enter = connected if stage < 4 else lambda endpoint: let_in(endpoint, kind)
     with contextlib.suppress(OSError), enter(endpoint) as peer:
@@ -130,7 +130,7 @@ def misbehave(chance, endpoint, kind):
             peer.sendall(spoilt(chance, GREETING + ready(kind)))
         elif stage == 2:
             peer.sendall(GREETING + spoilt(chance, ready(kind)) + message(b"sensors", b"", b"v"))
-        elif stage == 3:  # without waiting for the answer
+        elif stage == 3:  # without waiting for the handshake
             peer.sendall(GREETING + ready(kind) + message(*body(chance)))
         else:
             for _ in range(FRAMES_EACH):
@@ -144,7 +144,7 @@ def misbehave(chance, endpoint, kind):
 
 
 def abuse(gateway, peers, frames, seed):
-    """So many frames; raises when the good peer is not answered."""
+    """Send this many damaged frames; raise if the well-behaved peer gets no response."""
     chance = random.Random(seed)
     dealer = peers(zmq.DEALER, gateway.dealer)
     sent = asked = 0

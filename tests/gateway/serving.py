@@ -1,4 +1,4 @@
-"""A gateway in this process, in a thread, over a sender that keeps what it is given in memory."""
+"""A gateway in a thread of this process, over a sender that keeps its batches in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S_MAX = 30
 
 
 class Placed(NamedTuple):
-    """Where a batch stands."""
+    """The position of a batch."""
 
     offset: int
 
@@ -36,14 +36,14 @@ class Row(NamedTuple):
 
 
 class MemorySender:
-    """Takes whole batches, as a Producer does, and writes them at once unless it is stopped."""
+    """Accepts whole batches, as a Producer does, and writes them at once unless it is stopped."""
 
     def __init__(self, partitions=1, memory=32 << 20):
         self.partitions = defaultdict(lambda: partitions)
         self.refusals = {}
-        """By topic: what asking for it raises."""
+        """By topic: the error of a request for its partitions."""
         self.judge = lambda topic, rows: None
-        """What a batch earns."""
+        """Returns the error of a batch, or None."""
         self.logs = defaultdict(list)
         self.memory = memory
         self.stopped = threading.Event()
@@ -78,7 +78,7 @@ class MemorySender:
         return [Row(base_timestamp + delta, *rest) for _, delta, *rest in found]
 
     def write(self):
-        """Write what is kept, and say so."""
+        """Write the batches kept, and report them."""
         while self.kept:
             place, rows, tell = self.kept.pop(0)
             fault = self.judge(place[0], rows)
@@ -128,7 +128,7 @@ class Served:
             raise
 
     def call(self, call):
-        """Have the loop's thread do something, and wait for it."""
+        """Run a function in the loop's thread, and wait for it."""
         done = threading.Event()
 
         def run():

@@ -1,4 +1,4 @@
-"""The gateway beside a real broker: where it is, that it lives as long, and ends in order."""
+"""The gateway process beside a real broker: its address, its lifetime, its orderly shutdown."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ SHAPES = [pytest.param(0, id="one process"), pytest.param(2, id="two workers")]
 
 
 class Gated:
-    """A broker of its own processes, and its gateway."""
+    """A broker with its own processes, and its gateway."""
 
     def __init__(self, begin, *flags, endpoint="tcp://127.0.0.1:0", workers=0):
         self.broker = begin("--gateway", endpoint, *flags, workers=workers)
@@ -29,16 +29,16 @@ class Gated:
 
     @property
     def pid(self):
-        """The gateway's process, a child of the broker's; 0 while there is none."""
+        """The gateway's process id, a child of the broker's; 0 while there is none."""
         broker = self.broker.process.pid
         for child in Path(f"/proc/{broker}/task/{broker}/children").read_text().split():
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # it has ended
                 if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                     return int(child)
         return 0
 
     def values(self, topic):
-        """What a Kafka consumer finds."""
+        """Return the values that a Kafka consumer reads."""
         consumer = Consumer({"bootstrap.servers": self.broker.ready["bootstrap"], "group.id": "g"})
         place = TopicPartition(topic, 0, 0)
         _, end = consumer.get_watermark_offsets(place, timeout=30)
@@ -52,12 +52,12 @@ class Gated:
 
 @pytest.fixture
 def gated(start):  # noqa: F811
-    """Starts brokers with a gateway."""
+    """A factory of brokers with a gateway."""
     return lambda *flags, **options: Gated(start, *flags, **options)
 
 
 def asked(dealer, number):
-    """One message's answer, but for the sentence."""
+    """Send one message; return its response without the text."""
     dealer.send_multipart([b"%d" % number, b"sensors", b"attic", b"%d" % number])
     while True:
         which, *answer = dealer.recv_multipart()
@@ -74,12 +74,12 @@ def test_what_is_sent_is_produced_and_what_has_come_is_written_before_the_end(
     assert asked(dealer, 1) == [b"0", b"0", b"0"]
     for number in range(500):
         push.send_multipart([b"sensors", b"", b"pushed %d" % number])
-    # This one's answer may come before what was pushed is there; but a second's comes after it was
-    # received, since the gateway looks at both doors in each tick.
+    # The first response may precede the pushed records; a second's comes after they were received,
+    # because the gateway reads both listeners in each tick.
     until(lambda: len(gate.values("sensors")) >= 501)
     assert gate.broker.end(signal.SIGTERM)[1] == 0
     lines = (gate.broker.data / "kafkalite.log").read_text().splitlines()
-    # A machine that is busy with other work makes ticks slow, which is logged.
+    # Other load on the machine makes ticks slow, which is logged.
     said = "".join(line for line in lines if "Event loop was not free" not in line)
     assert "ERROR" not in said and "WARNING" not in said
 

@@ -1,4 +1,4 @@
-"""F27: nothing that a peer does ends the gateway, or keeps others from it."""
+"""F27: no behaviour of a peer ends the gateway, or keeps others from it."""
 
 import gc
 import os
@@ -137,7 +137,7 @@ def test_a_message_that_never_ends_is_cut_off_and_others_come_again(
     assert gateway.counts.cut == 1
 
     def heard_again():
-        """A PUSH that has not noticed yet that it was disconnected sends into nothing."""
+        """A PUSH that has not noticed its disconnection yet loses messages."""
         good.send_multipart([b"sensors", b"", b"after"])
         return gateway.sender.values("sensors")[-1] == b"after"
 
@@ -204,12 +204,12 @@ def test_a_dealer_that_takes_the_identity_of_one_that_is_cut_off_is_heard(served
     assert second.recv_multipart()[:2] == [b"2", b"0"]
 
 
-# With keys.
+# Authentication by key.
 
 
 @pytest.fixture
 def locked(served, tmp_path):
-    """A gateway that lets in only whose key it has, and where keys are made."""
+    """A gateway that accepts only peers with known keys, and the directory for keys."""
     make_keys(tmp_path, "server")
     make_keys(tmp_path / "clients", "attic")
     gateway = served(
@@ -221,7 +221,7 @@ def locked(served, tmp_path):
 
 
 def curve(directory, name, server=None):
-    """Socket options of a client with this key."""
+    """Return the socket options of a client with this key."""
     public, secret = own_keys(Path(directory) / f"{name}.key_secret")
     server = server or own_keys(Path(directory).parent / "server.key_secret")[0]
     return {"CURVE_PUBLICKEY": public, "CURVE_SECRETKEY": secret, "CURVE_SERVERKEY": server}
@@ -257,7 +257,7 @@ def test_a_key_that_nobody_knows_reaches_nothing_until_it_is_put_there(locked, p
     until(lambda: "was not let in" in caplog.text)
     clients = locked.keys_directory / "clients"
     (strangers / "spy.key").rename(clients / "spy.key")
-    # libzmq does not try again by itself where it was refused for its key.
+    # libzmq does not reconnect by itself after a rejection of its key.
     again = peers(zmq.PUSH, locked.push, **curve(strangers, "spy"))
     again.send_multipart([b"sensors", b"", b"22"])
     until(lambda: b"22" in locked.sender.values("sensors"))

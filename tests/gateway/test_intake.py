@@ -1,4 +1,4 @@
-"""The compiled intake gathers what its twin in plain Python reads, whatever the frames."""
+"""The compiled intake gathers what its twin in plain Python reads, for any frames."""
 
 from collections import Counter, deque
 
@@ -31,7 +31,7 @@ PACKED = st.lists(SMALL | st.binary(min_size=250, max_size=300), max_size=8).map
 
 @st.composite
 def spoilt(draw):
-    """A good message, one of whose frames has a byte changed, or is cut short, or longer."""
+    """A valid message, one of whose frames has a byte changed, or is cut short, or longer."""
     frames = list(draw(ONE | PACKED))
     place = draw(st.integers(0, len(frames) - 1))
     frame = bytearray(frames[place])
@@ -50,7 +50,7 @@ MESSAGES = st.lists(ONE | PACKED | spoilt() | WILD, min_size=1, max_size=20)
 
 
 class Wired:
-    """An intake, and the socket of whoever sends to it."""
+    """An intake, and the socket of its sender."""
 
     def __init__(self):
         self.context = zmq.Context()
@@ -61,7 +61,7 @@ class Wired:
         self.refused = []
 
     def gather(self, messages, partitions, batch_size):
-        """What became of them: a code, or None, for each, and the batches."""
+        """Return a code or None for each message, and the batches."""
         codes = []
         gathering = Gathering(
             batch_size, RECORD_SIZE_MAX, self.ask, lambda *told: self.refused.append(told)
@@ -115,7 +115,7 @@ def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, ba
     found = {partition: [] for partition in range(partitions)}
     for batch in batches:
         found[batch.partition] += decoded(batch, batch_size)
-    # A record without a partition may look like one that names it.
+    # A record without a partition may be equal to one that names it.
     rest = Counter()
     for partition, records_found in found.items():
         awaited = deque(placed[partition])
@@ -129,7 +129,7 @@ def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, ba
 
 
 def decoded(batch, batch_size):
-    """A batch's records, which it tells of truly."""
+    """Decode a batch's records and check its header fields against them."""
     rows = records.decode(bytes(batch.content[61 : 61 + batch.size]), batch.count)
     assert isinstance(rows, list), "it is no batch"
     assert [row[0] for row in rows] == list(range(batch.count))

@@ -1,4 +1,4 @@
-"""What a sender says, and what becomes of it."""
+"""Messages of a sender, and their outcomes."""
 
 import time
 
@@ -14,7 +14,7 @@ from tests.process.waiting import until
 
 @pytest.fixture
 def ask(served, peers):
-    """Sends messages to a gateway as a DEALER, each under its number; the answers without it."""
+    """A function that sends messages as a DEALER, numbered; it returns the responses without."""
 
     def make(*args, **keys):
         gateway = served(*args, **keys)
@@ -177,7 +177,7 @@ WRONG = {
 
 @pytest.fixture
 def picky():
-    """A broker that does not make one topic."""
+    """A broker that does not create one topic."""
     sender = MemorySender()
     sender.refusals["missing"] = UnknownTopicOrPartition("This server does not know it.")
     return sender

@@ -1,4 +1,4 @@
-"""The programs of kafkalite/gateway/README.md, as they stand there, build, run, and are heard."""
+"""The programs of kafkalite/gateway/README.md build and run unchanged; their messages arrive."""
 
 import re
 import shutil
@@ -21,12 +21,12 @@ RUN_S_MAX = 60
 
 
 def programs(language):
-    """The programs in this language, in the page's order."""
+    """Return the page's programs in this language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 
 
 def at(program, gateway):
-    """The same program, for this gateway."""
+    """Return the program with this gateway's address."""
     return program.replace(DEALER, gateway.dealer).replace(PUSH, gateway.push)
 
 

@@ -1,4 +1,4 @@
-"""Calls that other threads leave for the loop's."""
+"""Calls that other threads post to the loop's thread."""
 
 from __future__ import annotations
 

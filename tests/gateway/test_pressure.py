@@ -1,4 +1,4 @@
-"""A broker that is slow, that refuses, that must first be asked: nothing is lost without a word."""
+"""A broker that is slow, rejects, or must create a topic first: nothing is lost silently."""
 
 import select
 import threading
@@ -22,7 +22,7 @@ HWM = {"SNDHWM": 10, "SNDBUF": 4096}
 
 
 def fill(push, frames, count=10**6):
-    """Send until ZeroMQ takes no more; how many it took."""
+    """Send until ZeroMQ accepts no more; return the number accepted."""
     for number in range(count):
         try:
             push.send_multipart(frames(number), zmq.NOBLOCK)
@@ -139,7 +139,7 @@ def test_a_topic_that_grew_is_written_to_in_all_its_partitions(served, peers, mo
     assert code() == b"3"
     gateway.sender.partitions["sensors"] = 3
     until(lambda: code() == b"0")
-    # One of the same name with fewer partitions took its place.
+    # It was replaced by one of the same name with fewer partitions.
     gateway.sender.partitions["sensors"] = 1
     until(lambda: code() == b"3")
 
@@ -190,7 +190,7 @@ def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
 
 
 def pipeline(dealer, count):
-    """Send so many messages, and read what is there after each; the correlation ids that came."""
+    """Send `count` messages, reading responses after each; return their correlation ids."""
     came = []
     for number in range(count):
         dealer.send_multipart([b"%d" % number, b"sensors", b"", b"v"])
@@ -254,7 +254,7 @@ def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
     reading, new, silent = answers.Kept(), answers.Kept(), answers.Kept()
 
     def judge():
-        # The peer that reads gets as many answers as it takes.
+        # The peer that reads gets as many responses as it takes.
         reading.size, reading.size_before, reading.taken_size = 800, 800, 100
         silent.size, silent.size_before = 800, 800
         new.size = 800
@@ -317,7 +317,7 @@ def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):
     dealer.close(0)
 
     def unanswered():
-        """Whether the loop has noticed by now that it is gone; another is left so until it has."""
+        """Return the counts of responses to gone peers; if none yet, another peer leaves."""
         gateway.call(sender.write)
         if not gateway.counts.unanswered:
             other = peers(zmq.DEALER, gateway.dealer)
@@ -344,7 +344,7 @@ def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
 
 
 def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
-    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # which has the doors looked at as well
+    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
     gateway = served(sender)
@@ -364,19 +364,19 @@ def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
 
 def test_senders_go_on_when_it_is_a_new_batch_that_finds_room(served, peers, monkeypatch):
     monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
-    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # which has the doors looked at as well
+    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
     gateway = served(sender, gateway_linger_ms=0)
     push = peers(zmq.PUSH, gateway.push)
-    push.send_multipart([b"sensors", b"", b"first"])  # the topic is known then
+    push.send_multipart([b"sensors", b"", b"first"])  # makes the topic known
     until(lambda: sender.kept)
     for number in range(10):
         push.send_multipart([b"sensors", b"", b"%d" % number])
     until(lambda: gateway.gateway._held_back_from_ms)
 
     def take():
-        # The producer has room already, and what it says of that is still on its way.
+        # The producer has memory already, and its notification is still in flight.
         sender.memory = 100
         gateway.gateway._forwarding.take([])
 

@@ -1,4 +1,4 @@
-"""A node in this process that keeps a page; a broker in its own with an exporter."""
+"""A node in this process with a metrics page; a broker in its own with an exporter."""
 
 import urllib.error
 import urllib.request
@@ -13,7 +13,7 @@ from tests.process.conftest import start  # noqa: F401
 
 
 class Told:
-    """What a page said: values by name and labels."""
+    """The content of a page: values by name and labels."""
 
     def __init__(self, page):
         self.page = page
@@ -28,7 +28,7 @@ class Told:
 
 
 class Metered:
-    """A node, and its page."""
+    """A node, and its metrics page."""
 
     def __init__(self, directory):
         self.broker = InProcess(directory / "data")
@@ -37,7 +37,7 @@ class Metered:
 
     @property
     def told(self):
-        """What the page says a while later; no frame comes over a socket, so it is an idle one."""
+        """The page's content after some periods without requests over a socket."""
         clock = self.broker.clock
         for _ in range(IDLE_PERIODS):
             clock.advance(PERIOD_MS)
@@ -55,7 +55,7 @@ def metered(tmp_path):
 
 
 class Scraped:
-    """A broker of its own process, and its exporter over HTTP."""
+    """A broker in a process of its own, and its exporter over HTTP."""
 
     def __init__(self, begin, *flags, workers=0):
         self.broker = begin("--metrics", "127.0.0.1:0", *flags, workers=workers)
@@ -63,7 +63,7 @@ class Scraped:
         self.where = self.broker.ready["metrics"]
 
     def page(self, path):
-        """Status and text of a page; status 0 where nobody answers."""
+        """Return status and text of a page; status 0 without a response."""
         try:
             with urllib.request.urlopen(f"http://{self.where}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -75,7 +75,7 @@ class Scraped:
 
     @property
     def samples(self):
-        """Values by name and labels; empty while nobody answers."""
+        """Values by name and labels; empty without a response."""
         status, text = self.page("/metrics")
         if status != 200:
             return {}
@@ -86,7 +86,7 @@ class Scraped:
         }
 
     def whole(self, name, **labels):
-        """The sum over the samples of this name that have these labels, and of brokers all."""
+        """Return the sum over all brokers of the samples with this name and these labels."""
         wanted = set(labels.items())
         return sum(
             value
@@ -97,5 +97,5 @@ class Scraped:
 
 @pytest.fixture
 def scraped(start):  # noqa: F811
-    """Starts brokers with an exporter."""
+    """A factory of brokers with an exporter."""
     return lambda *flags, **options: Scraped(start, *flags, **options)

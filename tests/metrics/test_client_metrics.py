@@ -1,4 +1,4 @@
-"""What clients push, decoded: made here by the same library that takes it apart."""
+"""Metrics pushed by clients, decoded: encoded here with the same library that decodes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clients(time):
 
 
 def pushed(*metrics, resource=None):
-    """OTLP of metrics: (name, kind, value, attributes, temporality)."""
+    """Return OTLP of metrics: (name, kind, value, attributes, temporality)."""
     told = MetricsData()
     of = told.resource_metrics.add()
     for key, value in (resource or {}).items():

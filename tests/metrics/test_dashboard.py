@@ -1,4 +1,4 @@
-"""The Grafana dashboard speaks only of metrics and labels that there are."""
+"""The Grafana dashboard uses only metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_dashboard_is_one_that_grafana_can_import():
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory):
-    """Every sample's name with the labels it has, of a broker that did all that is counted."""
+    """The labels of every sample's name, of a broker with a load that covers all metrics."""
     from tests.metrics.conftest import Scraped
     from tests.process.conftest import Started
 

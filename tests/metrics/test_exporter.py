@@ -36,7 +36,7 @@ def produced(scraped, topic, count, partitions=1):
 
 
 def consumed(scraped, topic, count, group):
-    """Read so many in a group, and commit that."""
+    """Read `count` records in a group, and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": scraped.bootstrap, "group.id": group,
@@ -50,10 +50,10 @@ def consumed(scraped, topic, count, group):
 
 
 def exporter_pid(scraped):
-    """The exporter's process, a child of the broker's."""
+    """Return the exporter's process id, a child of the broker's."""
     broker = scraped.broker.process.pid
     for child in Path(f"/proc/{broker}/task/{broker}/children").read_text().split():
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # it has ended
             if b"metrics" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                 return int(child)
     return 0
@@ -104,7 +104,7 @@ def test_the_lag_of_a_group_is_told(scraped, workers):
 
 
 def ask(address, api, version, **fields):
-    """One request over a socket of its own, and its answer."""
+    """Send one request over a socket of its own, and return its response."""
     flexible = api.request_header_flexible(version)
     request = write_header(api.key, version, 7, "a test", flexible)
     request += api.request.write(version, fields)
@@ -116,7 +116,7 @@ def ask(address, api, version, **fields):
 
 
 def nodes_of(scraped):
-    """Where each node is."""
+    """Return each node's address."""
     return {node["id"]: (node["host"], node["port"]) for node in scraped.broker.ready["nodes"]}
 
 
@@ -137,7 +137,7 @@ def test_each_node_describes_the_logs_it_has(scraped, workers):
 
 
 def subscribe(scraped, **config):
-    """Have clients push."""
+    """Configure a subscription, so that clients push metrics."""
     configs = [
         {"name": key, "config_operation": 0, "value": value} for key, value in config.items()
     ]

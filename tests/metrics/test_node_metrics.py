@@ -26,7 +26,7 @@ BATCH = build([Record(timestamp=1, value=b"v") for _ in range(3)])
 
 
 def produce(broker, *asked, version=9, acks=1):
-    """Produce batches: (topic, partition, batch)."""
+    """Produce batches, each given as (topic, partition, batch)."""
     topics = [
         {"name": name, "partition_data": [{"index": index, "records": batch}]}
         for name, index, batch in asked
@@ -35,7 +35,7 @@ def produce(broker, *asked, version=9, acks=1):
 
 
 def fetch(broker, *asked, min_bytes=0, max_wait_ms=0):
-    """Fetch: (topic, partition, offset)."""
+    """Fetch partitions, each given as (topic, partition, offset)."""
     topics = [
         {
             "topic": name,

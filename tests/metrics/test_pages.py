@@ -58,7 +58,7 @@ def test_a_new_owner_begins_a_page_of_its_own_and_the_old_ones_is_gone(page, tmp
     page.write(FAMILIES, at_ms=1)
     new = Page(page.path, 3)
     assert not metrics.read_pages(tmp_path, now_ms=1)
-    page.write(FAMILIES, at_ms=2)  # it does not know yet that it was replaced
+    page.write(FAMILIES, at_ms=2)  # by an owner that has been replaced and does not know it yet
     new.write(FAMILIES[:1], at_ms=2)
     (read,) = metrics.read_pages(tmp_path, now_ms=2)
     assert read.families == FAMILIES[:1]

@@ -1,4 +1,4 @@
-"""Whatever is sent to the exporter's port, whoever scrapes is answered."""
+"""The exporter's HTTP server: any bytes on its port, and scrapes still get a response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.process.waiting import until
 
 
 class Source:
-    """One metric, and how often it was asked for."""
+    """One metric, and the number of its reads."""
 
     def __init__(self):
         self.asked = 0
@@ -46,7 +46,7 @@ def server():
 
 
 def said(server, request, wait_s=10):
-    """All that comes back for these bytes."""
+    """Return all bytes of the response to these bytes."""
     came = b""
     with socket.create_connection(server.server_address, timeout=wait_s) as connection:
         try:
@@ -102,7 +102,7 @@ def test_so_does_who_never_comes_to_the_end(server, monkeypatch):
 def test_many_scrapes_at_once_are_one(server):
     texts = []
     get = b"GET /metrics HTTP/1.0\r\n\r\n"
-    server.scraped("")  # kept for a while from here on
+    server.scraped("")  # cached for a while from here on
     asked = server.source.asked
     threads = [
         threading.Thread(target=lambda: texts.append(said(server, get))) for _ in range(8)
