@@ -1,6 +1,6 @@
-"""Record batches as a client should not send them: built by hand, any field of the header a lie.
+"""Record batches that a client should not send: built by hand, with any header field wrong.
 
-Nothing of kafkalite is used here, so that a mistake of ours cannot hide on both sides.
+No code of kafkalite is used here, so that the same mistake cannot be on both sides.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import zstandard
 HEADER = struct.Struct(">qiibIhiqqqhii")
 AFTER_CRC = struct.Struct(">hiqqqhii")
 
-# Any moment will do, as long as it is always the same and never in the future.
+# Any time, as long as it is always the same and never in the future.
 MOMENT_MS = 1_600_000_000_000
 
 
 class Sent(NamedTuple):
-    """One record of a batch; the offset's delta is its place in the list unless it is said."""
+    """One record of a batch; its offset delta is its position in the list unless given."""
 
     value: bytes | None = b"value"
     key: bytes | None = None
@@ -69,7 +69,7 @@ def batch(
     length_off_by: int = 0,
     crc_off_by: int = 0,
 ) -> bytes:
-    """A batch in which everything is right but what the caller says otherwise."""
+    """Return a batch in which every field is correct except those given as arguments."""
     sent = [Sent()] * records if isinstance(records, int) else records
     if payload is None:
         payload = b"".join(record(each, place) for place, each in enumerate(sent))
@@ -92,7 +92,7 @@ def batch(
 
 
 def described(records: bytes) -> list[dict[str, object]]:
-    """What a fetch brought, batch by batch; a batch cut short by the fetch's size is left out."""
+    """Describe the fetched batches one by one; a batch truncated by the size is left out."""
     batches, position = [], 0
     while len(records) - position >= HEADER.size:
         offset, length, epoch, magic, crc, *rest = HEADER.unpack_from(records, position)
@@ -117,7 +117,7 @@ def described(records: bytes) -> list[dict[str, object]]:
 
 
 def plain(codec: int, payload: bytes) -> str:
-    """What a compressed payload holds: two compressors need not agree on more."""
+    """Return a compressed payload's content: two compressors need not agree on more."""
     try:
         if codec == 1:
             return gzip.decompress(payload).hex()

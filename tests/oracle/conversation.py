@@ -1,9 +1,9 @@
-"""One scene's talk with one broker, written down so that another broker's can be laid beside it.
+"""One scene's requests to one broker, recorded so that another broker's can be compared.
 
-Every `ask` and `send` is written down with its answer; `quietly` is for what a scene needs but
-does not judge.  What may differ between two honest brokers is replaced as it is written: ids by the
-order in which they appeared, the time by "now", addresses by "here", sentences by "text".  What
-is left must be equal.
+Every `ask` and `send` is recorded with its response; `quietly` is for requests that a scene needs
+but does not compare.  Values that may differ between two correct brokers are replaced in the
+record: ids by the order of their appearance, the current time by "now", addresses by "here", texts
+by "text".  The rest must be equal.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
 from tests.oracle.batches import described
 
 PATIENCE_S = 3.0
-# For what must come in the end, however busy the machine is.
+# For conditions that must become true, however busy the machine is.
 WAIT_S = 20.0
-# Long enough for any broker to close a connection it means to close.
+# Long enough for any broker to close a connection that it will close.
 SILENCE_S = 1.0
 NOW_WITHIN_MS = 3_600_000
 
-# Lists that are maps: a missing entry is then one difference, and not one in every later place.
+# Lists that are maps: a missing entry is then one difference, and not one at every later position.
 KEYED_BY = {"api_keys": "api_key", "configs": "name"}
 ORDERED_BY = (
     "name", "topic", "topic_id", "partition_index", "index", "partition", "node_id", "key",
@@ -42,7 +42,7 @@ WHERE_IT_IS = (
 UNTOLD = (-1, "", None, "none")
 NAMES = ("name", "topic", "group_id", "resource_name")
 
-# A broker makes member ids by hanging a random one on what it knows of the client.
+# A broker makes a member id of the client or instance id and a random suffix.
 GIVEN_ID = re.compile(r"-?[0-9a-zA-Z_-]{22}$|-?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
@@ -52,7 +52,7 @@ class Topic(NamedTuple):
 
 
 class Conversation:
-    """Asks one broker; `said` is what came of it."""
+    """Requests to one broker; `said` is the record."""
 
     def __init__(self, bootstrap: str, scene: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -75,13 +75,13 @@ class Conversation:
             other.hang_up()
 
     def beside(self) -> Conversation:
-        """Another connection to the same broker; what is said on it goes into the same book."""
+        """Open another connection to the same broker, with the same record."""
         other = Conversation(self.bootstrap, self.scene)
         other.said, other.symbols = self.said, self.symbols
         self.others.append(other)
         return other
 
-    # What a scene says
+    # Requests of a scene
 
     def ask(
         self,
@@ -93,10 +93,10 @@ class Conversation:
         only: str = "",
         veil: Sequence[str] = (),
     ) -> Fields | None:
-        """Ask and write down; None when the broker hung up, or said nothing, instead of answering.
+        """Send and record; return None if the broker closed the connection or did not respond.
 
-        `only` keeps what bears this name of an answer that lists everything.  Of a field under the
-        `veil` no more is written down than that something was told."""
+        `only` keeps the entries with this name of a response that lists everything.  Of fields in
+        `veil` only their presence is recorded."""
         try:
             self.begin(api, version, body)
         except ConnectionError:
@@ -104,13 +104,13 @@ class Conversation:
         return self.hear(api, version, note=note, only=only, veil=veil)
 
     def begin(self, api: Api, version: int, body: Mapping[str, object]) -> None:
-        """Ask what may be answered only later; `hear` waits for it and writes it down."""
+        """Send a request whose response may come later; `hear` waits for it and records it."""
         self.send_frame(self.header(api, version) + api.request.write(version, dict(body)))
 
     def hear(
         self, api: Api, version: int, *, note: str = "", only: str = "", veil: Sequence[str] = ()
     ) -> Fields | None:
-        """The answer to what was begun; the arguments are those of `ask`."""
+        """Receive and record the response to `begin`; the arguments are those of `ask`."""
         answer = None
         try:
             frame = self.receive_frame()
@@ -127,12 +127,12 @@ class Conversation:
         self.said.append({"asked": what, "answer": shown})
 
     def ask_without_answer(self, api: Api, version: int, body: Mapping[str, object]) -> None:
-        """Send a request that is not answered (Produce with acks=0)."""
+        """Send a request without a response (Produce with acks=0)."""
         frame = self.header(api, version) + api.request.write(version, dict(body))
         self.line().sendall(struct.pack(">i", len(frame)) + frame)
 
     def send(self, raw: bytes, *, note: str) -> None:
-        """Send bytes that are no proper request, and write down only whether it was borne."""
+        """Send bytes that are no valid request; record only "answered", "closed" or "silence"."""
         line = self.line()
         line.sendall(raw)
         line.settimeout(SILENCE_S)
@@ -146,7 +146,7 @@ class Conversation:
         self.said.append({"asked": note, "answer": outcome})
 
     def quietly(self, api: Api, version: int, body: Mapping[str, object]) -> Fields | None:
-        """Ask without writing down."""
+        """Send a request without recording it."""
         frame = self.header(api, version) + api.request.write(version, dict(body))
         answer = self.exchange(frame)
         if answer is None:
@@ -154,7 +154,7 @@ class Conversation:
         return self.read_answer(api, version, answer)
 
     def exchange(self, frame: bytes) -> bytes | None:
-        """One frame out, one frame in; None when the broker closed the connection."""
+        """Send one frame and receive one; return None if the broker closed the connection."""
         try:
             self.send_frame(frame)
         except ConnectionError:
@@ -180,7 +180,7 @@ class Conversation:
         return answer
 
     def topic(self, partitions: int = 1, **configs: str) -> Topic:
-        """A new topic with leaders, whose name is the same whichever broker is asked."""
+        """Create a topic and await its leaders; its name is the same on every broker."""
         self.topic_count += 1
         name = f"{self.scene}-{self.topic_count}".translate(str.maketrans("[]", "--", "\"' "))
         wanted = {
@@ -198,9 +198,9 @@ class Conversation:
         return made
 
     def await_leaders(self, name: str, partitions: int) -> None:
-        """Come back when every partition serves; what Metadata says may run ahead of that.
+        """Wait until every partition is served, which Metadata may report too early.
 
-        Those that are led elsewhere are not asked for."""
+        Only partitions whose leader is this broker are checked."""
         led = self.await_metadata(name, lambda found: is_led(found, partitions))
         ports = {node.node_id: node.port for node in led.brokers}
         here = [
@@ -216,7 +216,7 @@ class Conversation:
         )  # fmt: skip
 
     def await_metadata(self, name: str, wanted: Callable[[Fields], bool]) -> Fields:
-        """Come back when what this broker says of the topic is what the scene waits for."""
+        """Wait until this broker's metadata of the topic meets the condition."""
         body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
         return self.await_answer(
             cluster.METADATA, 9, body, lambda answer: wanted(answer.topics[0])
@@ -225,7 +225,7 @@ class Conversation:
     def await_answer(
         self, api: Api, version: int, body: Mapping[str, object], wanted: Callable[[Fields], bool]
     ) -> Fields:
-        """Come back when this is answered as the scene waits for it."""
+        """Repeat a request until its response meets the condition."""
         begun = time.monotonic()
         while True:
             answer = self.quietly(api, version, body)
@@ -235,7 +235,7 @@ class Conversation:
             time.sleep(0.002)
 
     def producer_id(self) -> int:
-        """A new idempotent producer's id; a broker that just started may need a moment for it."""
+        """Return a new idempotent producer's id, with retries while the broker starts."""
         body = {"transactional_id": None, "transaction_timeout_ms": 0}
         begun = time.monotonic()
         while True:
@@ -246,7 +246,7 @@ class Conversation:
             assert time.monotonic() - begun < WAIT_S, f"no producer id: {answer}"
             time.sleep(0.002)
 
-    # How they travel
+    # Transport
 
     def header(self, api: Api, version: int) -> bytes:
         self.correlation_id += 1
@@ -269,7 +269,7 @@ class Conversation:
             self.connection.close()
             self.connection = None
 
-    # How answers are written down
+    # Form of the record
 
     def plain(self, value: object, name: str = "") -> object:
         if isinstance(value, dict):
@@ -302,7 +302,7 @@ class Conversation:
         if not values or not isinstance(values[0], dict):
             listed = [self.plain(each) for each in values]
             return sorted(map(str, listed)) if name in UNORDERED else listed
-        # Ids are named in the order in which they appear, so that order must not be an accident.
+        # Ids are numbered in the order of their appearance, so that order must be deterministic.
         appearing = sorted(values, key=lambda entry: place(entry, without=MADE_UP))
         return sorted((self.plain(each) for each in appearing), key=place)
 
@@ -316,7 +316,7 @@ class Conversation:
         return value.hex()
 
     def symbol(self, name: str, value: object) -> str:
-        """The first id of a kind is "…-1", the next new one "…-2", on every broker."""
+        """Return "…-1" for the first id of a kind, "…-2" for the next new one, on every broker."""
         if (name, value) not in self.symbols:
             number = sum(1 for kind, _ in self.symbols if kind == name)
             self.symbols[(name, value)] = f"{name}-{number + 1}"
@@ -330,7 +330,7 @@ def place(entry: object, without: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def kept(shown: object, name: str) -> object:
-    """An answer whose lists hold only what bears this name, where they hold what has names."""
+    """Filter the named entries of all lists in a response by this name."""
     if isinstance(shown, dict):
         return {key: kept(each, name) for key, each in shown.items()}
     if isinstance(shown, list):
@@ -339,13 +339,13 @@ def kept(shown: object, name: str) -> object:
 
 
 def called(entry: object) -> object:
-    """The name an entry of a list bears, if it bears one."""
+    """Return the name of a list's entry, or None if it has none."""
     names = [entry[key] for key in NAMES if key in entry] if isinstance(entry, dict) else []
     return names[0] if names else None
 
 
 def veiled(shown: object, names: Sequence[str]) -> object:
-    """An answer of whose fields of these names nothing is left but that they tell something."""
+    """Replace the fields of these names, if they are set, by a constant."""
     if isinstance(shown, dict):
         return {
             key: "told" if key in names and each not in UNTOLD else veiled(each, names)

@@ -1,7 +1,7 @@
-"""Every difference between Apache Kafka's answers and ours, with its reason.
+"""Every difference between Apache Kafka's responses and kafkalite's, with its reason.
 
-A difference that is not listed here is a bug; one that is listed and no longer occurs is a lie,
-and fails as well.  `*` stands for anything; a path is the way into the answer, dots between.
+A difference that is not listed here is a bug; one that is listed and no longer occurs fails as
+well.  `*` matches anything; a path names a field of the response, with dots between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANYTHING = "(anything)"
 
 
 class Listed(NamedTuple):
-    """Where an answer may differ, and why; `ours` narrows it to one answer of ours."""
+    """A field that may differ, and the reason; `ours` limits it to one value of kafkalite's."""
 
     scenes: str
     asked: str
@@ -368,7 +368,7 @@ DIFFERENCES = (
 
 
 def judge(family: str, found: Iterable[Difference]) -> tuple[list[Difference], list[Listed]]:
-    """The differences of a family that nobody listed, and its entries that nobody needed."""
+    """Return the differences of a family that are not listed, and its entries without one."""
     entries = [entry for entry in DIFFERENCES if entry.scenes.startswith(f"{family}.")]
     unlisted, needed = [], set()
     for difference in found:

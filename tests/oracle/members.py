@@ -1,7 +1,7 @@
-"""Members of groups as a scene needs them: each on its own connection, each in any version.
+"""Members of groups for a scene: each on its own connection, each in any version.
 
-A Member remembers who it is and which generation it is in, as a client does, and says so unless it
-is told to say something else.  What it asks is written down, but for `settle`.
+A Member keeps its id and its generation, as a client does, and sends them unless other values are
+given.  Its requests are recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SESSION_MS = 10_000
 
 
 def group_of(talk: Conversation, name: str = "group") -> str:
-    """A group's name that no other scene has, once its coordinator is found and serves."""
+    """Return a group name unique to the scene, after its coordinator is found and loaded."""
     group = f"{talk.scene}-{name}"
     begun = time.monotonic()
     while True:
@@ -38,13 +38,13 @@ def group_of(talk: Conversation, name: str = "group") -> str:
             if told is not None and told.groups[0].error_code not in NOT_YET:
                 return group
         assert found is not None, "a broker without groups"
-        # Its topic may have to be made first.
+        # The offsets topic may have to be created first.
         assert time.monotonic() - begun < WAIT_S, f"no coordinator: {found}"
         time.sleep(0.01)
 
 
 def newest(api: Api, version: int) -> int:
-    """The version of another API that a client of this age would use."""
+    """Return the version of another API that a client of this version would use."""
     return min(version, api.versions[1])
 
 
@@ -74,7 +74,7 @@ class Member:
         self.protocol = ""
 
     def body(self, **more: object) -> dict[str, object]:
-        """Who it is, in the words that all these APIs share."""
+        """Return the fields of the member that all these APIs share."""
         said: dict[str, object] = {"group_id": self.group, "member_id": self.id}
         if self.instance is not None:
             said["group_instance_id"] = self.instance
@@ -104,7 +104,7 @@ class Member:
         return {**wish, **more}
 
     def join(self, note: str = "", **more: object) -> Fields | None:
-        """Join, and once more where the first answer only gave an id; come back in the group."""
+        """Join, and join again with the id if the first response only assigned one."""
         self.begin_join(**more)
         joined = self.joined(note)
         if joined is not None and joined.error_code == MEMBER_ID_REQUIRED and not more:
@@ -124,14 +124,14 @@ class Member:
         return joined
 
     def named(self) -> Member:
-        """With an id already, where the version has a member ask for one first."""
+        """Obtain a member id first, in versions that require it."""
         if self.version >= 4 and self.instance is None:
             answer = self.talk.quietly(
                 JOIN_GROUP, newest(JOIN_GROUP, self.version), self.wish(member_id="")
             )
             assert answer is not None and answer.error_code == MEMBER_ID_REQUIRED, f"{answer}"
             self.id = answer.member_id
-            # Members are told apart by the order in which they appeared, so this one appears.
+            # Members are numbered in the order of their appearance in the record.
             self.talk.plain(answer)
         return self
 
@@ -177,9 +177,9 @@ class Member:
 
 
 def together(leader: Member, *followers: Member, note: str = "together") -> None:
-    """All of them in one generation, the first its leader; what they hear is written down.
+    """Bring all members into one generation with the first as leader; record their responses.
 
-    One joins after the other, so that on every broker the first comes first.
+    They join one after the other, so that on every broker the first is first.
     """
     if leader.generation < 0:
         leader.join(note)
@@ -194,12 +194,12 @@ def together(leader: Member, *followers: Member, note: str = "together") -> None
 
 
 def await_members(member: Member, count: int) -> None:
-    """Come back when the group counts so many, however many of them still wait."""
+    """Wait until the group has `count` members, including those that wait for a response."""
     await_group(member, lambda group: len(group.members) == count)
 
 
 def await_state(member: Member, state: str) -> None:
-    """Come back when the group is in this state."""
+    """Wait until the group is in this state."""
     await_group(member, lambda group: group.group_state == state)
 
 

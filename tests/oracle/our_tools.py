@@ -1,7 +1,7 @@
-"""Our own tools, one after the other, each in a fork of one process that has imported them all.
+"""Kafkalite's tools, one after the other, each in a fork of one process that has imported them all.
 
-The orders and the answers are those of ../conformance/java_tools/Tools.java, so that both sides of
-a comparison are asked in the same way, and neither pays for its start a hundred times.
+Commands and results have the form of ../conformance/java_tools/Tools.java, so that both sides of a
+comparison run in the same way, without a start of a hundred processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def live(words: list[str]) -> None:
-    """Be the tool, and never come back."""
+    """Run the tool, and exit the process."""
     code = 70
     try:
         code = start.main(words)

@@ -1,7 +1,7 @@
-"""Play the scenes against a broker, keep what was said, and lay two of them side by side.
+"""Runs the scenes against a broker, stores the record, and compares two of them.
 
-python -m tests.oracle.recording record    Apache Kafka's answers, into recorded.json.gz
-python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    what differs, line by line
+python -m tests.oracle.recording record    Apache Kafka's responses, into recorded.json.gz
+python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    the differences, line by line
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tools.apache_kafka import BROKER, TOOLS_API, ApacheKafka, classpath
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 ABSENT = "(absent)"
-# As ours is: groups that begin at once, in one partition.
+# As kafkalite's: groups without an initial delay, in one partition.
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
-# Served only where somebody receives it.
+# Telemetry requests are served only with a reporter.
 TELEMETRY = {"metric.reporters": "Telemetry"}
 PLUGINS = Path(__file__).with_name("java")
 
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
 
 def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
-    """What this broker says in each scene; a scene that breaks off says why, as an answer."""
+    """Return the record of each scene; a scene that fails has its error as the last response."""
     said = {}
     plays = scenes.load()
     for name in names or plays:
@@ -56,14 +56,14 @@ def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
             except (AssertionError, OSError) as fault:
                 talk.said.append({"asked": "the scene went on", "answer": f"broke off: {fault}"})
             except AttributeError:
-                # A scene needs an answer it did not get; that it got none is written down.
+                # A scene needs a response it did not get; the lack of it is recorded.
                 talk.said.append({"asked": "the scene went on", "answer": "broke off: no answer"})
             said[name] = talk.said
     return said
 
 
 def record() -> dict[str, Said]:
-    """Play the scenes against a fresh Apache Kafka, and keep what it said."""
+    """Run the scenes against a new Apache Kafka, and store the record."""
     plugins = compiled(PLUGINS, [classpath(BROKER, managed=[TOOLS_API])])
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -74,7 +74,7 @@ def record() -> dict[str, Said]:
     if broken:
         raise RuntimeError(f"scenes broke off at Apache Kafka itself: {broken}")
     text = json.dumps({"kafka": BROKER[1], "scenes": said}, separators=(",", ":"), sort_keys=True)
-    # Without a time in it, so that the same answers are the same file.
+    # Without a time, so that the same responses give the same file.
     RECORDED.write_bytes(gzip.compress(text.encode(), mtime=0))
     return said
 
@@ -86,8 +86,8 @@ def recorded() -> dict[str, Said]:
 
 
 def differences(theirs: dict[str, Said], ours: dict[str, Said]) -> Iterator[Difference]:
-    """Every place where two recordings do not say the same."""
-    # Our side went through no file; theirs did, so ours takes the same road.
+    """Yield every difference of two records."""
+    # The other record went through a JSON file, so this one is converted likewise.
     ours = json.loads(json.dumps(ours))
     for scene in ours:
         there, here = theirs.get(scene, []), ours[scene]

@@ -1,7 +1,7 @@
-"""Every difference between what Kafka's tools print and what ours do, with its reason.
+"""Every difference between the output of Kafka's tools and of kafkalite's, with its reason.
 
-A difference that is not listed here is a bug; one that is listed and no longer occurs is a lie,
-and fails as well.
+A difference that is not listed here is a bug; one that is listed and no longer occurs fails as
+well.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tests.oracle.shell_recording import Both
 
 
 class Listed(NamedTuple):
-    """The steps that differ, by their words, and why."""
+    """The steps that differ, by their command lines, and the reason."""
 
     steps: str
     why: str
 
 
 class Brokers(NamedTuple):
-    """Steps of a family in which our scripts print another thing of our broker, and why."""
+    """Steps of a family whose output differs with kafkalite's broker, and the reason."""
 
     family: str
     steps: str
@@ -78,7 +78,7 @@ Entry = TypeVar("Entry", Listed, Brokers)
 
 
 def judge(found: Iterable[Both], listed: Sequence[Entry]) -> tuple[list[Both], list[Entry]]:
-    """The differing steps that nobody listed, and the entries that nobody needed."""
+    """Return the differing steps that are not listed, and the entries without a difference."""
     unlisted: list[Both] = []
     needed: set[Entry] = set()
     for both in found:

@@ -1,6 +1,6 @@
-"""Kafka's own tools and ours over the same steps, and what both print.
+"""Kafka's own tools and kafkalite's over the same steps, and the output of both.
 
-shell_recorded.json     by family and step: their exit code and lines, and ours
+shell_recorded.json     by family and step: their exit code and lines, and kafkalite's
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.oracle.shell_scenes import FAMILIES, Printed, Run, play
 
 RECORDED = Path(__file__).with_name("shell_recorded.json")
 
-# What names begin with, each as long as the other, since tables are as wide as names.
+# Prefixes of names, of the same length, because the width of tables depends on names.
 THEIRS, OURS = "theirs-", "our-own"
 
-# Kafka answers a change before the broker that is asked next knows of it, and nobody can be asked
-# whether it does.
+# Kafka responds to a change before the next broker that gets a request knows of it, and no request
+# can find out if it does.
 CHANGES = {"--create", "--alter", "--delete"}
 SETTLED_S = 0.3
 
@@ -41,7 +41,7 @@ CLASSES = {
 
 
 class Both(NamedTuple):
-    """A step, and what became of it in their tool and in ours."""
+    """A step, and its results in their tool and in kafkalite's."""
 
     words: str
     theirs: Printed
@@ -50,7 +50,7 @@ class Both(NamedTuple):
 
 @contextmanager
 def kafkas() -> Iterator[Run]:
-    """Runs Kafka's own tools, one after the other in one JVM."""
+    """Run Kafka's own tools, one after the other in one JVM."""
     with program(tools_words()) as run:
 
         def settled(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
@@ -64,14 +64,14 @@ def kafkas() -> Iterator[Run]:
 
 @contextmanager
 def our_own() -> Iterator[Run]:
-    """Runs ours, one after the other."""
+    """Run kafkalite's tools, one after the other."""
     with program([sys.executable, "-m", "tests.oracle.our_tools"]) as run:
         yield run
 
 
 @contextmanager
 def program(command: Sequence[str]) -> Iterator[Run]:
-    """What runs tools on orders."""
+    """Start a program that runs tools on commands; yield its run function."""
     started = Program(command)
 
     def run(tool: str, words: list[str], given: bytes) -> tuple[int, bytes]:
@@ -85,7 +85,7 @@ def program(command: Sequence[str]) -> Iterator[Run]:
 
 
 def record(bootstrap: str, directory: Path) -> dict[str, list[Both]]:
-    """Play all families with both, and keep what they print."""
+    """Run all families with both, and store the results."""
     found = {}
     with kafkas() as their_tools, our_own() as our_tools:
         for family, steps in FAMILIES.items():
@@ -101,7 +101,7 @@ def record(bootstrap: str, directory: Path) -> dict[str, list[Both]]:
 
 
 def as_json(both: Both) -> dict[str, Any]:
-    """A step as it is kept; ours only where it is another."""
+    """Return a step's JSON form, with kafkalite's result only if it differs."""
     kept = {"asked": both.words, "theirs": both.theirs._asdict()}
     return kept | ({"ours": both.ours._asdict()} if both.ours != both.theirs else {})
 
@@ -117,7 +117,7 @@ def as_both(kept: dict[str, Any]) -> Both:
 
 
 def different(found: dict[str, list[Both]]) -> Iterator[Both]:
-    """The steps in which their tool and ours do not do the same."""
+    """Yield the steps in which their tool and kafkalite's differ."""
     for both in (each for family in found.values() for each in family):
         if both.theirs != both.ours:
             yield both

@@ -1,7 +1,7 @@
-"""What Kafka's tools and ours are asked, tool by tool, and how what they print is kept.
+"""Command lines for Kafka's tools and kafkalite's, tool by tool, and the form of their output.
 
-A step is a command line.  `{b}` is the broker, `{x}` begins every name, and is another for theirs
-and ours, so that both may play on one broker; `{d}` is the directory of the files below.
+A step is a command line.  `{b}` is the broker, `{x}` is the prefix of every name, a different one
+for each side, so that both can run on one broker; `{d}` is the directory of the files below.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
 
 Run = Callable[[str, list[str], bytes], tuple[int, bytes]]
-"""Runs a tool with words and input, and answers its exit code and what it printed on stdout."""
+"""Runs a tool with words and input; returns its exit code and standard output."""
 
 
 class Step(NamedTuple):
@@ -26,14 +26,14 @@ class Step(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """What is left of a step: its exit code and its lines, in no order."""
+    """The result of a step: its exit code and its lines, in no order."""
 
     code: int
     lines: list[str]
 
 
 def steps(tool: str, *lines: str | tuple[str, bytes]) -> list[Step]:
-    """Command lines of one tool; it is asked about the broker unless it reads files."""
+    """Return the steps of one tool; the broker's address is added unless it reads files."""
     asked = "" if tool == "dump-log" else " --bootstrap-server {b}"
     pairs = [(line, b"") if isinstance(line, str) else line for line in lines]
     return [Step(f"kafka-{tool}{asked} {words}", given) for words, given in pairs]
@@ -282,7 +282,7 @@ FAMILIES = {
 
 
 def play(run: Run, family: str, bootstrap: str, names: str, directory: Path) -> list[Printed]:
-    """What each step of a family prints; `names` begins every name it makes."""
+    """Return the result of each step of a family; `names` is the prefix of every name it makes."""
     write_files(directory, names)
     said = []
     for step in FAMILIES[family]:
@@ -294,7 +294,7 @@ def play(run: Run, family: str, bootstrap: str, names: str, directory: Path) -> 
 
 
 def kept(printed: bytes, bootstrap: str, names: str, directory: Path) -> list[str]:
-    """What is the same whenever it is printed: no ids, no addresses, no order."""
+    """Return the lines with ids, addresses and order removed, which differ between runs."""
     text = printed.decode(errors="backslashreplace")
     text = text.replace(str(directory), "{d}").replace(bootstrap, "{b}").replace(names, "{x}")
     text = re.sub(r"TopicId: \S+", "TopicId: {id}", text)
@@ -305,7 +305,7 @@ def kept(printed: bytes, bootstrap: str, names: str, directory: Path) -> list[st
 
 
 def write_files(directory: Path, names: str) -> None:
-    """The files that steps name."""
+    """Write the files that steps name."""
 
     def place(topic: str, offset: int) -> str:
         return f'{{"topic": "{names}{topic}", "partition": 0, "offset": {offset}}}'

@@ -1,6 +1,6 @@
-"""Our answers are Apache Kafka's, field by field, but where differences.py says why not.
+"""Kafkalite's responses equal Apache Kafka's, field by field, except for differences.py.
 
-The recording stands for Apache Kafka here; test_apache_kafka.py renews it.
+The recording represents Apache Kafka here; test_apache_kafka.py renews it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAYS = scenes.load()
 FAMILIES = sorted({name.partition(".")[0] for name in PLAYS})
 
 
-# What node 0 answers for all, when others have the partitions.
+# Families that node 0 handles even if other nodes have the partitions.
 OF_NODE_0 = ("committed", "configs", "groups", "membership", "telemetry")
 
 

@@ -1,4 +1,4 @@
-"""`make oracle`: Apache Kafka itself is asked, and the recording is what it says today."""
+"""`make oracle`: Apache Kafka's current responses must equal the recording."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`make oracle`: the scenarios of tests/conformance hold for Apache Kafka too, client by client.
 
-A scenario that Apache Kafka fails is a scenario that is wrong; so is a story of its own tools.
+A scenario that Apache Kafka fails is a wrong scenario; so is a story of its own tools.
 
-Left out: the scenarios that end the broker and start it again, which are about our own promises.
+Left out: the scenarios that restart the broker, which test guarantees of kafkalite.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_a_scenario_holds_for_apache_kafka(
 @pytest.fixture(scope="module")
 def tools() -> Iterator[Program]:
     try:
-        # Fetched here, and found by the tests that do without Apache Kafka.
+        # Fetched here, so that tests which run without Apache Kafka find them.
         for artifact in (TOOLS, TOOLS_CORE):
             classpath(artifact)
         program = kafka_tools.program()

@@ -1,4 +1,4 @@
-"""How an answer is written down, so that two brokers can share it."""
+"""Records of responses: equal for two correct brokers."""
 
 from __future__ import annotations
 

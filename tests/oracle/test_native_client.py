@@ -1,4 +1,4 @@
-"""`make oracle`: the native client does with Apache Kafka what it does with us, over TCP."""
+"""`make oracle`: the native client works with Apache Kafka as with kafkalite over TCP."""
 
 from __future__ import annotations
 

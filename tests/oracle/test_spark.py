@@ -1,6 +1,6 @@
 """`make oracle`: the Spark connector on Apache Kafka, beside Spark's own Kafka connector.
 
-Both read the same topics in one session, and take turns at one checkpoint.
+Both read the same topics in one session, and alternate at one checkpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def topic(kafka):
-    """Makes topics with these settings."""
+    """A function that creates topics with these settings."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     def make(**config):
@@ -68,7 +68,7 @@ def topic(kafka):
 
 
 def produce(kafka, topic, numbers, **settings):
-    """A record of each number, some without key or value, some with headers, times in disorder."""
+    """Write a record of each number, with and without key, value and headers, times unordered."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, **settings})
     for number in numbers:
         headers = [("a", b"%d" % number), ("b", None), ("a", b"")][: number % 4]
@@ -84,7 +84,7 @@ def produce(kafka, topic, numbers, **settings):
 
 
 def transact(kafka, topic):
-    """Transactions that commit and abort, at the beginning, in the middle and at the end."""
+    """Write transactions that commit and abort, at the beginning, in the middle and at the end."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
     producer.init_transactions(30)
     for round_number, commits in enumerate([False, True, False, False, True, True, False]):
@@ -94,7 +94,7 @@ def transact(kafka, topic):
         if commits:
             producer.commit_transaction(30)
         else:
-            producer.flush(30)  # aborted records, and not only ones that were never sent
+            producer.flush(30)  # so that aborted records are in the log
             producer.abort_transaction(30)
     return sorted(number for start in (100, 400, 500) for number in range(start, start + 20))
 
@@ -175,7 +175,7 @@ def test_transactions_show_the_same(spark, kafka, topic, reader, level):
 
 
 def in_turns(reader, topic, place, whose, **options):
-    """Each reads once what there is, from one checkpoint into the same files."""
+    """Let each connector read once what is available, from one checkpoint into the same files."""
     for who in whose:
         frame = reader(who, topic, stream=True, startingOffsets="earliest", **options).load()
         writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
@@ -231,12 +231,12 @@ def test_what_is_written_is_the_same(spark, kafka, topic, reader):
     for who in (OURS, THEIRS):
         name = topic()
         written = source.coalesce(1).write.format(who).option("topic", name)
-        # Spark's sink sends no header unless it is asked to.
+        # Spark's sink sends headers only with this option.
         written = written.option("kafka.bootstrap.servers", kafka.bootstrap)
         written.option("includeHeaders", "true").mode("append").save()
         found = rows(reader(THEIRS, name, includeHeaders="true").load())
         assert len(found) == 300
-        # A partition that a key or the column names is the same; where neither does, any is right.
+        # Partitions must be equal where a key or the column selects them; others may differ.
         came[who] = sorted(
             (row.key or b"", row.value or b"", str(row.headers),
              row.partition if row.key is not None else None)

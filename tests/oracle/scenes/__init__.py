@@ -1,8 +1,8 @@
-"""The scenes: SCENES maps a scene's name to what it asks.
+"""The scenes: SCENES maps a scene's name to its function.
 
 @scene(PRODUCE)                  one scene for every version Kafka accepts
 @scene(PRODUCE, versions=[3])    only for these
-@scene()                         one scene, in which the versions are its own business
+@scene()                         one scene, which chooses the versions itself
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def scene(
 
 
 def load() -> dict[str, Callable[[Conversation], None]]:
-    """Every scene there is."""
+    """Return all scenes by name."""
     from tests.oracle.scenes import (  # noqa: F401  (they enter themselves)
         administration,
         cluster,

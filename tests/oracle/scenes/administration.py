@@ -1,4 +1,4 @@
-"""DescribeLogDirs, DescribeProducers, ElectLeaders, DescribeQuorum: a look behind the topics."""
+"""DescribeLogDirs, DescribeProducers, ElectLeaders, DescribeQuorum: administration of replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: a broker about itself."""
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: description of the cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_misrouted_client_is_told(talk):
 
 
 def body(version: int, *topics: object, **more: object) -> dict[str, object]:
-    # Below version 4 a topic that is asked for is made, and nothing can be said about it.
+    # Below version 4 a requested topic is always created; the field does not exist.
     unasked = {"allow_auto_topic_creation": False} if version >= 4 else {}
     return {"topics": list(topics), **unasked, **more}
 

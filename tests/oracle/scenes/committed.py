@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: how far a group has read.
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed offsets.
 
-Left out: offsets of transactions, and offsets that expire, which take a week.
+Left out: offsets of transactions, and offsets that expire, which takes a week.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.oracle.conversation import Conversation, Topic, is_gone
 from tests.oracle.members import Member, group_of
 from tests.oracle.scenes import scene
 
-# Times to keep them until 4, epochs from 6, instances from 7, ids of topics from 10.
+# Retention times until 4, leader epochs from 6, instance ids from 7, topic ids from 10.
 SOME = (2, 4, 5, 6, 7, 9, 10)
 NOWHERE = Topic("never-made", b"\x07" * 16)
 
@@ -30,7 +30,7 @@ def at(index=0, offset=5, metadata: str | None = "", **more):
 
 
 def named(version, topic, **more):
-    """A topic as this version names it."""
+    """Return a topic with the name or id that this version uses."""
     return {"topic_id": topic.id, **more} if version >= 10 else {"name": topic.name, **more}
 
 
@@ -41,7 +41,7 @@ def commit(talk, version, group, note, *topics, **more):
 
 
 def fetch(talk, version, group, note, *topics, everything=False, **more):
-    """Ask for (topic, partitions), or for everything there is."""
+    """Fetch the offsets of (topic, partitions), or all."""
     listed = [named(version, topic, partition_indexes=list(which)) for topic, which in topics]
     wanted = {"group_id": group, "topics": None if everything else listed}
     if version < 8:
@@ -52,7 +52,7 @@ def fetch(talk, version, group, note, *topics, everything=False, **more):
 
 
 def look(talk, group, note=""):
-    """What was committed, in the version that tells most of it."""
+    """Fetch all committed offsets, in the version with the most fields."""
     fetch(talk, 9, group, note or "afterwards", everything=True)
 
 
@@ -78,7 +78,7 @@ def whoever_reads_without_a_group_may_commit(talk, version):
     ask("nothing")
     ask("no partitions", (topic, []))
     ask("no group", (topic, [at()]), group_id="")
-    # Other scenes ask for what has no name, too, and must not find this.
+    # Other scenes use the group without a name, too, and must not find this.
     talk.quietly(DELETE_GROUPS, 2, {"groups_names": [""]})
     if version >= 6:
         ask("with an epoch", (topic, [at(0, 11, committed_leader_epoch=3)]))
@@ -239,7 +239,7 @@ def has_one_topic(answer):
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says it wants to read, as the consumer protocol writes it."""
+    """Return a consumer's subscription in the consumer protocol."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 

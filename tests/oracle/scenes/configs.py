@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-What a scene changes for all topics or for the node it changes back, since others share the broker.
+A scene restores its changes to all topics or to the node, because others share the broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.oracle.scenes import scene
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-# Of which a sentence can be said without saying how large a machine is.
+# Keys whose values do not depend on the size of the machine.
 OF_A_NODE = (
     "advertised.listeners", "listeners", "node.id", "log.dirs", "log.retention.ms",
     "log.retention.hours", "log.segment.bytes", "message.max.bytes", "num.partitions",
@@ -94,7 +94,7 @@ def altered(talk, version, note, name, configs, *, kind=TOPIC, **more):
 
 
 def keys_of(talk: Conversation, name, *keys, kind=TOPIC, note="afterwards"):
-    """What holds now; a topic that came after a change is seen no sooner than the change."""
+    """Describe the current values; a new topic is created first, to await the change's replay."""
     talk.topic()
     described(talk, 4, note, (kind, name), keys=[*keys], include_synonyms=True)
 
@@ -213,7 +213,7 @@ def a_node_is_configured_while_it_runs(talk, version):
 @scene(ALTER_CONFIGS)
 def a_node_is_configured_as_a_whole(talk, version):
     key = "log.retention.ms"
-    # Kafka keeps this one there from its first day on, and does not let it go.
+    # Kafka sets this one there at its first start, and does not allow its removal.
     always = ("min.insync.replicas", "1")
     altered(talk, version, "for all nodes", "", [(key, "777000"), always], kind=BROKER)
     keys_of(talk, "0", key, kind=BROKER)

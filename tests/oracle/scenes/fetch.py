@@ -1,4 +1,4 @@
-"""Fetch: what comes, how much of it, when, and what a session remembers."""
+"""Fetch: records, limits, waits, and fetch sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def body(topics, **more):
 
 
 def filled(talk: Conversation, partitions: int = 1, batches: int = 3) -> Topic:
-    """A topic whose every partition holds batches of three records."""
+    """Create a topic whose every partition has batches of three records."""
     topic = talk.topic(partitions=partitions)
     for _ in range(batches):
         for index in range(partitions):

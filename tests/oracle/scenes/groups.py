@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: groups as whoever looks after them sees them."""
+"""DescribeGroups, ListGroups, DeleteGroups: administration of groups."""
 
 from __future__ import annotations
 

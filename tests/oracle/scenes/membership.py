@@ -1,7 +1,7 @@
-"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: who is in a group, and who leads.
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members and leaders of groups.
 
-Left out: coordinators of transactions, which come with transactions; sessions that end, which take
-the six seconds that are the shortest.
+Left out: coordinators of transactions, which come with transactions; sessions that expire, which
+takes at least six seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafkalite.protocol.schemas.groups import (
 from tests.oracle.members import Member, await_members, await_state, group_of, together
 from tests.oracle.scenes import scene
 
-# Ids are given first from 4 on, static members from 5, types told from 7, a skipped turn from 9.
+# Ids first from 4 on, static members from 5, protocol types from 7, a skipped assignment from 9.
 SOME = (0, 1, 3, 4, 5, 7, 9)
 TWO = (3, 9)
 BOTH = (("range", b"r"), ("roundrobin", b"rr"))

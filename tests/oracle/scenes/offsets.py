@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things are in a log."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: offsets of a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOME = (1, 2, 4, 7, 11)
 
 
 def timed(talk: Conversation) -> Topic:
-    """Five records at 0, 10, 20, 30 and 25 ms after the moment, in three batches."""
+    """Create a topic with five records at 0, 10, 20, 30 and 25 ms, in three batches."""
     topic = talk.topic()
     for deltas in ((0, 10), (20, 30), (25,)):
         records = batch([Sent(timestamp_delta=delta) for delta in deltas])

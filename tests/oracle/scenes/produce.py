@@ -1,4 +1,4 @@
-"""Produce: what is taken, what is refused and with which code, and what then lies in the log."""
+"""Produce: batches that are accepted or rejected, error codes, and the content of the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def entry(topic: Topic, partitions: Mapping[int, bytes | None]) -> dict[str, obj
 
 
 def look(talk: Conversation, topic: Topic, note: str = "what lies there") -> None:
-    """Write down the whole of partition 0."""
+    """Record the content of partition 0."""
     wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     talk.ask(
         FETCH,

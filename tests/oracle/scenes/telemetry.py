@@ -1,6 +1,6 @@
-"""GetTelemetrySubscriptions and PushTelemetry: what clients are asked to tell of themselves.
+"""GetTelemetrySubscriptions and PushTelemetry: client metrics.
 
-Left out: what is told too late, which takes as long as a subscription's interval.
+Left out: a push that is too late, which takes as long as a subscription's interval.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def whoever_matches_is_asked_for_metrics(talk):
         named = {"resource_type": CLIENT_METRICS, "resource_name": "telemetry"}
         asked = {"resources": [{**named, "configs": changes(*changed)}]}
         talk.quietly(INCREMENTAL_ALTER_CONFIGS, 1, asked)
-        # What came after it is seen no sooner.
+        # A new topic is created to await the change's replay.
         talk.topic()
 
     wanted = {

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: what is made, and what is refused and why."""
+"""CreateTopics, DeleteTopics and CreatePartitions: success, errors and their codes."""
 
 from __future__ import annotations
 

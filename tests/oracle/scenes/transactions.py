@@ -1,4 +1,4 @@
-"""InitProducerId, for producers that are idempotent and no more.
+"""InitProducerId, for idempotent producers only.
 
 Left out: transactional ids, which come with the transaction coordinator.
 """

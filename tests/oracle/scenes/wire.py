@@ -1,4 +1,4 @@
-"""Frames that are no proper requests: whether a broker answers them, waits, or hangs up."""
+"""Invalid frames: the broker responds, waits, or closes the connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SERVED = (
 SOUND = {
     API_VERSIONS.key: {"client_software_name": "oracle", "client_software_version": "1"},
     produce_schema.PRODUCE.key: produce.body(Topic("nowhere", b"\x07" * 16), {0: batch()}),
-    # An illegal name, so that no version makes the topic.
+    # An illegal name, so that no version creates the topic.
     METADATA.key: {"topics": [{"name": "a/b"}]},
     transactions.INIT_PRODUCER_ID.key: {"transactional_id": None, "transaction_timeout_ms": 1},
     topics.CREATE_TOPICS.key: {"topics": [{"name": "a/b", "num_partitions": 1}]},
@@ -44,7 +44,7 @@ SOUND = {
 
 
 def frame(api: Api, version: int, body: bytes, *, flexible: bool | None = None) -> bytes:
-    """Header and body with their size before them."""
+    """Return header and body preceded by their size."""
     header = struct.pack(">hhih6s", api.key, version, 1, 6, b"oracle")
     if api.request_header_flexible(version) if flexible is None else flexible:
         header += b"\0"
