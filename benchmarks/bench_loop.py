@@ -146,7 +146,7 @@ def user_us_per_request(how: Callable[[socket.socket], None], count: int) -> flo
 
 
 def bytes_per_idle_connection(count: int) -> float:
-    """Return the growth of the server process per connection that has sent one request."""
+    """Return the memory growth of this process per connection that has sent one request."""
     reactor = Reactor(SystemClock())
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     reactor.listen(listener, lambda connection, frame: [bytes(frame)])

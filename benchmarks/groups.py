@@ -3,7 +3,7 @@
 Estimate: a group request is 50 us in the coordinator, most of it the table-driven codec and the
 state machine in Python.  A rebalance lasts until the last member learns of it by its heartbeat, so
 the number of heartbeats it needs counts, and not the 100 requests.  5,000 members with a heartbeat
-every 3 s are 1,700 requests/s: 0.1 of a core.  A commit costs as a heartbeat and a batch of 150
+every 3 s are 1,700 requests/s: 0.1 of a core.  A commit costs a heartbeat and a batch of 150
 bytes.  A start reads the log of offsets, 5 us per commit.
 """
 

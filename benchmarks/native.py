@@ -172,7 +172,7 @@ def sending(bench: Bench) -> None:
 
 
 def sending_tables(bench: Bench) -> None:
-    """Tables of each size beside plain `write` of the same bytes, and the sender's CPU time."""
+    """Compare tables of each size with plain `write` of their bytes; add the sender's CPU time."""
     records = bench.scale(SENT_RECORDS, at_least=5_000)
     path = bench.scratch / "written"
 

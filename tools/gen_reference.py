@@ -1,4 +1,6 @@
-"""Writes tools/reference/: the pages on keys, APIs and errors, read from their declarations.
+"""Reference generator: the pages on keys, APIs and errors, read from their declarations.
+
+The pages are written to tools/reference/.
 
     python -m tools.gen_reference            write them
     python -m tools.gen_reference --check    list those that are not current; exit 1 if any is

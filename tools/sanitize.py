@@ -1,4 +1,4 @@
-"""Runs tests with the compiled modules built under AddressSanitizer and UBSan.
+"""Test runs with the compiled modules built under AddressSanitizer and UBSan.
 
     python tools/sanitize.py                                     twins, records and their fuzzing
     python tools/sanitize.py MODULE... -- PYTEST-ARGUMENTS...    other modules, other tests

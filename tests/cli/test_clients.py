@@ -1,4 +1,4 @@
-"""kafkalite.cli.clients: addresses, settings and errors between the commands and librdkafka."""
+"""kafkalite.cli.clients: bootstrap addresses, and messages about silent brokers."""
 
 from __future__ import annotations
 

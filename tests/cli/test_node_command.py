@@ -47,7 +47,7 @@ def entry(node_id, led_count=0, **changed):
 
 
 class Supervisor:
-    """Executes commands; each listing completes one partition move."""
+    """A fake that executes commands; each listing completes one partition move."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

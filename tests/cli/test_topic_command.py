@@ -1,4 +1,4 @@
-"""kafkalite topic, from a shell's point of view."""
+"""kafkalite topic, as run from a shell."""
 
 from __future__ import annotations
 

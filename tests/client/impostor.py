@@ -23,7 +23,7 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS
 
 
 class Hangup(Exception):
-    """Raised to close the connection instead of responding."""
+    """An exception that closes the connection instead of a response."""
 
 
 class Asked(NamedTuple):

@@ -32,7 +32,7 @@ TELLS_ITS_OWN_SINCE = 3
 
 
 class Proxy:
-    """Forwards requests and responses; `asked` has (API key, version) of each request."""
+    """A proxy of requests and responses; `asked` has (API key, version) of each request."""
 
     def __init__(self, newest: Mapping[int, int]) -> None:
         self.newest = newest

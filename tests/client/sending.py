@@ -167,7 +167,7 @@ class Harness:
         self.sender.turn(self.sender.push, self.line)
 
     def serve(self, code: int = 0, *, written: bool = True, answered: bool = True) -> bool:
-        """Have the broker process a frame; a `code` is its response, `written` or not."""
+        """Process a frame as the broker; a `code` is its response, `written` or not."""
         if not self.lane.frames:
             return False
         batch, frame = self.lane.frames.popleft()

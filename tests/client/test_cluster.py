@@ -1,4 +1,4 @@
-"""Cluster against real and scripted brokers: moving leaders, brokers away, stale metadata."""
+"""Cluster against real and scripted brokers: leader changes, unavailable brokers, old metadata."""
 
 from __future__ import annotations
 

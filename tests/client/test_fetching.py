@@ -1,4 +1,4 @@
-"""Fetches over TCP from brokers that are old, wrong or err: each record once and in order."""
+"""Fetches over TCP from old, wrong and failing brokers: each record once and in order."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, block
     producer = Producer(broker.bootstrap, native=native)
     producer.send(topic, b"x", on_delivery=blocking)
     assert blocking.begun.wait(WAIT_S)
-    producer.close(0)  # with a timeout it would wait for the callback
+    producer.close(0)  # without a timeout it would wait for the callback
     assert "A delivery callback has not returned" in caplog.text
     assert not blocking.released.is_set()
     blocking.released.set()

@@ -73,7 +73,7 @@ def test_a_plain_lock_may_be_held_around_send_and_taken_in_the_callback(broker):
 
 
 def refuse(harness, count=1):
-    """Have `count` batches fail, and return them."""
+    """Let `count` batches fail, and return them."""
     batches = []
     for _ in range(count):
         harness.gather(b"x" * 100)

@@ -175,5 +175,5 @@ def ended(running: subprocess.Popen[str]) -> str:
 
 
 def move(stage: Stage, count: int) -> None:
-    """The scenario MOVES."""
+    """Run the scenario MOVES."""
     Moves(stage).play(count)

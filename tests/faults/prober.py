@@ -102,7 +102,7 @@ class Directory:
 
 
 class Prober:
-    """Probes one partition until it is stopped."""
+    """A thread that probes one partition until it is stopped."""
 
     def __init__(self, directory: Directory, partition: int, faults: list[str]) -> None:
         self.directory = directory
@@ -206,7 +206,7 @@ class Prober:
 
 
 class Watcher:
-    """Requests the leaders from every node in turn, on connections that stay open."""
+    """A thread that requests the leaders from every node in turn, on persistent connections."""
 
     def __init__(self, directory: Directory, faults: list[str]) -> None:
         self.directory = directory
@@ -233,7 +233,7 @@ class Watcher:
 
 
 class Metronome:
-    """Records when this process itself did not run: the broker did not pause then."""
+    """A thread that records when this process did not run: those are no pauses of the broker."""
 
     BEAT_S = 0.005
     LATE_S = 0.05

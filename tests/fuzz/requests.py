@@ -134,7 +134,7 @@ class World(NamedTuple):
 
 @dataclass
 class Plausible(Maker):
-    """Fills a request with values that a client would send, and sometimes with arbitrary ones."""
+    """A Maker of values that a client would send, and sometimes of arbitrary ones."""
 
     world: World = World()
     within: str = ""
@@ -213,7 +213,7 @@ class Read:
 
 
 class Sparing:
-    """Decides which frames are sent: those the broker can handle for any duration."""
+    """The filter of frames to send: those the broker can handle for any duration."""
 
     def __init__(self) -> None:
         self.foreign: set[str] = set()

@@ -92,7 +92,7 @@ START_SIZE = 3
 
 
 def plans(given: memoryview) -> int:
-    """A message that was read can be written and reads the same; the twin reads it, too."""
+    """Check that a message that is read can be written and reads the same, as with the twin."""
     number, message, version = PLANS.get(bytes(given[:START_SIZE]), (0, None, 0))
     if message is None:
         return 0
@@ -121,7 +121,7 @@ KEY_SIZE = struct.Struct(">H")
 
 
 def groups(given: memoryview) -> int:
-    """A record that was read and is written reads the same."""
+    """Check that a record that is read and written reads the same."""
     if len(given) < KEY_SIZE.size:
         return 0
     (size,) = KEY_SIZE.unpack_from(given)

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class MemorySender:
-    """Accepts whole batches, as a Producer does, and writes them at once unless it is stopped."""
+    """A sender of whole batches, like a Producer, which writes them at once unless stopped."""
 
     def __init__(self, partitions=1, memory=32 << 20):
         self.partitions = defaultdict(lambda: partitions)

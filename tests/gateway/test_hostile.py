@@ -137,7 +137,7 @@ def test_a_message_that_never_ends_is_cut_off_and_others_come_again(
     assert gateway.counts.cut == 1
 
     def heard_again():
-        """A PUSH that has not noticed its disconnection yet loses messages."""
+        """Send once more: a PUSH that has not noticed its disconnection yet loses messages."""
         good.send_multipart([b"sensors", b"", b"after"])
         return gateway.sender.values("sensors")[-1] == b"after"
 

@@ -1,3 +1,5 @@
+"""Metrics of a node: traffic, errors, partitions, flushes and ticks, as its page has them."""
+
 from __future__ import annotations
 
 from collections import Counter

@@ -1,3 +1,5 @@
+"""Metrics pages: written by one process, read by another, and ignored when damaged or old."""
+
 from __future__ import annotations
 
 import json

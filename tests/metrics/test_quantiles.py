@@ -1,3 +1,5 @@
+"""Quantiles of histograms, over a window of recent counts."""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Runs the scenes against a broker, stores the record, and compares two of them.
+"""Records of the scenes: run against a broker, stored, and compared with each other.
 
 python -m tests.oracle.recording record    Apache Kafka's responses, into recorded.json.gz
 python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    the differences, line by line

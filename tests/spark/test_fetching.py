@@ -434,7 +434,7 @@ def test_whatever_is_missing_the_rest_comes(present, markers, cuts, bounds):
 
 
 class Remote(Gappy):
-    """Its segments are remote, and are fetched only for a request that waits for them."""
+    """A broker whose segments are remote, and are fetched only for a request that waits."""
 
     arrived = False
 
@@ -450,7 +450,7 @@ def test_gap_is_not_believed_before_the_leader_was_given_time(quick):
 
 
 class Trimming(Gappy):
-    """Its log start moves for a while, so that a response about a gap changes."""
+    """A broker whose log start moves for a while, so that a response about a gap changes."""
 
     def fetched(self, asked):
         if self.start < 8:

@@ -295,21 +295,21 @@ def framed(api: Api, version: int, body: bytes) -> bytes:
 
 
 def session_request(topics: bytes) -> bytes:
-    """Return a Fetch that begins a session, around the bytes of its topics."""
+    """Return a Fetch with these encoded topics that begins a session."""
     # Replica, wait, min and max bytes, isolation level, session id and epoch.
     begin = struct.pack(">iiiibii", -1, 0, 0, 1 << 20, 0, 0, 0)
     return framed(FETCH, FETCH_VERSION, begin + topics + struct.pack(">ih", 0, 0))
 
 
 def unknown_partitions(count: int) -> bytes:
-    """Return the topics of a Fetch: one unknown topic with `count` partitions."""
+    """Return a Fetch of one unknown topic with `count` partitions."""
     partitions = b"".join(struct.pack(">iiqqi", index, -1, 0, -1, 4096) for index in range(count))
     name = struct.pack(">h", len(UNKNOWN)) + UNKNOWN
     return session_request(struct.pack(">i", 1) + name + struct.pack(">i", count) + partitions)
 
 
 def unknown_topics(count: int) -> bytes:
-    """Return the topics of a Fetch: `count` unknown ones, each with one partition."""
+    """Return a Fetch of `count` unknown topics, each with one partition."""
     partition = struct.pack(">iiiqqi", 1, 0, -1, 0, -1, 4096)
     names = (b"%s-%d" % (UNKNOWN, index) for index in range(count))
     topics = b"".join(struct.pack(">h", len(name)) + name + partition for name in names)
