@@ -199,7 +199,7 @@ class Sabotage:
         self.await_done(act, times)
 
     def turn(self, kills: int) -> None:
-        """Run some of each act with the workers unharmed; then kill one of them."""
+        """Run some of each act with the workers unharmed; then, in some turns, kill a worker."""
         stage, dice = self.stage, self.stage.dice
         begin, before = time.monotonic(), stage.processes.pids()
         self.played("kill", kills)

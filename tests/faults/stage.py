@@ -55,7 +55,7 @@ class Stage:
         self.faults: list[str] = []
         self.faults_done = 0
         self.acts: Counter[str] = Counter()
-        """Further acts, by name."""
+        """Number of other acts, by name."""
         self.diary: list[str] = []
         """Events of the run, with the clock of the broker's log."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)
