@@ -91,11 +91,14 @@ def moments(dice, counts):
     """Return stages in random order, each with a time to wait then: zero for half of them.
 
     Of two consecutive queries one has its sources, so that few Python processes of queries that
-    were stopped earlier are still starting at the same time.
+    were stopped earlier are still starting at the same time.  The first query writes its first
+    micro-batch: Spark refuses a checkpoint in which that was interrupted and left a temporary file.
     """
     order = [moment for moment, count in counts.items() if moment != STARTED for _ in range(count)]
     dice.shuffle(order)
-    for place in sorted(dice.sample(range(len(order)), counts[STARTED]), reverse=True):
+    order.remove(OFFSETS)
+    order.insert(0, OFFSETS)
+    for place in sorted(dice.sample(range(1, len(order)), counts[STARTED]), reverse=True):
         order.insert(place, STARTED)
     for moment in order:
         yield moment, dice.choice((0, dice.uniform(0, 0.5)))
