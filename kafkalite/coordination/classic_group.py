@@ -66,7 +66,7 @@ time.
 """
 
 GATHER_MS = 200
-"""How long the first member of an empty group waits for others that are about to join, if no delay
+"""Time that the first member of an empty group waits for others that are about to join, if no delay
 is configured: together they need one generation, one by one a heartbeat interval each."""
 
 STATIC_GATHER_MS = 50

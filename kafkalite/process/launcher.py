@@ -523,7 +523,7 @@ class Launcher:
         ]
 
     def renew_one(self) -> None:
-        """If all nodes are ready, end one that runs old code; the supervisor last."""
+        """End a node that runs old code if all nodes are ready; the supervisor last."""
         left = self.renewing
         if not left:
             self.renewed_from = 0

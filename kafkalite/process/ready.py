@@ -45,7 +45,7 @@ class RestartReady(TypedDict):
     renewing: list[int]
     """The nodes that still run the old code."""
     failed: str
-    """Why the last restart failed; empty if it did not."""
+    """Reason of the last failed restart; empty if it succeeded."""
 
 
 class GatewayReady(TypedDict):

@@ -33,7 +33,7 @@ Replay = Callable[[internal.Record], None]
 
 OFFSET_MAX = 2**63 - 1
 ROLLED_TIMES_MAX = 10
-"""How often a file may vanish between listing and opening it."""
+"""Number of times that a file may vanish between listing and opening it."""
 
 
 class MetadataReader:

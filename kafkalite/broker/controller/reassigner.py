@@ -35,7 +35,7 @@ log = logging.getLogger("kafkalite.broker")
 MOVING_MAX = 8
 """Maximum number of partitions that move at once."""
 MEASURE_AGAIN_MS = 10_000
-"""How long measured partition sizes are reused."""
+"""Time for which measured partition sizes are reused."""
 LOOK_AGAIN_MS = 500
 """Interval between checks if no heartbeat arrives."""
 

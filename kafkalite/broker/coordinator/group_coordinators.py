@@ -70,7 +70,7 @@ Decide = Callable[[GroupCoordinator, Any, int, int], Decision]
 AWAY_MS = 500
 """A timer that is late by this much means that this process itself did not run."""
 AGAIN_MS = 1_000
-"""How long waiting requests are then read before sessions can expire."""
+"""Time for which waiting requests are then read before sessions can expire."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 FORGOTTEN_AT_ONCE, FORGET_PAUSE_MS = 500, 2

@@ -93,7 +93,7 @@ MESSAGE_LENGTH_MAX = 1_000
 response field can hold."""
 
 NAMED_MAX = 2
-"""How often a request may name one resource whose description is much longer than its name."""
+"""Number of times a request may name a resource whose description is much longer than its name."""
 
 SERVED: dict[int, Handler] = {}
 """All served APIs, by API key."""

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 PREFERRED, UNCLEAN = 0, 1
 
 AUTO_CREATE_MS_MAX = 1_000
-"""How long Metadata waits for the controller: later responses on the connection wait as well."""
+"""Time that Metadata waits for the controller: later responses on the connection wait as well."""
 
 
 # -- CreateTopics --------------------------------------------------------------------------------
