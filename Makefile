@@ -24,14 +24,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.pxi ext/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help start demo build check house test test-spark clients bench oracle faults disks fuzz
+.PHONY: help start demo build check test test-spark clients bench oracle faults disks fuzz
 .PHONY: reference pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
 	@echo "make demo       stream real flights through a broker and check that all arrive"
 	@echo "make test       the checks and the tests"
-	@echo "make check      ruff, mypy, cython-lint and the rules of the house"
+	@echo "make check      ruff, mypy, cython-lint and the architecture tests"
 	@echo "make build      the compiled modules"
 	@echo "make test-spark  the Spark connector's tests, its long ones among them, in one process"
 	@echo "make clients    every scenario through every client, in both shapes of a broker"
@@ -57,10 +57,10 @@ check: build .venv/developer
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint ext
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 test: check
-	$(BIN)/python -m pytest -q -n $(JOBS) --ignore=tests/test_house.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --ignore=tests/test_architecture.py $(ARGS)
 
 test-spark: build .venv/developer
 	$(BIN)/python -m pytest -q -m "spark or not spark" tests/spark \

@@ -1,11 +1,11 @@
 """Layers of the package and the imports between its parts, read from the code and printed.
 
-    python tools/house.py
+    python tools/architecture.py
 
 A part is a folder or a file directly under `kafkalite/`.  A module may import from its own part
-and from lower layers, not from other parts of its own layer.  The client side (GUESTS) and the
-broker side (BROKER_TOWER) meet only in the wire protocol: neither imports the other's parts.
-tests/test_house.py checks these rules.
+and from lower layers, not from other parts of its own layer.  The client side (CLIENT_SIDE) and
+the broker side (BROKER_SIDE) share only the wire protocol: neither imports the other's parts.
+tests/test_architecture.py checks these rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 PACKAGE = "kafkalite"
 ROOT = Path(__file__).resolve().parent.parent
 
-FLOORS: tuple[tuple[str, ...], ...] = (
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("_ext", "errors", "clock", "ids", "metrics"),
     ("config", "records"),
     ("protocol",),
@@ -30,8 +30,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "__main__"),
 )
 
-GUESTS = {"client", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"}
-BROKER_TOWER = {"storage", "coordination", "broker", "process"}
+CLIENT_SIDE = {"client", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"}
+BROKER_SIDE = {"storage", "coordination", "broker", "process"}
 
 
 class Module:
@@ -44,7 +44,7 @@ class Module:
         self.tree = ast.parse(self.text, str(path))
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The folder or file directly under the package that contains it."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else "__init__"
@@ -107,7 +107,7 @@ def is_optional(node: ast.AST) -> bool:
     return False
 
 
-class House:
+class SourceTree:
     """All modules of the package under a root directory."""
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -129,44 +129,44 @@ class House:
         sources = sorted((self.root / "ext").glob("*.pyx"))
         return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
 
-    def known_to(self, module: Module, at_run_time: bool = False) -> set[str]:
+    def modules_imported_by(self, module: Module, at_run_time: bool = False) -> set[str]:
         """Return the package's own modules that a module imports."""
-        known = set()
+        imported = set()
         for name in module.imports(at_run_time):
             while name and name not in self.modules and name not in self.compiled:
                 name = name.rpartition(".")[0]
             if name and name != module.name:
-                known.add(name)
-        return known
+                imported.add(name)
+        return imported
 
-    def rooms_known_to(self, module: Module) -> set[str]:
+    def packages_imported_by(self, module: Module) -> set[str]:
         """Return the other parts of the package that a module imports from."""
-        rooms = set()
-        for name in self.known_to(module):
+        packages = set()
+        for name in self.modules_imported_by(module):
             parts = name.split(".")
-            rooms.add(parts[1] if len(parts) > 1 else "__init__")
-        return rooms - {module.room}
+            packages.add(parts[1] if len(parts) > 1 else "__init__")
+        return packages - {module.package}
 
 
-def floor(room: str) -> int:
+def layer_of(package: str) -> int:
     """Return the layer of a part; the lowest is 0."""
-    for height, rooms in enumerate(FLOORS):
-        if room in rooms:
-            return height
-    raise KeyError(f"{room} has no place in FLOORS (tools/house.py); give it one")
+    for layer, packages in enumerate(LAYERS):
+        if package in packages:
+            return layer
+    raise KeyError(f"{package} has no layer: add it to LAYERS in tools/architecture.py")
 
 
-def draw(house: House) -> Iterator[str]:
+def draw(tree: SourceTree) -> Iterator[str]:
     """Yield a line for each part, from the top layer down, with the parts it imports."""
-    known: dict[str, set[str]] = {}
-    for module in house.modules.values():
-        known.setdefault(module.room, set()).update(house.rooms_known_to(module))
-    for height in reversed(range(len(FLOORS))):
-        for room in FLOORS[height]:
-            if room in known:
-                lower = sorted(known[room], key=lambda other: (-floor(other), other))
-                yield f"{height}  {room:<13} {' '.join(lower)}".rstrip()
+    imported: dict[str, set[str]] = {}
+    for module in tree.modules.values():
+        imported.setdefault(module.package, set()).update(tree.packages_imported_by(module))
+    for layer in reversed(range(len(LAYERS))):
+        for package in LAYERS[layer]:
+            if package in imported:
+                lower = sorted(imported[package], key=lambda other: (-layer_of(other), other))
+                yield f"{layer}  {package:<13} {' '.join(lower)}".rstrip()
 
 
 if __name__ == "__main__":
-    print("\n".join(draw(House())))
+    print("\n".join(draw(SourceTree())))
