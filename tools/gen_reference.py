@@ -1,6 +1,6 @@
 """Reference generator: the pages on keys, APIs and errors, read from their declarations.
 
-The pages are written to tools/reference/.
+The pages are written to docs/reference/.
 
     python -m tools.gen_reference            write them
     python -m tools.gen_reference --check    list those that are not current; exit 1 if any is
@@ -26,8 +26,8 @@ from kafkalite.config.resources import SCOPES
 from kafkalite.errors import BY_CODE, StaleMetadata
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "tools" / "reference"
-FIRST_LINE = "<!-- Written by tools/gen_reference.py; `make reference` writes it anew. -->"
+PAGES = ROOT / "docs" / "reference"
+FIRST_LINE = "<!-- Written by tools/gen_reference.py; run `make reference` to update it. -->"
 BAR = r"\|"
 
 
@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
     """Return each page's text, by its file name."""
     return {
         "keys.md": page("Configuration keys", keys()),
-        "apis.md": page("Requests answered", apis()),
+        "apis.md": page("Requests served", apis()),
         "errors.md": page("Error codes", errors()),
         "left_out.md": page("Left out", left_out()),
     }
@@ -48,18 +48,18 @@ def page(title: str, lines: Iterable[str]) -> str:
 def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
     yield ""
-    yield "A read-only key holds from the start, or a topic's creation, on.  A cluster-wide key"
-    yield "of a broker is set while it runs for all nodes or for one.  A cluster-only one holds for"
-    yield "all of them, whether it is set for all or, where a tool must name one, for node 0."
-    yield "A client's keys are arguments of Producer and Consumer, with dots or underscores."
+    yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide key of"
+    yield "a broker can be changed while it runs, for all nodes or for one.  A cluster-only key has"
+    yield "one value for all nodes; tools that must name a node set it for node 0.  Keys of a client"
+    yield "are arguments of Producer and Consumer, with dots or underscores."
     scopes = (*SCOPES.values(), *CLIENT_SCOPES)
     for scope in scopes:
         if scope:
-            yield from ("", f"## Of a {scope.owner}", "")
+            yield from ("", f"## Keys of a {scope.owner}", "")
             yield from keys_of(scope)
     for scope in scopes:
         if scope.left_out:
-            yield from ("", f"## Kafka's of a {scope.owner}, but not here", "")
+            yield from ("", f"## Kafka's keys of a {scope.owner} that are not supported", "")
             yield from left_out_of(scope)
 
 
@@ -89,11 +89,11 @@ def keys_of(scope: Scope) -> Iterator[str]:
                 *words,
             )
         )
-    yield from table(("key", "type", "default", "changes", "what it is"), rows)
+    yield from table(("key", "type", "default", "changes", "description"), rows)
 
 
 def apis() -> Iterator[str]:
-    yield "ApiVersions says Produce from version 0 on, for the sake of librdkafka, as Kafka does."
+    yield "As in Kafka, ApiVersions lists Produce from version 0, which librdkafka requires."
     yield ""
     rows = [
         (
@@ -105,17 +105,17 @@ def apis() -> Iterator[str]:
         )
         for _, handler in sorted(SERVED.items())
     ]
-    yield from table(("key", "API", "versions answered", "versions known", "answered by"), rows)
+    yield from table(("key", "API", "versions served", "versions known", "served by"), rows)
 
 
 def errors() -> Iterator[str]:
     rows = []
     for number, error in sorted(BY_CODE.items()):
-        again = "yes" if error.retriable else ""
+        retriable = "yes" if error.retriable else ""
         if issubclass(error, StaleMetadata):
-            again = "after refreshing metadata"
-        rows.append((str(number), error.name, again, str(error())))
-    yield from table(("code", "name", "ask again", "what it means"), rows)
+            retriable = "after refreshing metadata"
+        rows.append((str(number), error.name, retriable, str(error())))
+    yield from table(("code", "name", "retriable", "meaning"), rows)
 
 
 def left_out() -> Iterator[str]:
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> int:
     ]
     if "--check" in arguments:
         for name in stale:
-            print(f"tools/reference/{name} is not current: make reference")
+            print(f"docs/reference/{name} is not current: make reference")
         return bool(stale)
     PAGES.mkdir(exist_ok=True)
     for name, text in pages().items():
