@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from tests.conformance.members import Group, feeding
@@ -57,9 +58,24 @@ def under_load(client: Client, kafka: Kafka, end_and_start: Callable[[Lifetime],
     for index in range(PARTITIONS):
         got = client.consume(kafka, topic, index)
         assert {record.offset: record.value for record in got} == stream.acked[index]
-        assert [record.value for record in got] == [
-            b"%d" % i for i in range(index, sent, PARTITIONS)
-        ]
+        values = [record.value for record in got]
+        expected = [b"%d" % i for i in range(index, sent, PARTITIONS)]
+        assert values == expected, difference(values, expected)
+
+
+def difference(values: list[bytes | None], expected: list[bytes]) -> str:
+    """Return the number of missing and repeated values and the first place that differs."""
+    counts = Counter(values)
+    first = next(
+        (i for i, (value, want) in enumerate(zip(values, expected, strict=False)) if value != want),
+        min(len(values), len(expected)),
+    )
+    return (
+        f"{len(values)} values, {len(expected)} expected,"
+        f" {sum(value not in counts for value in expected)} missing,"
+        f" {sum(count - 1 for count in counts.values())} repeated;"
+        f" first difference at {first}: {values[first:first + 1]}, {expected[first:first + 1]}"
+    )
 
 
 def coordinator_killed(lifetime: Lifetime) -> None:
