@@ -17,7 +17,8 @@ from kafkalite.clock import ManualClock
 from kafkalite.coordination import configs, group_coordinator
 from kafkalite.coordination.image import TopicImage, new_partition
 from kafkalite.errors import InvalidRequest
-from kafkalite.protocol.schema import BY_KEY
+from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schemas.cluster import METADATA
 from tests.handlers.conftest import InProcess
 from tests.handlers.grouping import find
 
@@ -204,3 +205,22 @@ def test_no_tick_of_the_largest_request_is_long(large, name, monkeypatch):
         clock.advance(1)
         counted(lambda: large.reactor.tick(0))
     assert max(lengths) < TICK_MS_MAX
+
+
+def test_metadata_of_all_topics_is_encoded_topic_by_topic(large, monkeypatch):
+    sizes = []
+
+    def recorded(message, version, values):
+        body = write(message, version, values)
+        sizes.append(len(body))
+        return body
+
+    write = Message.write
+    monkeypatch.setattr(Message, "write", recorded)
+    wire = large.send(METADATA, 12, topics=None)
+    while wire.sent is None:
+        large.clock.advance(1)
+        large.reactor.tick(0)
+    # The largest part is the topic of PARTITIONS partitions.
+    assert len(sizes) > TOPICS
+    assert sorted(sizes)[-2] < 200

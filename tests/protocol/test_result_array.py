@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.protocol.result_array import unsigned_varint
+from kafkalite.protocol.schemas.cluster import METADATA, METADATA_TOPICS
 from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS, DESCRIBED_RESOURCES
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, CREATED_TOPICS
 
@@ -25,6 +26,21 @@ def test_results_of_describe_configs_have_the_bytes_of_one_response(version):
     written = DESCRIBED_RESOURCES.write_element(version, resource)
     response = DESCRIBE_CONFIGS.response.write(version, {"results": [resource]})
     assert DESCRIBED_RESOURCES.write(version, [written]) == response
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128])
+@pytest.mark.parametrize("version", range(14))
+def test_topics_of_metadata_have_the_bytes_of_one_response(version, count):
+    topics = [{"name": f"t{number}", "partitions": [{"leader_id": 1}]} for number in range(count)]
+    fields = {
+        "brokers": [{"node_id": 7, "host": "h", "port": 9}],
+        "cluster_id": "c",
+        "controller_id": 7,
+        "error_code": 0,
+    }
+    written = [METADATA_TOPICS.write_element(version, topic) for topic in topics]
+    response = METADATA.response.write(version, {"topics": topics, **fields})
+    assert METADATA_TOPICS.write(version, written, fields) == response
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 20])

@@ -27,7 +27,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import SERVED, At, Caller, Response, fault_fields, serves, telemetry
+from kafkalite.broker.handlers import (
+    SERVED,
+    At,
+    Caller,
+    Response,
+    Written,
+    fault_fields,
+    serves,
+    telemetry,
+)
 from kafkalite.broker.handlers.topics import auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
@@ -54,6 +63,7 @@ from kafkalite.protocol.schemas.cluster import (
     DESCRIBE_QUORUM,
     DESCRIBE_TOPIC_PARTITIONS,
     METADATA,
+    METADATA_TOPICS,
 )
 from kafkalite.protocol.schemas.produce import PRODUCE
 
@@ -111,7 +121,7 @@ def _api_keys(node: Node) -> list[dict[str, int]]:
 
 
 @serves(METADATA, versions="0-13", at=At.ANY)
-def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
+def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Written | Later[Written]]:
     """Return the nodes and the requested topics; null (in v0 an empty list) requests all topics."""
     wanted = request.topics
     if wanted is None or (caller.version == 0 and not wanted):
@@ -123,12 +133,12 @@ def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[
     faults: dict[str, KafkaError] = {}
     missing = yield from _to_create(node, request, caller, names, faults)
 
-    def told() -> Work[Response]:
+    def told() -> Work[Written]:
         return _told(node, request, caller, _chosen(node, request, caller, names, ids, faults))
 
     if not missing:
         return (yield from told())
-    answer: Later[Response] = Later()
+    answer: Later[Written] = Later()
 
     def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
         assert came is not None, "a fault is each topic's"
@@ -141,15 +151,17 @@ def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Later[
     return answer
 
 
-def _told(
-    node: Node, request: Any, caller: Caller, topics: Iterator[Response]
-) -> Work[Response]:
-    """Collect these topics and return the response."""
-    told: list[Response] = []
+def _told(node: Node, request: Any, caller: Caller, topics: Iterator[Response]) -> Work[Written]:
+    """Encode these topics one by one; return the response."""
+    told: list[bytes] = []
+    errors: list[Response] = []
     for topic in topics:
-        told.append(topic)
+        told.append(METADATA_TOPICS.write_element(caller.version, topic))
+        if "error_code" in topic or [each for each in topic["partitions"] if "error_code" in each]:
+            errors.append(topic)
         yield
-    return _metadata(node, request, caller, told)
+    body = METADATA_TOPICS.write(caller.version, told, _metadata(node, request, caller))
+    return Written(body, {"topics": errors})
 
 
 def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[bytes]]]:
@@ -279,12 +291,12 @@ def _leaderless(answer: Response) -> Response:
     }
 
 
-def _metadata(node: Node, request: Any, caller: Caller, topics: list[Response]) -> Response:
+def _metadata(node: Node, request: Any, caller: Caller) -> Response:
+    """Return the fields of the response that are not about topics."""
     response = {
         "brokers": _brokers(node, caller, "node_id"),
         "cluster_id": node.cluster_id,
         "controller_id": node.image.controller_id,
-        "topics": topics,
     }
     if request.include_cluster_authorized_operations:
         response["cluster_authorized_operations"] = _cluster_operations(caller)

@@ -4,6 +4,7 @@ Clients send ApiVersions before they know the broker.  Its response header is ne
 (schema.py), and a request of an unknown version gets a response of version 0.
 """
 
+from kafkalite.protocol.result_array import ResultArray
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import (
     Array,
@@ -91,6 +92,8 @@ METADATA = Api(
         error_code=Int16("13+"),
     ),
 )
+
+METADATA_TOPICS = ResultArray(METADATA, "topics")
 
 DESCRIBE_CLUSTER = Api(
     60, "DescribeCluster", versions="0-2", flexible="0+",
