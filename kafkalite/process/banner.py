@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import DURABILITY, FLUSH_BYTES, FLUSH_MS
+from kafkalite.config.topic import FLUSH_BYTES, FLUSH_MS
 from kafkalite.process.ready import Ready
+from kafkalite.storage.durability import Durability
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 WARNINGS_MAX = 5
@@ -19,13 +20,13 @@ WARNINGS_MAX = 5
 
 def promise(settings: Settings) -> str:
     """Return one sentence on the failures that acknowledged records survive."""
-    mode = settings[DURABILITY]
-    if mode == "fsync":
+    durability = Durability.of(settings)
+    if durability is Durability.FSYNC:
         return (
             "a record acknowledged with acks=all survives the end of any process, a crash of the"
             " kernel and a power cut, but not the loss of the disk"
         )
-    if mode == "interval":
+    if durability is Durability.INTERVAL:
         return (
             "an acknowledged record survives the end of any process; a crash of the kernel or a"
             f" power cut may take what came in the last {settings[FLUSH_MS]} ms"

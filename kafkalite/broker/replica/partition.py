@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalite.broker.request_metrics import Traffic
-from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
+from kafkalite.storage.durability import Durability
 from kafkalite.storage.segment_grants import Loan, lend
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class Partition:
         self.index = log.partition
         self.topic_id = log.topic_id
         # After a partition transfer, the log end offset may be above the durable offset.
-        fsync = settings[DURABILITY] == "fsync"
-        self.high_watermark = min(log.end_offset, log.durable_offset) if fsync else log.end_offset
+        self.high_watermark = log.end_offset
+        if Durability.of(settings).flushes_each_append:
+            self.high_watermark = min(log.end_offset, log.durable_offset)
         self.lead(leader_epoch)
         self.waiting: dict[Delayed, int | None] = {}
         """Delayed requests that wait for this partition; for a fetch, its position there."""
@@ -66,7 +67,7 @@ class Partition:
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""
-        self.flushes_always = settings[DURABILITY] == "fsync"
+        self.flushes_always = Durability.of(settings).flushes_each_append
         self.advance()
 
     @property
@@ -89,9 +90,7 @@ class Partition:
         """
         if self.fault is not None:
             raise self.fault.again()
-        appended = self.log.append(
-            batch, self.leader_epoch, from_client=from_client, opened=opened
-        )
+        appended = self.log.append(batch, self.leader_epoch, from_client=from_client, opened=opened)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         traffic = self.traffic

@@ -19,7 +19,6 @@ from kafkalite.broker.replica.purgatory import Purgatory, Timers
 from kafkalite.broker.request_metrics import Traffic
 from kafkalite.config.settings import Settings, Source
 from kafkalite.config.topic import (
-    DURABILITY,
     FLUSH_BYTES,
     FLUSH_MESSAGES,
     FLUSH_MS,
@@ -33,6 +32,7 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.metrics import Histogram
+from kafkalite.storage.durability import Durability
 
 if TYPE_CHECKING:
     from kafkalite.coordination.image import TopicImage
@@ -63,11 +63,11 @@ def flush_rule(settings: Settings) -> FlushRule | None:
     With durability `fsync` every append is flushed; with `os` flushing is left to the kernel,
     unless one of Kafka's two flush keys is set explicitly, which then applies as in Kafka.
     """
-    durability = settings[DURABILITY]
-    if durability == "interval":
+    durability = Durability.of(settings)
+    if durability is Durability.INTERVAL:
         return FlushRule(settings[FLUSH_MESSAGES], settings[FLUSH_BYTES], settings[FLUSH_MS])
     chosen = [key for key in (FLUSH_MESSAGES, FLUSH_MS) if settings.source(key) != Source.DEFAULT]
-    if durability == "fsync" or not chosen:
+    if durability.flushes_each_append or not chosen:
         return None
     return FlushRule(
         settings[FLUSH_MESSAGES],
@@ -302,9 +302,7 @@ class ReplicaManager:
             return
         if partition.advance():
             self.purgatory.wake(partition)
-        if partition in self._retiring or (
-            partition.log.durable_offset < partition.log.end_offset
-        ):
+        if partition in self._retiring or (partition.log.durable_offset < partition.log.end_offset):
             # Records appended during the flush: flush them now, or start their flush timer.
             self.touched(partition)
 
@@ -335,9 +333,7 @@ class ReplicaManager:
         if partition.fault is None:
             self.touched(partition)
 
-    def _flush_by_rule(
-        self, partition: Partition, rule: FlushRule, flushes: list[Flush]
-    ) -> None:
+    def _flush_by_rule(self, partition: Partition, rule: FlushRule, flushes: list[Flush]) -> None:
         log = partition.log
         unflushed = log.end_offset - log.durable_offset
         if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
