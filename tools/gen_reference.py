@@ -48,8 +48,8 @@ def page(title: str, lines: Iterable[str]) -> str:
 def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
     yield ""
-    yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide key of"
-    yield "a broker can be changed while it runs, for all nodes or for one.  A cluster-only key has"
+    yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide key"
+    yield "of a broker can be changed while it runs, for all nodes or for one.  A cluster-only key has"
     yield "one value for all nodes; tools that must name a node set it for node 0.  Keys of a client"
     yield "are arguments of Producer and Consumer, with dots or underscores."
     scopes = (*SCOPES.values(), *CLIENT_SCOPES)
