@@ -48,10 +48,10 @@ def page(title: str, lines: Iterable[str]) -> str:
 def keys() -> Iterator[str]:
     yield "`kafkalite config keys [PATTERN] [--json]` prints the same."
     yield ""
-    yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide key"
-    yield "of a broker can be changed while it runs, for all nodes or for one.  A cluster-only key has"
-    yield "one value for all nodes; tools that must name a node set it for node 0.  Keys of a client"
-    yield "are arguments of Producer and Consumer, with dots or underscores."
+    yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide"
+    yield "key of a broker can be changed while it runs, for all nodes or for one.  A cluster-only"
+    yield "key has one value for all nodes; tools that must name a node set it for node 0.  Keys of"
+    yield "a client are arguments of Producer and Consumer, with dots or underscores."
     scopes = (*SCOPES.values(), *CLIENT_SCOPES)
     for scope in scopes:
         if scope:
