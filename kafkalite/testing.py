@@ -171,7 +171,9 @@ class Broker:
             "durability": self.durability,
             "overrides": self.config,
         }
-        command = [sys.executable, "-m", "kafkalite.process.parent_watch", str(self.directory)]
+        # -P: a folder of the test's working directory must not be imported in kafkalite's place.
+        command = [sys.executable, "-P", "-m", "kafkalite.process.parent_watch"]
+        command.append(str(self.directory))
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, json.dumps(options)],

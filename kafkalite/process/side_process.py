@@ -1,7 +1,9 @@
 """SideProcess: a service (a command that runs beside the broker) on sockets bound by the broker.
 
-    kafkalite metrics --data DIR --descriptors N …           exporter_process.py
-    kafkalite gateway serve --data DIR --descriptors N,M …   gateway_process.py
+    python -P -m kafkalite metrics --data DIR --descriptors N …           exporter_process.py
+    python -P -m kafkalite gateway serve --data DIR --descriptors N,M …   gateway_process.py
+
+-P keeps the working directory out of `sys.path`: a folder `kafkalite` in it would be imported.
 
 The listening sockets are bound first, so that their addresses are reserved and known, and clients
 that connect while the service is restarted wait in the backlog.  The broker holds the write end of
@@ -110,8 +112,8 @@ class SideProcess:
         self._ended = None
         if self.side is None or not self.listeners or self.process is not None:
             return
-        command = [sys.executable, "-m", "kafkalite", *self.side.words, "--data", str(self.data)]
-        command += ["--descriptors", ",".join(map(str, self.descriptors))]
+        command = [sys.executable, "-P", "-m", "kafkalite", *self.side.words]
+        command += ["--data", str(self.data), "--descriptors", ",".join(map(str, self.descriptors))]
         self._began_ms = self.reactor.clock.monotonic_ms()
         try:
             self._spawn(command)
