@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_ext", "errors", "clock", "ids", "metrics"),
     ("config", "records"),
-    ("protocol",),
+    ("protocol", "http"),
     ("storage", "transport", "coordination"),
     ("broker", "client"),
     ("process", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"),

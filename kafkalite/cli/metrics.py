@@ -12,7 +12,7 @@ from kafkalite.cli.command import argument, command, say
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.exporter.exporting import Broker
+    from kafkalite.exporter.exporting import MonitoredBroker
 
 
 @command(
@@ -57,9 +57,9 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
     return export(listener, lambda: broker_on(directory), None)
 
 
-def broker_on(directory: Path) -> Broker | None:
+def broker_on(directory: Path) -> MonitoredBroker | None:
     """The broker that runs on a data directory and is ready, if one is."""
-    from kafkalite.exporter.exporting import Broker
+    from kafkalite.exporter.exporting import MonitoredBroker
     from kafkalite.process.ready import running
     from kafkalite.process.run_directory import bus_path
 
@@ -68,6 +68,6 @@ def broker_on(directory: Path) -> Broker | None:
         if ready is None:
             return None
         nodes = {node["id"]: (node["host"], node["port"]) for node in ready["nodes"]}
-        return Broker(ready["bootstrap"], nodes, bus_path(ready).parent)
+        return MonitoredBroker(ready["bootstrap"], nodes, bus_path(ready).parent)
     except (Refusal, OSError, KeyError, TypeError):
         return None

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from kafkalite.exporter.broker_readiness import Address, unready_reason
 from kafkalite.exporter.client_metrics import ClientMetrics
 from kafkalite.exporter.group_lag import GroupLag
+from kafkalite.exporter.http_pages import ExporterPages
 from kafkalite.exporter.page_metrics import PageMetrics
 from kafkalite.exporter.pushes import Pushes
-from kafkalite.exporter.serving import Address, Server, why_not_ready
+from kafkalite.http.server import HttpServer
 
 
-class Broker(NamedTuple):
+class MonitoredBroker(NamedTuple):
     """The parts of a running broker's state that the exporter needs."""
 
     bootstrap: str
@@ -29,7 +31,7 @@ class Broker(NamedTuple):
 
 def export(
     listener: socket.socket,
-    broker: Callable[[], Broker | None],
+    broker: Callable[[], MonitoredBroker | None],
     until: int | None,
     ready: Callable[[], object] = lambda: None,
 ) -> int:
@@ -56,7 +58,8 @@ def export(
     for source in (PageMetrics(run_directory), GroupLag(bootstrap), clients):
         registry.register(source)
     Pushes(run_directory, clients)
-    server = Server(listener, registry, lambda: why_not_ready(nodes()))
+    pages = ExporterPages(registry, lambda: unready_reason(nodes()))
+    server = HttpServer(listener, pages.respond)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     if until is not None:
