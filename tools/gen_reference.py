@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import kafkalite.broker.dispatch  # noqa: F401  (with it every family enters SERVED)
-from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.config.client import SCOPES as CLIENT_SCOPES
 from kafkalite.config.key import Scope
 from kafkalite.config.resources import SCOPES

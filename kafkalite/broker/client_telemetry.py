@@ -41,7 +41,7 @@ from kafkalite.metrics import PUSH_SIZE_MAX, Push
 from kafkalite.records.compression import Codec
 
 if TYPE_CHECKING:
-    from kafkalite.broker.handlers import Caller
+    from kafkalite.broker.client_context import ClientContext
     from kafkalite.clock import Clock
     from kafkalite.config.key import Key
 
@@ -66,9 +66,9 @@ class Subscription(NamedTuple):
     interval_ms: int
     match: Mapping[str, re.Pattern[str]]
 
-    def matches(self, client: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether each pattern fully matches the client's attribute."""
-        return all(pattern.fullmatch(client[of]) for of, pattern in self.match.items())
+        return all(pattern.fullmatch(labels[of]) for of, pattern in self.match.items())
 
 
 class Instance:
@@ -174,28 +174,28 @@ class ClientTelemetry:
             self._subscriptions = [subscription(config) for _, config in sorted(wanted.items())]
             self._instances.clear()
 
-    def ask(self, instance_id: bytes, caller: Caller) -> Instance:
+    def ask(self, instance_id: bytes, client: ClientContext) -> Instance:
         """Return the client's instance with its subscription.
 
         Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
         """
-        instance = self._instance(instance_id, caller)
+        instance = self._instance(instance_id, client)
         told_to = instance.fault in (UnknownSubscriptionId, UnsupportedCompressionType)
         if not (instance.may_ask(self._clock.monotonic_ms()) or told_to):
             raise ThrottlingQuotaExceeded("It asks again before its push interval has passed.")
         instance.fault = None
         return instance
 
-    def push(self, request: Any, caller: Caller, size_max: int) -> None:
+    def push(self, request: Any, client: ClientContext, size_max: int) -> None:
         """Validate a push and send it to the exporter.
 
         Raises KafkaError if the push is not valid.
         """
-        instance = self._instance(request.client_instance_id, caller)
+        instance = self._instance(request.client_instance_id, client)
         try:
             self._judge(instance, request, size_max)
             if request.metrics:
-                self._pass_on(instance, request, caller)
+                self._pass_on(instance, request, client)
         except KafkaError as fault:
             instance.fault = type(fault)
             raise
@@ -216,18 +216,18 @@ class ClientTelemetry:
         if len(request.metrics) > size_max:
             raise TelemetryTooLarge()
 
-    def _pass_on(self, instance: Instance, request: Any, caller: Caller) -> None:
-        client = self._client(request.client_instance_id, caller)
-        del client["client_source_port"]  # the instance id identifies the client
-        push = Push(client, request.compression_type, instance.interval_ms, bytes(request.metrics))
+    def _pass_on(self, instance: Instance, request: Any, client: ClientContext) -> None:
+        labels = self._client(request.client_instance_id, client)
+        del labels["client_source_port"]  # the instance id identifies the client
+        push = Push(labels, request.compression_type, instance.interval_ms, bytes(request.metrics))
         taken = self.deliver is not None and self.deliver(push)
         self.counts["taken" if taken else "dropped"] += 1
 
-    def _instance(self, instance_id: bytes, caller: Caller) -> Instance:
+    def _instance(self, instance_id: bytes, client: ClientContext) -> Instance:
         instance = self._instances.pop(instance_id, None)
         if instance is None or instance.forgotten(self._clock.monotonic_ms()):
-            client = self._client(instance_id, caller)
-            asking = [each for each in self._subscriptions if each.matches(client)]
+            labels = self._client(instance_id, client)
+            asking = [each for each in self._subscriptions if each.matches(labels)]
             metrics = sorted({name for each in asking for name in each.metrics})
             intervals = [each.interval_ms for each in asking]
             instance = Instance(
@@ -240,13 +240,13 @@ class ClientTelemetry:
             self._instances.popitem(last=False)
         return instance
 
-    def _client(self, instance_id: bytes, caller: Caller) -> dict[str, str]:
+    def _client(self, instance_id: bytes, client: ClientContext) -> dict[str, str]:
         """Return the attributes of a client that patterns are matched against."""
-        name, version = self._software.get(caller.peer, ("", ""))
-        host, port = caller.peer
+        name, version = self._software.get(client.peer, ("", ""))
+        host, port = client.peer
         return {
             "client_instance_id": written_id(instance_id),
-            "client_id": (caller.client_id or "")[:WORD_LENGTH_MAX],
+            "client_id": (client.client_id or "")[:WORD_LENGTH_MAX],
             "client_software_name": name,
             "client_software_version": version,
             "client_source_address": host,

@@ -12,21 +12,15 @@ unsupported version gets a response in version 0 (KIP-511).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kafkalite.broker.client_context import ClientConnection, ClientContext
 from kafkalite.broker.controller.remote_controller import RemoteController
+from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
-    SERVED,
-    At,
-    Caller,
-    Handler,
-    Requester,
-    Response,
-    Written,
     acls,
     cluster,
     configs,
-    fault_fields,
     fetch,
     groups,
     offset_commits,
@@ -39,22 +33,40 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
 )
 from kafkalite.broker.later import Later
 from kafkalite.broker.request_metrics import RequestCounts
+from kafkalite.broker.security import Authorizer
+from kafkalite.broker.served_apis import SERVED, EncodedResponse, Handler, Response, ServingNode
 from kafkalite.errors import InvalidRequest, KafkaError, raise_for
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.transport.connection import Answer
 
 Chunks = list[Any]
 
 
+class ServedNode(
+    cluster.ClusterNode,
+    configs.ConfigsNode,
+    fetch.FetchNode,
+    groups.GroupsNode,
+    offsets.OffsetsNode,
+    produce.ProduceNode,
+    reassignments.ReassignmentsNode,
+    telemetry.TelemetryNode,
+    transactions.TransactionsNode,
+    Protocol,
+):
+    """The components that the dispatcher and all handlers use."""
+
+    authorizer: Authorizer
+
+
 class Dispatcher:
     """The dispatcher of all connections of a node; see the module."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServedNode) -> None:
         self._node = node
         self._now_ns = node.clock.monotonic_ns
         self._counts: dict[int, RequestCounts] = {}
@@ -70,7 +82,7 @@ class Dispatcher:
         """The counters of each API that was requested, by API key."""
         return self._counts
 
-    def serve(self, connection: Requester, frame: memoryview) -> Chunks | Answer | None:
+    def serve(self, connection: ClientConnection, frame: memoryview) -> Chunks | Answer | None:
         """Handle one request; see Reactor for the meaning of the result."""
         began_ns = self._now_ns()
         try:
@@ -86,7 +98,7 @@ class Dispatcher:
         if counts is None:
             counts = self._counts[header.api_key] = RequestCounts(handler.api)
         counts.requests[header.version] += 1
-        caller = Caller(
+        client = ClientContext(
             self._node.authorizer,
             version=header.version,
             client_id=header.client_id,
@@ -100,12 +112,14 @@ class Dispatcher:
             raise Disconnect(
                 f"{handler.api.name} v{header.version} cannot be read: {fault}"
             ) from None
-        if handler.at is At.CONTROLLER and isinstance(self._node.controller, RemoteController):
+        if handler.at is ServingNode.CONTROLLER and isinstance(
+            self._node.controller, RemoteController
+        ):
             came = self._node.controller.forward(frame, connection.peer, connection.local)
             forwarded = came.map(lambda answer: [answer])
             return self._expect(connection, handler, header, forwarded, began_ns)
         try:
-            response = handler.answer(self._node, request, caller)
+            response = handler.handle(self._node, request, client)
         except KafkaError as fault:
             response = _refusal(handler, fault)
         if isinstance(response, Later):
@@ -122,7 +136,7 @@ class Dispatcher:
         return [response_header(header.correlation_id, flexible=False), body]
 
     def _encode(
-        self, handler: Handler, header: RequestHeader, response: Response | Written
+        self, handler: Handler, header: RequestHeader, response: Response | EncodedResponse
     ) -> Chunks:
         version = header.version
         if handler.codec is not None:
@@ -131,7 +145,7 @@ class Dispatcher:
                 self._counts[handler.api.key].failed_entries(response)
             return handler.codec.encode(version, header.correlation_id, response)
         flexible = handler.api.response_header_flexible(version)
-        if isinstance(response, Written):
+        if isinstance(response, EncodedResponse):
             self._counts[handler.api.key].failed(response.errors)
             return [response_header(header.correlation_id, flexible=flexible), response.body]
         self._counts[handler.api.key].failed(response)
@@ -140,7 +154,7 @@ class Dispatcher:
 
     def _expect(
         self,
-        connection: Requester,
+        connection: ClientConnection,
         handler: Handler,
         header: RequestHeader,
         later: Later[Chunks],
@@ -182,4 +196,4 @@ def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:
     names = handler.api.response.struct.fields
     if "error_code" not in names:
         raise Disconnect(f"{handler.api.name}: {fault}")
-    return fault_fields(fault, messages="error_message" in names)
+    return error_fields(fault, messages="error_message" in names)

@@ -25,26 +25,24 @@ from kafkalite.broker.controller.remote_controller import RemoteController, Stat
 from kafkalite.broker.coordinator.group_coordinators import Groups
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.dispatch import Dispatcher
-from kafkalite.broker.handlers import Caller
 from kafkalite.broker.later import Later
 from kafkalite.broker.local.local_listener import LocalDoor, open_door
+from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.replica.appending import Appending
 from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.reconciler import Reconciler
-from kafkalite.broker.replica.replica_manager import ReplicaManager, Topic
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
-    ADVERTISED_LISTENERS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
-    parse_listener,
 )
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, Record
 from kafkalite.storage.flusher import Flusher
@@ -91,12 +89,13 @@ class Node:
         self.authorizer = Authorizer()
         assert logs.flusher is not None
         self.flusher: Flusher = logs.flusher
+        self._settings = NodeSettings(settings, node_id, controller.image)
+        self.metadata = MetadataCache(controller, self._settings)
         self.replicas = ReplicaManager(
-            reactor, self.flusher, self.topic_image, clock.monotonic_ns
+            reactor, self.flusher, self.metadata.topic, clock.monotonic_ns
         )
         self.opener = Opener()
         self.appending = Appending(self.replicas, self.opener)
-        self._settings = NodeSettings(settings, node_id, controller.image)
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
@@ -133,24 +132,6 @@ class Node:
         """The controller on this node; the dispatcher calls controller APIs only where it is."""
         assert isinstance(self.controller, LocalController)
         return self.controller
-
-    def topic_image(self, topic: Topic) -> TopicImage | None:
-        """Return a topic by name or by id, or None."""
-        image = self.image
-        return image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
-
-    def advertised(self, caller: Caller, node: NodeImage) -> tuple[str, int]:
-        """Return the host and port of a node for metadata responses to this client.
-
-        The host is the one to which the client connected, unless `advertised.listeners` is set.
-        Advertised ports have the same distance from each other as the ports listened on.
-        """
-        listeners = self.settings[ADVERTISED_LISTENERS]
-        if listeners:
-            told = parse_listener(listeners[0])
-            first = self.image.nodes.get(SUPERVISOR_ID)
-            return told.host, told.port + (node.port - first.port if first is not None else 0)
-        return caller.local[0], node.port
 
     # -- opening and closing -----------------------------------------------------------------
 
@@ -290,7 +271,7 @@ class Node:
 
     def is_deleted(self, topic_id: bytes) -> bool:
         """Return whether a topic is known to be deleted, as opposed to unknown."""
-        return topic_id in self.image.deleted
+        return self.metadata.is_deleted(topic_id)
 
     def _changed(self, records: Sequence[Record], end_offset: int) -> None:
         set_on = dict.fromkeys(
@@ -301,9 +282,7 @@ class Node:
         for kind, name in set_on:
             self._settings.concerned(kind, name, self.image)
         touched = dict.fromkeys(
-            topic_id
-            for record in records
-            if (topic_id := self._topic_of(record)) is not None
+            topic_id for record in records if (topic_id := self._topic_of(record)) is not None
         )
         for topic_id in touched:
             self.reconciler.reconcile(topic_id)

@@ -1,6 +1,6 @@
 """Stepped requests: some entries are processed in this tick, the rest in later ticks.
 
-    def answer(node, request, caller):     a generator that yields after each entry
+    def handle(node, request, client):     a generator that yields after each entry
         answers = []
         for entry in request.entries:
             answers.append(...)
@@ -11,21 +11,19 @@ A request may have tens of thousands of entries that take some microseconds each
 request ends after STEP_MS, or when the generator yields PAUSE; between two steps the loop serves
 other connections.  State may change between two steps, as it may between two requests.
 
-A handler that is such a generator is run by `in_steps` (handlers.serves).  The request is decoded
-in its first step; if there are more steps, the response is encoded in a tick of its own.
+A handler that is such a generator is run by `in_steps` (served_apis.serves).  The request is
+decoded in its first step; if there are more steps, the response is encoded in a tick of its own.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from kafkalite.broker.later import Later
 from kafkalite.errors import KafkaError
-
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
+from kafkalite.transport.reactor import Reactor
 
 T = TypeVar("T")
 
@@ -39,13 +37,15 @@ PAUSE = True
 Work: TypeAlias = Generator[Any, None, T]
 
 
-def in_steps(node: Node, work: Work[T | Later[T]], *, to_the_end: bool = False) -> T | Later[T]:
+def in_steps(
+    reactor: Reactor, work: Work[T | Later[T]], *, to_the_end: bool = False
+) -> T | Later[T]:
     """Run `work` for STEP_MS a tick; return its result, or a Later of it.
 
     A KafkaError raised by `work` fails the request.  When the response is abandoned, the remaining
     steps are cancelled, unless `to_the_end` is set.
     """
-    steps = Steps(node, work)
+    steps = Steps(reactor, work)
     return steps.result if steps.step() else steps.later(to_the_end)
 
 
@@ -55,14 +55,14 @@ class Steps(Generic[T]):
     result: T | Later[T]
     """The response, once the work is done."""
 
-    def __init__(self, node: Node, work: Work[T | Later[T]]) -> None:
-        self._node = node
+    def __init__(self, reactor: Reactor, work: Work[T | Later[T]]) -> None:
+        self._reactor = reactor
         self._work: Work[T | Later[T]] | None = work
 
     def step(self) -> bool:
         """Run one step; return whether the work is done."""
         assert self._work is not None
-        work, now_ns = self._work, self._node.clock.monotonic_ns
+        work, now_ns = self._work, self._reactor.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         try:
             while next(work) is not PAUSE and now_ns() < end_ns:
@@ -75,7 +75,7 @@ class Steps(Generic[T]):
     def later(self, to_the_end: bool) -> Later[T]:
         """Run the remaining steps in later ticks; return a Later of the result."""
         later: Later[T] = Later(abandoned=None if to_the_end else self._leave)
-        self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self._go_on(later))
+        self._reactor.call_later(STEP_PAUSE_MS, lambda: self._go_on(later))
         return later
 
     def _go_on(self, later: Later[T]) -> None:
@@ -87,7 +87,7 @@ class Steps(Generic[T]):
             later.fail(fault)
             return
         then = self._end if is_done else self._go_on
-        self._node.reactor.call_later(STEP_PAUSE_MS, lambda: then(later))
+        self._reactor.call_later(STEP_PAUSE_MS, lambda: then(later))
 
     def _end(self, later: Later[T]) -> None:
         if self._work is not None:

@@ -17,7 +17,7 @@ import pytest
 import kafkalite.broker.dispatch  # noqa: F401  (SERVED is whole once it is imported)
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
-from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.fetch import FETCH

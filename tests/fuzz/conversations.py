@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas.cluster import API_VERSIONS

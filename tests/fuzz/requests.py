@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import kafkalite.broker.dispatch  # noqa: F401  (SERVED is whole once it is imported)
-from kafkalite.broker.handlers import SERVED, Handler
+from kafkalite.broker.served_apis import SERVED, Handler
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.frame import RequestHeader, read_header, write_header
 from kafkalite.protocol.schema import Fields

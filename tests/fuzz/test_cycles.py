@@ -13,7 +13,7 @@ import struct
 
 import pytest
 
-from kafkalite.broker.handlers import SERVED
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.handlers import SERVED, telemetry
+from kafkalite.broker.handlers import telemetry
 from kafkalite.broker.security import Operation
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import (

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kafkalite.broker.handlers import SERVED, Handler
+from kafkalite.broker.served_apis import SERVED, Handler
 from kafkalite.coordination import controller
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import METADATA

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.handlers import Caller
+from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.handlers.reassignments import alter_partition_reassignments
 from kafkalite.broker.security import Authorizer
 from kafkalite.coordination.controller import NewTopic
@@ -65,7 +65,7 @@ def test_reassignment_to_node_0_is_one_to_any_worker(workers, replicas, accepted
         ),
     )
     node = SimpleNamespace(image=controller.image)
-    work = alter_partition_reassignments(node, request, Caller(Authorizer(), version=1))
+    work = alter_partition_reassignments(node, request, ClientContext(Authorizer(), version=1))
     answer = result_of(work)
     (told,) = answer["responses"][0]["partitions"]
     assert told.get("error_code", 0) == (errors.InvalidReplicaAssignment.code if accepted else 0)

@@ -104,7 +104,7 @@ def slow_down(many, api, monkeypatch):
 
     node = many.node
     if api == "FindCoordinator":
-        monkeypatch.setattr(node, "advertised", slowed(node.advertised))
+        monkeypatch.setattr(node.metadata, "advertised", slowed(node.metadata.advertised))
     elif api == "ElectLeaders":
         monkeypatch.setattr(node.replicas, "is_offline", slowed(node.replicas.is_offline))
     else:

@@ -8,9 +8,9 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker import node_metrics
-from kafkalite.broker.handlers import SERVED
 from kafkalite.broker.request_metrics import RequestCounts, Traffic
 from kafkalite.broker.security import Operation
+from kafkalite.broker.served_apis import SERVED
 from kafkalite.metrics import SAMPLES_PER_STEP
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH

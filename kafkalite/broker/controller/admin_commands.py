@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.controller.membership import READY, STARTING, Process
 from kafkalite.broker.controller.reassigner import Mover, sizes_on_disk
-from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX
+from kafkalite.broker.error_responses import MESSAGE_LENGTH_MAX
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.later import Later
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import KafkaError
-
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
+from kafkalite.transport.reactor import Reactor
 
 K = TypeVar("K")
 W = TypeVar("W")
@@ -38,7 +37,8 @@ class Decisions(Generic[W, K, A]):
 
     def __init__(
         self,
-        node: Node,
+        controller: LocalController,
+        reactor: Reactor,
         wanted: Sequence[W],
         decide: Callable[[Controller, Sequence[W]], Result[dict[K, A | KafkaError]]],
         *,
@@ -48,7 +48,8 @@ class Decisions(Generic[W, K, A]):
     ) -> None:
         self.answers: dict[K, A | KafkaError] = {}
         """The results of the decisions so far, by the name of the topic or resource."""
-        self._node = node
+        self._controller = controller
+        self._reactor = reactor
         self._wanted = wanted
         self._decide = decide
         self._name_of = name_of
@@ -73,7 +74,7 @@ class Decisions(Generic[W, K, A]):
                 decided = dict.fromkeys(map(self._name_of, some), fault)
             self._came(decided)
 
-        self._node.here.carry_out(lambda controller: self._decide(controller, some)).then(came)
+        self._controller.carry_out(lambda controller: self._decide(controller, some)).then(came)
 
     def _some(self) -> Sequence[W]:
         """Return the topics of the next decision: at least one, if any is left."""
@@ -85,6 +86,6 @@ class Decisions(Generic[W, K, A]):
         self._on_decided(decided)
         self.answers.update(decided)
         if self._next < len(self._wanted):
-            self._node.reactor.call_later(STEP_PAUSE_MS, self._decide_next)
+            self._reactor.call_later(STEP_PAUSE_MS, self._decide_next)
         else:
             self._all_decided.resolve(self.answers)

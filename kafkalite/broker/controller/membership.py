@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kafkalite.broker.handlers import MESSAGE_LENGTH_MAX, SERVED, At
+from kafkalite.broker.error_responses import MESSAGE_LENGTH_MAX
 from kafkalite.broker.later import Later
+from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.producer_ids import Block
@@ -156,9 +157,7 @@ class Membership:
 
     def _had_served(self, node_id: int, process: Process) -> bool:
         known = self.processes.get(node_id)
-        return (
-            known is not None and known[:2] == process[:2] and known.state in (READY, ENDING)
-        )
+        return known is not None and known[:2] == process[:2] and known.state in (READY, ENDING)
 
     def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
         """Return whether a node leads a partition that it was assigned before `end_offset`."""
@@ -177,9 +176,7 @@ class Membership:
             self._sessions.excuse(late_ms)
         self._looked_ms = now_ms
         for node_id, incarnation in self._sessions.silent(now_ms, self._is_busy):
-            log.warning(
-                "Node %d missed its heartbeats and is fenced. node=%d", node_id, node_id
-            )
+            log.warning("Node %d missed its heartbeats and is fenced. node=%d", node_id, node_id)
             self._fence(Peer(node_id, incarnation))
         for member in self.members.values():
             if not member.welcomed:
@@ -273,7 +270,7 @@ class Membership:
         )
         api_key = int.from_bytes(fields["frame"][:2], "big")
         handler = SERVED.get(api_key)
-        if handler is None or handler.at is not At.CONTROLLER:
+        if handler is None or handler.at is not ServingNode.CONTROLLER:
             answer(None, InvalidRequest("Only what the controller answers comes from other nodes."))
             return
         try:

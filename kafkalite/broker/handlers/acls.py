@@ -13,40 +13,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import At, Caller, Response, fault_fields, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.errors import KafkaError, SecurityDisabled
 from kafkalite.protocol.schemas.security import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.broker.security import Operation
 
 
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def _refusal(caller: Caller, operation: Operation, why: str = NO_AUTHORIZER) -> Response:
+def _refusal(client: ClientContext, operation: Operation, why: str = NO_AUTHORIZER) -> Response:
     try:
-        caller.must(operation, CLUSTER, CLUSTER_NAME)
+        client.must(operation, CLUSTER, CLUSTER_NAME)
     except KafkaError as fault:
-        return fault_fields(fault)
-    return fault_fields(SecurityDisabled(why))
+        return error_fields(fault)
+    return error_fields(SecurityDisabled(why))
 
 
-@serves(DESCRIBE_ACLS, versions="1-3", at=At.ANY)
-def describe_acls(node: Node, request: Any, caller: Caller) -> Response:
+@serves(DESCRIBE_ACLS, versions="1-3", at=ServingNode.ANY)
+def describe_acls(node: HandlerNode, request: Any, client: ClientContext) -> Response:
     """Refuse to list ACLs."""
-    return _refusal(caller, DESCRIBE, "No Authorizer is configured on the broker")
+    return _refusal(client, DESCRIBE, "No Authorizer is configured on the broker")
 
 
-@serves(CREATE_ACLS, versions="1-3", at=At.CONTROLLER)
-def create_acls(node: Node, request: Any, caller: Caller) -> Response:
+@serves(CREATE_ACLS, versions="1-3", at=ServingNode.CONTROLLER)
+def create_acls(node: HandlerNode, request: Any, client: ClientContext) -> Response:
     """Refuse to create ACLs, with one error per creation."""
-    return {"results": [_refusal(caller, ALTER) for _ in request.creations]}
+    return {"results": [_refusal(client, ALTER) for _ in request.creations]}
 
 
-@serves(DELETE_ACLS, versions="1-3", at=At.CONTROLLER)
-def delete_acls(node: Node, request: Any, caller: Caller) -> Response:
+@serves(DELETE_ACLS, versions="1-3", at=ServingNode.CONTROLLER)
+def delete_acls(node: HandlerNode, request: Any, client: ClientContext) -> Response:
     """Refuse to delete ACLs, with one error per filter."""
-    return {"filter_results": [_refusal(caller, ALTER) for _ in request.filters]}
+    return {"filter_results": [_refusal(client, ALTER) for _ in request.filters]}

@@ -25,21 +25,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from kafkalite.broker.handlers import (
-    SERVED,
-    At,
-    Caller,
-    Response,
-    Written,
-    fault_fields,
-    serves,
-    telemetry,
-)
-from kafkalite.broker.handlers.topics import auto_create
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.client_telemetry import ClientTelemetry
+from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.handlers import telemetry
+from kafkalite.broker.handlers.topics import TopicsNode, auto_create
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
+from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
@@ -67,27 +62,31 @@ from kafkalite.protocol.schemas.cluster import (
 )
 from kafkalite.protocol.schemas.produce import PRODUCE
 
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
-
 BROKERS, CONTROLLERS = 1, 2
 NO_LEADER = -1
 LISTENER_NAME = "PLAINTEXT"
 SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
+class ClusterNode(TopicsNode, Protocol):
+    """The components that cluster requests use; Metadata may create topics."""
+
+    cluster_id: str
+    telemetry: ClientTelemetry
+
+
 # -- ApiVersions ---------------------------------------------------------------------------------
 
 
-@serves(API_VERSIONS, versions="0-5", at=At.ANY)
-def api_versions(node: Node, request: Any, caller: Caller) -> Response:
+@serves(API_VERSIONS, versions="0-5", at=ServingNode.ANY)
+def api_versions(node: ClusterNode, request: Any, client: ClientContext) -> Response:
     """Return the served APIs and their versions; usually the first request of a connection."""
-    if caller.version >= 3:
+    if client.version >= 3:
         for words in (request.client_software_name, request.client_software_version):
             if not SOFTWARE.fullmatch(words):
                 raise InvalidRequest()
         node.telemetry.named(
-            caller.peer, request.client_software_name, request.client_software_version
+            client.peer, request.client_software_name, request.client_software_version
         )
     meant = request.cluster_id, request.node_id
     if meant != (None, -1):
@@ -98,12 +97,12 @@ def api_versions(node: Node, request: Any, caller: Caller) -> Response:
     return {"api_keys": _api_keys(node)}
 
 
-def api_versions_unsupported(node: Node) -> Response:
+def api_versions_unsupported(node: ClusterNode) -> Response:
     """Return the v0 response to an ApiVersions request of an unsupported version (KIP-511)."""
     return {"error_code": UnsupportedVersion.code, "api_keys": _api_keys(node)}
 
 
-def _api_keys(node: Node) -> list[dict[str, int]]:
+def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
     hidden = () if telemetry.wanted(node) else telemetry.KEYS
     return [
         {
@@ -120,48 +119,52 @@ def _api_keys(node: Node) -> list[dict[str, int]]:
 # -- Metadata ------------------------------------------------------------------------------------
 
 
-@serves(METADATA, versions="0-13", at=At.ANY)
-def metadata(node: Node, request: Any, caller: Caller) -> Work[Response | Written | Later[Written]]:
+@serves(METADATA, versions="0-13", at=ServingNode.ANY)
+def metadata(
+    node: ClusterNode, request: Any, client: ClientContext
+) -> Work[Response | EncodedResponse | Later[EncodedResponse]]:
     """Return the nodes and the requested topics; null (in v0 an empty list) requests all topics."""
     wanted = request.topics
-    if wanted is None or (caller.version == 0 and not wanted):
-        return (yield from _told(node, request, caller, _all_topics(node, request, caller)))
+    if wanted is None or (client.version == 0 and not wanted):
+        return (yield from _told(node, request, client, _all_topics(node, request, client)))
     try:
-        names, ids = yield from _wanted(wanted, caller.version)
+        names, ids = yield from _wanted(wanted, client.version)
     except InvalidRequest as fault:
         return _metadata_refused(wanted, fault)
     faults: dict[str, KafkaError] = {}
-    missing = yield from _to_create(node, request, caller, names, faults)
+    missing = yield from _to_create(node, request, client, names, faults)
 
-    def told() -> Work[Written]:
-        return _told(node, request, caller, _chosen(node, request, caller, names, ids, faults))
+    def told() -> Work[EncodedResponse]:
+        return _told(node, request, client, _chosen(node, request, client, names, ids, faults))
 
     if not missing:
         return (yield from told())
-    answer: Later[Written] = Later()
+    answer: Later[EncodedResponse] = Later()
 
     def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
         assert came is not None, "a fault is each topic's"
         for name, outcome in came.items():
             if isinstance(outcome, KafkaError):
                 faults[name] = outcome
-        answer.follow(in_steps(node, told()))
+        answer.follow(in_steps(node.reactor, told()))
 
-    auto_create(node, missing, caller).then(created)
+    auto_create(node, missing, client).then(created)
     return answer
 
 
-def _told(node: Node, request: Any, caller: Caller, topics: Iterator[Response]) -> Work[Written]:
+def _told(
+    node: ClusterNode, request: Any, client: ClientContext, topics: Iterator[Response]
+) -> Work[EncodedResponse]:
     """Encode these topics one by one; return the response."""
-    told: list[bytes] = []
+    encoded: list[bytes] = []
     errors: list[Response] = []
     for topic in topics:
-        told.append(METADATA_TOPICS.write_element(caller.version, topic))
+        encoded.append(METADATA_TOPICS.write_element(client.version, topic))
         if "error_code" in topic or [each for each in topic["partitions"] if "error_code" in each]:
             errors.append(topic)
         yield
-    body = METADATA_TOPICS.write(caller.version, told, _metadata(node, request, caller))
-    return Written(body, {"topics": errors})
+    body = METADATA_TOPICS.write(client.version, encoded, _metadata(node, request, client))
+    return EncodedResponse(body, {"topics": errors})
 
 
 def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[bytes]]]:
@@ -178,7 +181,11 @@ def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[b
 
 
 def _to_create(
-    node: Node, request: Any, caller: Caller, names: Iterable[str], faults: dict[str, KafkaError]
+    node: ClusterNode,
+    request: Any,
+    client: ClientContext,
+    names: Iterable[str],
+    faults: dict[str, KafkaError],
 ) -> Work[list[str]]:
     """Return the topics to create for this request; authorization errors are put into `faults`."""
     if not (request.allow_auto_topic_creation and node.settings[AUTO_CREATE_TOPICS_ENABLE]):
@@ -188,25 +195,25 @@ def _to_create(
         yield
         if name in node.image.topics or name in topic_names.INTERNAL_TOPICS:
             continue
-        if not caller.may(DESCRIBE, TOPIC, name):
+        if not client.may(DESCRIBE, TOPIC, name):
             continue
-        if caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name):
+        if client.may(CREATE, CLUSTER, CLUSTER_NAME) or client.may(CREATE, TOPIC, name):
             missing.append(name)
         else:
             faults[name] = TopicAuthorizationFailed()
     return missing
 
 
-def _all_topics(node: Node, request: Any, caller: Caller) -> Iterator[Response]:
+def _all_topics(node: ClusterNode, request: Any, client: ClientContext) -> Iterator[Response]:
     for topic in list(node.image.topics.values()):
-        if caller.may(DESCRIBE, TOPIC, topic.name):
-            yield _topic(node, topic, request, caller)
+        if client.may(DESCRIBE, TOPIC, topic.name):
+            yield _topic(node, topic, request, client)
 
 
 def _chosen(
-    node: Node,
+    node: ClusterNode,
     request: Any,
-    caller: Caller,
+    client: ClientContext,
     names: Iterable[str],
     ids: Iterable[bytes],
     faults: Mapping[str, KafkaError],
@@ -214,21 +221,23 @@ def _chosen(
     """Yield the requested topics; `faults` has the errors of topics that could not be created."""
     for topic_id in ids:
         by_id = node.image.topics_by_id.get(topic_id)
-        if by_id is None or not caller.may(DESCRIBE, TOPIC, by_id.name):
+        if by_id is None or not client.may(DESCRIBE, TOPIC, by_id.name):
             yield {"error_code": UnknownTopicId.code, "name": None, "topic_id": topic_id}
         else:
-            yield _topic(node, by_id, request, caller)
+            yield _topic(node, by_id, request, client)
     for name in names:
         try:
-            topic = _named(node, caller, name, faults)
+            topic = _named(node, client, name, faults)
         except KafkaError as fault:
             yield {"error_code": fault.code, "name": name}
         else:
-            yield _topic(node, topic, request, caller)
+            yield _topic(node, topic, request, client)
 
 
-def _named(node: Node, caller: Caller, name: str, faults: Mapping[str, KafkaError]) -> TopicImage:
-    if not caller.may(DESCRIBE, TOPIC, name):
+def _named(
+    node: ClusterNode, client: ClientContext, name: str, faults: Mapping[str, KafkaError]
+) -> TopicImage:
+    if not client.may(DESCRIBE, TOPIC, name):
         raise TopicAuthorizationFailed()
     if name not in node.image.topics:
         topic_names.check(name)
@@ -237,7 +246,7 @@ def _named(node: Node, caller: Caller, name: str, faults: Mapping[str, KafkaErro
     return node.image.topic(name)
 
 
-def _topic(node: Node, topic: TopicImage, request: Any, caller: Caller) -> Response:
+def _topic(node: ClusterNode, topic: TopicImage, request: Any, client: ClientContext) -> Response:
     answer = {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -245,11 +254,11 @@ def _topic(node: Node, topic: TopicImage, request: Any, caller: Caller) -> Respo
         "partitions": _partitions(node, topic),
     }
     if request.include_topic_authorized_operations:
-        answer["topic_authorized_operations"] = caller.allowed_bits(TOPIC, topic.name)
+        answer["topic_authorized_operations"] = client.allowed_bits(TOPIC, topic.name)
     return answer
 
 
-def _partitions(node: Node, topic: TopicImage) -> list[Response]:
+def _partitions(node: ClusterNode, topic: TopicImage) -> list[Response]:
     """Return the topic's partitions with their leaders; the list is cached and rarely changes."""
     answers: list[Response]
     leaders: set[int]
@@ -291,15 +300,15 @@ def _leaderless(answer: Response) -> Response:
     }
 
 
-def _metadata(node: Node, request: Any, caller: Caller) -> Response:
+def _metadata(node: ClusterNode, request: Any, client: ClientContext) -> Response:
     """Return the fields of the response that are not about topics."""
     response = {
-        "brokers": _brokers(node, caller, "node_id"),
+        "brokers": _brokers(node, client, "node_id"),
         "cluster_id": node.cluster_id,
         "controller_id": node.image.controller_id,
     }
     if request.include_cluster_authorized_operations:
-        response["cluster_authorized_operations"] = _cluster_operations(caller)
+        response["cluster_authorized_operations"] = _cluster_operations(client)
     return response
 
 
@@ -312,28 +321,28 @@ def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
     return {"topics": topics, "error_code": fault.code}
 
 
-def _brokers(node: Node, caller: Caller, id_field: str) -> list[Response]:
+def _brokers(node: ClusterNode, client: ClientContext, id_field: str) -> list[Response]:
     brokers = []
     for known in node.image.nodes.values():
         if known.port:  # otherwise its process has not started yet
-            host, port = node.advertised(caller, known)
+            host, port = node.metadata.advertised(client, known)
             brokers.append(
                 {id_field: known.node_id, "host": host, "port": port, "rack": known.rack}
             )
     return brokers
 
 
-def _cluster_operations(caller: Caller) -> int:
-    if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
+def _cluster_operations(client: ClientContext) -> int:
+    if not client.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
         return 0
-    return caller.allowed_bits(CLUSTER, CLUSTER_NAME)
+    return client.allowed_bits(CLUSTER, CLUSTER_NAME)
 
 
 # -- DescribeCluster -----------------------------------------------------------------------------
 
 
-@serves(DESCRIBE_CLUSTER, versions="0-2", at=At.ANY)
-def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
+@serves(DESCRIBE_CLUSTER, versions="0-2", at=ServingNode.ANY)
+def describe_cluster(node: ClusterNode, request: Any, client: ClientContext) -> Response:
     """Return the cluster id and the nodes."""
     if request.endpoint_type == CONTROLLERS:
         raise MismatchedEndpointType("This is a broker; it describes brokers, not controllers.")
@@ -342,18 +351,20 @@ def describe_cluster(node: Node, request: Any, caller: Caller) -> Response:
     response = {
         "cluster_id": node.cluster_id,
         "controller_id": node.image.controller_id,
-        "brokers": _brokers(node, caller, "broker_id"),
+        "brokers": _brokers(node, client, "broker_id"),
     }
     if request.include_cluster_authorized_operations:
-        response["cluster_authorized_operations"] = _cluster_operations(caller)
+        response["cluster_authorized_operations"] = _cluster_operations(client)
     return response
 
 
 # -- DescribeTopicPartitions ---------------------------------------------------------------------
 
 
-@serves(DESCRIBE_TOPIC_PARTITIONS, versions="0", at=At.ANY)
-def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(DESCRIBE_TOPIC_PARTITIONS, versions="0", at=ServingNode.ANY)
+def describe_topic_partitions(
+    node: ClusterNode, request: Any, client: ClientContext
+) -> Work[Response]:
     """Return topics in the order of their names, up to the partition limit, and the next cursor."""
     if len(request.topics) > ENTRIES_AT_ONCE:
         yield PAUSE  # sorting 65,000 names takes 30 ms, and decoding them was in this tick
@@ -367,7 +378,7 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[
     yield
     seen = []
     for name in names:
-        if caller.may(DESCRIBE, TOPIC, name):
+        if client.may(DESCRIBE, TOPIC, name):
             seen.append(name)
         yield
     left = node.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT]
@@ -378,7 +389,7 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[
         if left == 0:
             cursor = {"topic_name": name, "partition_index": 0}
             break
-        answer, more_at = _topic_page(node, caller, name, first_partition, left)
+        answer, more_at = _topic_page(node, client, name, first_partition, left)
         answers.append(answer)
         left -= len(answer.get("partitions", ()))
         first_partition = 0
@@ -393,7 +404,7 @@ def describe_topic_partitions(node: Node, request: Any, caller: Caller) -> Work[
     return {"topics": answers, "next_cursor": cursor}
 
 
-def _page_begin(node: Node, request: Any) -> tuple[list[str], int]:
+def _page_begin(node: ClusterNode, request: Any) -> tuple[list[str], int]:
     """Return the names from the cursor on, in order, and the first partition of the first topic."""
     cursor = request.cursor
     wanted = {topic.name for topic in request.topics} or node.image.topics
@@ -410,13 +421,13 @@ def _page_begin(node: Node, request: Any) -> tuple[list[str], int]:
 
 
 def _topic_page(
-    node: Node, caller: Caller, name: str, first: int, count_max: int
+    node: ClusterNode, client: ClientContext, name: str, first: int, count_max: int
 ) -> tuple[Response, int | None]:
     """Return one topic's entry from partition `first` on, and the next partition, or None."""
     try:
-        topic = _named(node, caller, name, faults={})
+        topic = _named(node, client, name, faults={})
     except KafkaError as fault:
-        return {**fault_fields(fault, messages=False), "name": name}, None
+        return {**error_fields(fault, messages=False), "name": name}, None
     end = min(first + count_max, len(topic.partitions))
     answer = {
         "name": name,
@@ -426,7 +437,7 @@ def _topic_page(
             {**partition, "eligible_leader_replicas": [], "last_known_elr": []}
             for partition in _partitions(node, topic)[first:end]
         ],
-        "topic_authorized_operations": caller.allowed_bits(TOPIC, name),
+        "topic_authorized_operations": client.allowed_bits(TOPIC, name),
     }
     return answer, end if end < len(topic.partitions) else None
 
@@ -434,13 +445,13 @@ def _topic_page(
 # -- DescribeQuorum ------------------------------------------------------------------------------
 
 
-@serves(DESCRIBE_QUORUM, versions="0-2", at=At.CONTROLLER)
-def describe_quorum(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(DESCRIBE_QUORUM, versions="0-2", at=ServingNode.CONTROLLER)
+def describe_quorum(node: ClusterNode, request: Any, client: ClientContext) -> Work[Response]:
     """Describe the quorum of the metadata log: node 0 is its only voter."""
-    caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
+    client.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
     asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
     if asked != [(METADATA_TOPIC, 0)]:
-        unknown = fault_fields(UnknownTopicOrPartition())
+        unknown = error_fields(UnknownTopicOrPartition())
         topics: list[Response] = []
         for topic in request.topics:
             partitions: list[Response] = []
@@ -464,7 +475,7 @@ def describe_quorum(node: Node, request: Any, caller: Caller) -> Work[Response]:
         "high_watermark": log.durable_offset,
         "current_voters": [voter],
     }
-    host, port = node.advertised(caller, node.image.nodes[node.node_id])
+    host, port = node.metadata.advertised(client, node.image.nodes[node.node_id])
     return {
         "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
         "nodes": [

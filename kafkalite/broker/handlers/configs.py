@@ -19,12 +19,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from socket import socket
+from typing import Any, NamedTuple, Protocol
 
+from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.decisions import Decisions
-from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import levels
+from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.security import (
     ALTER_CONFIGS,
     CLUSTER,
@@ -34,6 +40,7 @@ from kafkalite.broker.security import (
     TOPIC,
     Operation,
 )
+from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import ADVERTISED_LISTENERS, LISTENERS, LOG_DIRS, NODE_ID
 from kafkalite.config.key import Key
@@ -45,18 +52,15 @@ from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from kafkalite.protocol.schemas import configs as schemas
 
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
 
-
-def _must(caller: Caller, operation: Operation, kind: Resource, name: str) -> None:
+def _must(client: ClientContext, operation: Operation, kind: Resource, name: str) -> None:
     """Raise an authorization error unless the principal may do this to the resource's configs."""
     if kind is Resource.TOPIC:
-        caller.must(operation, TOPIC, name)
+        client.must(operation, TOPIC, name)
     elif kind is Resource.GROUP:
-        caller.must(operation, GROUP, name)
+        client.must(operation, GROUP, name)
     else:
-        caller.must(operation, CLUSTER, CLUSTER_NAME)
+        client.must(operation, CLUSTER, CLUSTER_NAME)
 
 
 # -- DescribeConfigs -----------------------------------------------------------------------------
@@ -71,10 +75,24 @@ class Described(NamedTuple):
     source: Source
 
 
-@serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=At.ANY)
-def describe_configs(node: Node, request: Any, caller: Caller) -> Work[Written]:
+class ConfigsNode(HandlerNode, Protocol):
+    """The components that config requests use."""
+
+    listener: socket
+    reconciler: Reconciler
+    root: Path
+
+    @property
+    def here(self) -> LocalController:
+        """The controller on this node."""
+
+
+@serves(schemas.DESCRIBE_CONFIGS, versions="1-4", at=ServingNode.ANY)
+def describe_configs(
+    node: ConfigsNode, request: Any, client: ClientContext
+) -> Work[EncodedResponse]:
     """Return the configs in force on resources, and their sources."""
-    description = Description(node, request, caller)
+    description = Description(node, request, client)
     # A resource named several times is described once: clients match results by resource.
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
     for resource in wanted.values():
@@ -86,9 +104,9 @@ def describe_configs(node: Node, request: Any, caller: Caller) -> Work[Written]:
 class Description:
     """The response to one DescribeConfigs, encoded resource by resource: a topic costs 40 µs."""
 
-    def __init__(self, node: Node, request: Any, caller: Caller) -> None:
+    def __init__(self, node: ConfigsNode, request: Any, client: ClientContext) -> None:
         self._node = node
-        self._caller = caller
+        self._client = client
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
         self._alike: Alike = {}
@@ -100,27 +118,25 @@ class Description:
         result = self._result(resource)
         if "error_code" in result:
             self._errors.append(result)
-        written = schemas.DESCRIBED_RESOURCES.write_element(self._caller.version, result)
+        written = schemas.DESCRIBED_RESOURCES.write_element(self._client.version, result)
         self._results.append(written)
 
-    def written(self) -> Written:
+    def written(self) -> EncodedResponse:
         """Return the whole encoded response."""
-        body = schemas.DESCRIBED_RESOURCES.write(self._caller.version, self._results)
-        return Written(body, {"results": self._errors})
+        body = schemas.DESCRIBED_RESOURCES.write(self._client.version, self._results)
+        return EncodedResponse(body, {"results": self._errors})
 
     def _result(self, wanted: Any) -> Response:
         who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
         try:
             kind = check_kind(wanted.resource_type)
-            _must(self._caller, DESCRIBE_CONFIGS, kind, wanted.resource_name)
+            _must(self._client, DESCRIBE_CONFIGS, kind, wanted.resource_name)
             configs = self._configs(kind, wanted.resource_name, wanted.configuration_keys)
         except KafkaError as fault:
-            return {**who, **fault_fields(fault)}
+            return {**who, **error_fields(fault)}
         return {**who, "error_message": None, "configs": configs}
 
-    def _configs(
-        self, kind: Resource, name: str, keys: Sequence[str] | None
-    ) -> list[Response]:
+    def _configs(self, kind: Resource, name: str, keys: Sequence[str] | None) -> list[Response]:
         """Return the entries of one resource; topics with equal configs share theirs."""
         which: tuple[Any, ...] | None = None
         if kind is Resource.TOPIC:
@@ -132,7 +148,7 @@ class Description:
             settings = self._node.reconciler.settings_of(overrides)
             described = _in_force(SCOPES[kind].values(), settings)
         else:
-            described = _DESCRIBE[kind](self._node, self._caller, name)
+            described = _DESCRIBE[kind](self._node, self._client, name)
         if keys:
             named = {entry.key.name: entry for entry in described}
             described = [named[key] for key in dict.fromkeys(keys) if key in named]
@@ -169,7 +185,7 @@ def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[Describe
         yield Described(key, spoken(key, settings[key]), synonyms, settings.source(key))
 
 
-def _of_broker(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+def _of_broker(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
     keys = SCOPES[Resource.BROKER]
     if not name:
         # Only what is set cluster-wide, nothing else.
@@ -180,18 +196,18 @@ def _of_broker(node: Node, caller: Caller, name: str) -> Iterable[Described]:
             yield key._replace(synonyms=key.synonyms[:1])
         return
     _check_own_id(node, name)
-    facts = _facts(node, caller)
+    facts = _facts(node, client)
     for key in _in_force(keys.values(), node.settings):
         yield key._replace(value=facts.get(key.key, key.value))
 
 
-def _facts(node: Node, caller: Caller) -> Mapping[Key[Any], str]:
+def _facts(node: ConfigsNode, client: ClientContext) -> Mapping[Key[Any], str]:
     host, port, *_ = node.listener.getsockname()
     here = NodeImage(node.node_id, host, port)
     return {
         NODE_ID: str(node.node_id),
         LISTENERS: _url(host, port),
-        ADVERTISED_LISTENERS: _url(*node.advertised(caller, here)),
+        ADVERTISED_LISTENERS: _url(*node.metadata.advertised(client, here)),
         LOG_DIRS: str(node.root),
     }
 
@@ -200,19 +216,21 @@ def _url(host: str, port: int) -> str:
     return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
-def _check_own_id(node: Node, name: str) -> None:
+def _check_own_id(node: ConfigsNode, name: str) -> None:
     if broker_id(name) != node.node_id:
         raise InvalidRequest(f"This is broker {node.node_id}: ask broker {name} for its configs.")
 
 
-def _of_loggers(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
     _check_own_id(node, name)
     for logger, level in levels().items():
         yield Described(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
 
 
-def _of_named(kind: Resource, source: Source) -> Callable[[Node, Caller, str], Iterable[Described]]:
-    def described(node: Node, caller: Caller, name: str) -> Iterable[Described]:
+def _of_named(
+    kind: Resource, source: Source
+) -> Callable[[ConfigsNode, ClientContext, str], Iterable[Described]]:
+    def described(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
         if not name:
             raise InvalidRequest("The resource has no name.")
         settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
@@ -221,7 +239,7 @@ def _of_named(kind: Resource, source: Source) -> Callable[[Node, Caller, str], I
     return described
 
 
-_DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = {
+_DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[Described]]] = {
     Resource.BROKER: _of_broker,
     Resource.BROKER_LOGGER: _of_loggers,
     Resource.CLIENT_METRICS: _of_named(Resource.CLIENT_METRICS, Source.CLIENT_METRICS),
@@ -232,19 +250,23 @@ _DESCRIBE: dict[Resource, Callable[[Node, Caller, str], Iterable[Described]]] = 
 # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------
 
 
-@serves(schemas.ALTER_CONFIGS, versions="0-2", at=At.CONTROLLER, to_the_end=True)
-def alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(schemas.ALTER_CONFIGS, versions="0-2", at=ServingNode.CONTROLLER, to_the_end=True)
+def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Replace all configs set on resources; with `validate_only`, only validate."""
     wanted = []
     for asked in request.resources:
         changes = [Change(config.name, config.value) for config in asked.configs]
         wanted.append(Alteration(asked.resource_type, asked.resource_name, changes, replaces=True))
         yield
-    return (yield from _altered(node, caller, wanted, request.validate_only))
+    return (yield from _altered(node, client, wanted, request.validate_only))
 
 
-@serves(schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=At.CONTROLLER, to_the_end=True)
-def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(
+    schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=ServingNode.CONTROLLER, to_the_end=True
+)
+def incremental_alter_configs(
+    node: ConfigsNode, request: Any, client: ClientContext
+) -> Work[Later[Response]]:
     """Change single keys of resources; with `validate_only`, only validate."""
     wanted = []
     for asked in request.resources:
@@ -253,11 +275,11 @@ def incremental_alter_configs(node: Node, request: Any, caller: Caller) -> Work[
         ]
         wanted.append(Alteration(asked.resource_type, asked.resource_name, changes))
         yield
-    return (yield from _altered(node, caller, wanted, request.validate_only))
+    return (yield from _altered(node, client, wanted, request.validate_only))
 
 
 def _altered(
-    node: Node, caller: Caller, wanted: list[Alteration], validate_only: bool
+    node: ConfigsNode, client: ClientContext, wanted: list[Alteration], validate_only: bool
 ) -> Work[Later[Response]]:
     """Submit the authorized alterations to the controller; respond in the order of the request."""
     counts: Counter[tuple[int, str]] = Counter()
@@ -270,7 +292,7 @@ def _altered(
         try:
             if counts[alteration.resource] > 1:
                 raise InvalidRequest("A resource is named once in a request.")
-            _must(caller, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
+            _must(client, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
             if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
                 raise InvalidRequest("The levels of loggers are altered one by one, incrementally.")
             may.append(alteration)
@@ -283,7 +305,8 @@ def _altered(
 
     return (
         Decisions(
-            node,
+            node.here,
+            node.reactor,
             may,
             lambda controller, some: controller.alter_configs(some, validate_only=validate_only),
             name_of=lambda alteration: alteration.resource,
@@ -297,18 +320,18 @@ def _altered(
 
 def _result(resource: tuple[int, str], fault: KafkaError | None) -> Response:
     who = {"resource_type": resource[0], "resource_name": resource[1]}
-    return {**who, "error_message": None} if fault is None else {**who, **fault_fields(fault)}
+    return {**who, "error_message": None} if fault is None else {**who, **error_fields(fault)}
 
 
 # -- ListConfigResources -------------------------------------------------------------------------
 
 
-@serves(schemas.LIST_CONFIG_RESOURCES, versions="0-1", at=At.ANY)
-def list_config_resources(node: Node, request: Any, caller: Caller) -> Response:
+@serves(schemas.LIST_CONFIG_RESOURCES, versions="0-1", at=ServingNode.ANY)
+def list_config_resources(node: ConfigsNode, request: Any, client: ClientContext) -> Response:
     """Return the resources that have configs or may have some."""
-    caller.must(DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)
+    client.must(DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)
     kinds = [Resource.CLIENT_METRICS]
-    if caller.version >= 1:
+    if client.version >= 1:
         unknown = [kind for kind in request.resource_types if kind not in SCOPES]
         if unknown:
             raise UnsupportedVersion(f"There are no configs of resource type {unknown[0]}.")
@@ -322,7 +345,7 @@ def list_config_resources(node: Node, request: Any, caller: Caller) -> Response:
     }
 
 
-def _names(node: Node, kind: Resource) -> Iterable[str]:
+def _names(node: ConfigsNode, kind: Resource) -> Iterable[str]:
     if kind is Resource.TOPIC:
         return list(node.image.topics)
     if kind in (Resource.BROKER, Resource.BROKER_LOGGER):

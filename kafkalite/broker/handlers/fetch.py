@@ -10,10 +10,11 @@ preferred read replica (there is one replica); aborted transactions, until there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite._ext import wire
-from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.replica.delayed_fetch import (
     RECORDS,
@@ -22,9 +23,12 @@ from kafkalite.broker.replica.delayed_fetch import (
     FetchLimits,
     read,
 )
+from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.purgatory import SLICE
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
+from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
 from kafkalite.config.broker import FETCH_MAX_BYTES
 from kafkalite.errors import (
     FencedLeaderEpoch,
@@ -38,7 +42,6 @@ from kafkalite.protocol.schemas.fetch import FETCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kafkalite.broker.node import Node
     from kafkalite.broker.replica.fetch_sessions import FetchSession, Key, Wanted
 
 TOPIC_IDS_SINCE = 13
@@ -60,8 +63,15 @@ def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list
     )
 
 
-@serves(FETCH, versions="4-18", at=At.LEADER, codec=Codec(wire.decode_fetch, _encode))
-def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any]:
+class FetchNode(HandlerNode, Protocol):
+    """The components that Fetch uses."""
+
+    fetch_sessions: FetchSessions
+    replicas: ReplicaManager
+
+
+@serves(FETCH, versions="4-18", at=ServingNode.LEADER, codec=ApiCodec(wire.decode_fetch, _encode))
+def fetch(node: FetchNode, request: Any, client: ClientContext) -> dict[str, Any] | Later[Any]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
@@ -70,15 +80,15 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
             f"A fetch names more than {wire.FETCH_NAMES_MAX} topics and partitions; send several"
             " requests."
         )
-    assert caller.connection is not None, "a fetch comes by a connection"
+    assert client.connection is not None, "a fetch comes by a connection"
     try:
         session = node.fetch_sessions.enter(
             session_id,
             session_epoch,
             topics,
             forgotten,
-            caller.connection,
-            by_id=caller.version >= TOPIC_IDS_SINCE,
+            client.connection,
+            by_id=client.version >= TOPIC_IDS_SINCE,
         )
     except KafkaError as fault:
         return {"error_code": fault.code, "any_fault": True}
@@ -87,28 +97,26 @@ def fetch(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[An
     # Waiting for more than the response may hold is useless.
     min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
-    client = ClientFetch(node, caller, replica_id, session, everything)
+    results = ClientFetch(node, client, replica_id, session, everything)
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     purgatory = node.replicas.purgatory
     if len(wanted) > SLICE:
         response: dict[str, Any] | Later[Any] = purgatory.begin(
-            DelayedFetch(list(wanted.items()), client, limits), max_wait_ms
+            DelayedFetch(list(wanted.items()), results, limits), max_wait_ms
         )
         return response
-    items = client.find(wanted.items())
+    items = results.find(wanted.items())
     reading = entries, size, failed = read(items, limits)
     if size >= min_bytes or failed or max_wait_ms <= 0 or not items:
-        client.add(items, entries)
-        return client.response()
-    delayed = DelayedFetch((), client, limits)
+        results.add(items, entries)
+        return results.response()
+    delayed = DelayedFetch((), results, limits)
     return delayed.register_at_once(items, reading) or purgatory.hold(delayed, max_wait_ms)
 
 
 def _named(topics: list[Any]) -> dict[Key, Wanted]:
     # A partition named twice is read once, with its last entry: as in Kafka.
-    return {
-        (topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions
-    }
+    return {(topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions}
 
 
 class ClientFetch:
@@ -116,14 +124,14 @@ class ClientFetch:
 
     def __init__(
         self,
-        node: Node,
-        caller: Caller,
+        node: FetchNode,
+        client: ClientContext,
         replica_id: int,
         session: FetchSession | None,
         everything: bool,
     ) -> None:
         self._node = node
-        self._caller = caller
+        self._client = client
         self._replica_id = replica_id
         self._session = session
         self._everything = everything
@@ -144,7 +152,7 @@ class ClientFetch:
                 if is_follower:
                     raise NotLeaderOrFollower()
                 if topic != allowed:
-                    if not self._caller.may(READ, TOPIC, partition.topic):
+                    if not self._client.may(READ, TOPIC, partition.topic):
                         raise TopicAuthorizationFailed()
                     allowed = topic
             except KafkaError as raised:
@@ -183,7 +191,7 @@ class ClientFetch:
             self._node.replicas.traffic_of(topic).failed_fetches += 1
         if code not in STALE:
             return entry
-        leader = leader_of(self._node, topic, entry[0])
+        leader = self._node.metadata.leader_of(topic, entry[0])
         self._leaders.append(leader)
         return (*entry[:CURRENT_LEADER], leader, *entry[CURRENT_LEADER + 1 :])
 
@@ -194,5 +202,5 @@ class ClientFetch:
             response["session_id"] = self._session.session_id
         if self._any_fault:
             response["any_fault"] = True
-            response["node_endpoints"] = endpoints(self._node, self._caller, self._leaders)
+            response["node_endpoints"] = self._node.metadata.endpoints(self._client, self._leaders)
         return response

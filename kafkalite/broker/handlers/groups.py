@@ -23,10 +23,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from kafkalite.broker.coordinator.group_coordinators import Decide
-from kafkalite.broker.handlers import At, Caller, Response, check_named, fault_fields, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.coordinator.group_coordinators import Decide, Groups
+from kafkalite.broker.error_responses import check_repetitions, error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import (
     CLUSTER,
@@ -37,6 +40,7 @@ from kafkalite.broker.security import (
     READ,
     Operation,
 )
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
 from kafkalite.config.broker import OFFSETS_TOPIC_NUM_PARTITIONS, OFFSETS_TOPIC_SEGMENT_BYTES
 from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
@@ -68,25 +72,32 @@ from kafkalite.protocol.schemas.groups import (
     SYNC_GROUP,
 )
 
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
-
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+
+
+class GroupsNode(HandlerNode, Protocol):
+    """The components that group requests use."""
+
+    groups: Groups
+
+    @property
+    def here(self) -> LocalController:
+        """The controller on this node."""
 
 
 # -- FindCoordinator -----------------------------------------------------------------------------
 
 
-@serves(FIND_COORDINATOR, versions="0-6", at=At.CONTROLLER)
+@serves(FIND_COORDINATOR, versions="0-6", at=ServingNode.CONTROLLER)
 def find_coordinator(
-    node: Node, request: Any, caller: Caller
+    node: GroupsNode, request: Any, client: ClientContext
 ) -> Work[Response | Later[Response]]:
     """Return the coordinator of these groups: node 0, once the offsets topic exists."""
-    keys = request.coordinator_keys if caller.version >= 4 else [request.key]
-    key_type = request.key_type if caller.version >= 1 else GROUP_KEY
+    keys = request.coordinator_keys if client.version >= 4 else [request.key]
+    key_type = request.key_type if client.version >= 1 else GROUP_KEY
     faults: dict[str, KafkaError] = {}
     for key in keys:
-        refused = _no_coordinator(caller, key_type, key)
+        refused = _no_coordinator(client, key_type, key)
         if refused is not None:
             faults[key] = refused
         yield
@@ -94,9 +105,9 @@ def find_coordinator(
     def respond(fault: KafkaError | None = None) -> Work[Response]:
         found: list[Response] = []
         for key in keys:
-            found.append({"key": key, **_coordinator(node, caller, faults.get(key, fault))})
+            found.append({"key": key, **_coordinator(node, client, faults.get(key, fault))})
             yield
-        if caller.version >= 4:
+        if client.version >= 4:
             return {"coordinators": found}
         del found[0]["key"]
         return found[0]
@@ -106,13 +117,15 @@ def find_coordinator(
     answer: Later[Response] = Later()
 
     def made(_: None, fault: KafkaError | None) -> None:
-        answer.follow(in_steps(node, respond(fault and CoordinatorNotAvailable(str(fault)))))
+        answer.follow(
+            in_steps(node.reactor, respond(fault and CoordinatorNotAvailable(str(fault))))
+        )
 
     _make_topic(node).then(made)
     return answer
 
 
-def _no_coordinator(caller: Caller, key_type: int, key: str) -> KafkaError | None:
+def _no_coordinator(client: ClientContext, key_type: int, key: str) -> KafkaError | None:
     if key_type == TRANSACTION_KEY:
         # The only accurate error on which the producers of all clients fail at once.
         return TransactionalIdAuthorizationFailed("Transactions are not served.")
@@ -120,19 +133,19 @@ def _no_coordinator(caller: Caller, key_type: int, key: str) -> KafkaError | Non
         return UnsupportedVersion("Share groups are not served.")
     if key_type != GROUP_KEY:
         return InvalidRequest(f"There is no coordinator of type {key_type}.")
-    return None if caller.may(DESCRIBE, GROUP, key) else GroupAuthorizationFailed()
+    return None if client.may(DESCRIBE, GROUP, key) else GroupAuthorizationFailed()
 
 
-def _coordinator(node: Node, caller: Caller, fault: KafkaError | None) -> Response:
+def _coordinator(node: GroupsNode, client: ClientContext, fault: KafkaError | None) -> Response:
     if fault is not None:
-        return {"node_id": -1, "host": "", "port": -1, **fault_fields(fault)}
+        return {"node_id": -1, "host": "", "port": -1, **error_fields(fault)}
     there = node.image.nodes[SUPERVISOR_ID]
-    host, port = node.advertised(caller, there)
+    host, port = node.metadata.advertised(client, there)
     return {"node_id": there.node_id, "host": host, "port": port, "error_code": 0,
             "error_message": ""}  # fmt: skip
 
 
-def _make_topic(node: Node) -> Later[None]:
+def _make_topic(node: GroupsNode) -> Later[None]:
     config = {
         # The coordinator decides what to retain (partition_journal.py), never time or size.
         RETENTION_MS.name: "-1",
@@ -152,8 +165,8 @@ def _make_topic(node: Node) -> Later[None]:
 
 
 def ask_group(
-    node: Node,
-    caller: Caller,
+    node: GroupsNode,
+    client: ClientContext,
     group_id: str,
     decide: Decide,
     refuse: Callable[[KafkaError], Response],
@@ -161,63 +174,63 @@ def ask_group(
 ) -> Later[Response]:
     """Return the coordinator's response, or the error response if it is not authorized."""
     try:
-        caller.must(operation, GROUP, group_id)
+        client.must(operation, GROUP, group_id)
         return node.groups.ask(group_id, decide).recover(refuse)
     except KafkaError as fault:
         return Later.of(refuse(fault))
 
 
 def refusal(fault: KafkaError) -> Response:
-    return fault_fields(fault, messages=False)
+    return error_fields(fault, messages=False)
 
 
-@serves(JOIN_GROUP, versions="0-9", at=At.COORDINATOR)
-def join_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(JOIN_GROUP, versions="0-9", at=ServingNode.COORDINATOR)
+def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Join a group or its next generation; the response is sent when the generation is complete."""
-    asker = Asker(caller.client_id or "", f"/{caller.peer[0]}")
+    asker = Asker(client.client_id or "", f"/{client.peer[0]}")
     return ask_group(
         node,
-        caller,
+        client,
         request.group_id,
         lambda groups, token, now_ms, wall_ms: groups.join(
-            request.group_id, request, asker, caller.version, token, now_ms, wall_ms
+            request.group_id, request, asker, client.version, token, now_ms, wall_ms
         ),
         lambda fault: {**refusal(fault), "member_id": request.member_id},
-    ).map(lambda answer: {"protocol_name": None if caller.version >= 7 else "", **answer})
+    ).map(lambda answer: {"protocol_name": None if client.version >= 7 else "", **answer})
 
 
-@serves(SYNC_GROUP, versions="0-5", at=At.COORDINATOR)
-def sync_group(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(SYNC_GROUP, versions="0-5", at=ServingNode.COORDINATOR)
+def sync_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Take the assignments from the group leader; return the member's own assignment."""
-    if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
+    if client.version >= 5 and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocol()
     return ask_group(
         node,
-        caller,
+        client,
         request.group_id,
         lambda groups, token, now_ms, wall_ms: groups.sync(
-            request, caller.version, token, now_ms, wall_ms
+            request, client.version, token, now_ms, wall_ms
         ),
         refusal,
     )
 
 
-@serves(HEARTBEAT, versions="0-4", at=At.COORDINATOR)
-def heartbeat(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(HEARTBEAT, versions="0-4", at=ServingNode.COORDINATOR)
+def heartbeat(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Keep the member's session alive, and report a rebalance."""
     return ask_group(
         node,
-        caller,
+        client,
         request.group_id,
         lambda groups, token, now_ms, _: groups.heartbeat(request, token, now_ms),
         refusal,
     )
 
 
-@serves(LEAVE_GROUP, versions="0-5", at=At.COORDINATOR, to_the_end=True)
-def leave_group(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(LEAVE_GROUP, versions="0-5", at=ServingNode.COORDINATOR, to_the_end=True)
+def leave_group(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Remove members from a group, in slices."""
-    alone = caller.version < 3
+    alone = client.version < 3
     members = (
         [(request.member_id, None, None)]
         if alone
@@ -227,7 +240,7 @@ def leave_group(node: Node, request: Any, caller: Caller) -> Work[Later[Response
     for begin in range(0, len(members) or 1, ENTRIES_AT_ONCE):
         some = members[begin : begin + ENTRIES_AT_ONCE]
         decide = partial(_leave, request.group_id, some)
-        answers.append(ask_group(node, caller, request.group_id, decide, refusal))
+        answers.append(ask_group(node, client, request.group_id, decide, refusal))
         yield
     left = all_of(answers).map(_all_left)
     return left.map(_folded) if alone else left
@@ -264,43 +277,43 @@ def _folded(response: Response) -> Response:
 # -- describing, listing and deleting groups -----------------------------------------------------
 
 
-@serves(DESCRIBE_GROUPS, versions="0-6", at=At.COORDINATOR)
-def describe_groups(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(DESCRIBE_GROUPS, versions="0-6", at=ServingNode.COORDINATOR)
+def describe_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Return the state, protocol and members of groups."""
     counts = Counter(request.groups)
     described: list[Later[Response]] = []
     for group_id in request.groups:
-        described.append(_described(node, request, caller, group_id, counts[group_id]))
+        described.append(_described(node, request, client, group_id, counts[group_id]))
         yield
     return all_of(described).map(lambda groups: {"groups": groups})
 
 
 def _described(
-    node: Node, request: Any, caller: Caller, group_id: str, named: int
+    node: GroupsNode, request: Any, client: ClientContext, group_id: str, named: int
 ) -> Later[Response]:
     def refuse(fault: KafkaError) -> Response:
-        return {"group_id": group_id, **fault_fields(fault)}
+        return {"group_id": group_id, **error_fields(fault)}
 
     def respond(answer: Response) -> Response:
         if request.include_authorized_operations:
-            answer["authorized_operations"] = caller.allowed_bits(GROUP, group_id)
+            answer["authorized_operations"] = client.allowed_bits(GROUP, group_id)
         return answer
 
     try:
-        caller.must(DESCRIBE, GROUP, group_id)
-        check_named(named)
-        found = node.groups.look(group_id, lambda groups: groups.describe(group_id, caller.version))
+        client.must(DESCRIBE, GROUP, group_id)
+        check_repetitions(named)
+        found = node.groups.look(group_id, lambda groups: groups.describe(group_id, client.version))
     except KafkaError as fault:
         return Later.of(refuse(fault))
     return found.map(respond).recover(refuse)
 
 
-@serves(LIST_GROUPS, versions="0-5", at=At.COORDINATOR)
-def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
+@serves(LIST_GROUPS, versions="0-5", at=ServingNode.COORDINATOR)
+def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Return the groups coordinated here that the principal may describe."""
     states = getattr(request, "states_filter", ())
     types = getattr(request, "types_filter", ())
-    everything = caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME)
+    everything = client.may(DESCRIBE, CLUSTER, CLUSTER_NAME)
 
     def respond(found: Sequence[Sequence[Response]]) -> Response:
         return {
@@ -310,32 +323,32 @@ def list_groups(node: Node, request: Any, caller: Caller) -> Later[Response]:
                 group
                 for of_one in found
                 for group in of_one
-                if everything or caller.may(DESCRIBE, GROUP, group["group_id"])
-            ]
+                if everything or client.may(DESCRIBE, GROUP, group["group_id"])
+            ],
         }
 
     looked = [host.look(lambda groups: groups.list(states, types)) for host in node.groups]
     return all_of(looked).map(respond)
 
 
-@serves(DELETE_GROUPS, versions="0-3", at=At.COORDINATOR)
-def delete_groups(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(DELETE_GROUPS, versions="0-3", at=ServingNode.COORDINATOR)
+def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Delete empty groups and their offsets."""
     deleted: list[Later[Response]] = []
     for group_id in dict.fromkeys(request.groups_names):
-        deleted.append(_deleted(node, caller, group_id))
+        deleted.append(_deleted(node, client, group_id))
         yield
     return all_of(deleted).map(lambda results: {"results": results})
 
 
-def _deleted(node: Node, caller: Caller, group_id: str) -> Later[Response]:
+def _deleted(node: GroupsNode, client: ClientContext, group_id: str) -> Later[Response]:
     def respond(answer: Response) -> Response:
         fault = answer[group_id]
-        return {"group_id": group_id, **(fault_fields(fault) if fault is not None else {})}
+        return {"group_id": group_id, **(error_fields(fault) if fault is not None else {})}
 
     return ask_group(
         node,
-        caller,
+        client,
         group_id,
         lambda groups, token, now_ms, _: groups.delete_groups([group_id], token, now_ms),
         lambda fault: {group_id: fault},

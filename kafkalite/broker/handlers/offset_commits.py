@@ -17,13 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.coordinator.group_coordinators import GroupHost
-from kafkalite.broker.handlers import At, Caller, Response, check_named, serves
-from kafkalite.broker.handlers.groups import ask_group, refusal
+from kafkalite.broker.error_responses import check_repetitions
+from kafkalite.broker.handlers.groups import GroupsNode, ask_group, refusal
 from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
 from kafkalite.coordination.group_coordinator import Commit, Committed, Decision, GroupCoordinator
 from kafkalite.coordination.image import TopicImage
@@ -35,9 +37,6 @@ from kafkalite.errors import (
 )
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
-
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
 
 NO_OFFSET = -1
 
@@ -72,8 +71,10 @@ class Entries:
         return settle
 
 
-@serves(OFFSET_COMMIT, versions="2-10", at=At.COORDINATOR, to_the_end=True)
-def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
+@serves(OFFSET_COMMIT, versions="2-10", at=ServingNode.COORDINATOR, to_the_end=True)
+def offset_commit(
+    node: GroupsNode, request: Any, client: ClientContext
+) -> Work[Response | Later[Response]]:
     """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
     entries = Entries()
     commits: list[Commit] = []
@@ -83,7 +84,7 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | L
         """Submit the commits gathered so far to the coordinator."""
         nonlocal commits
         asked = ask_group(
-            node, caller, request.group_id, partial(_commit, request, commits, caller.version),
+            node, client, request.group_id, partial(_commit, request, commits, client.version),
             lambda fault: {"codes": {}, "fault": fault},
         )  # fmt: skip
         decided.append(asked.map(entries.settling()))
@@ -94,7 +95,7 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | L
         yield from turns.wait(request.group_id, turn)
         for topic in request.topics:
             answers = entries.topic(**_named(topic))
-            there, fault = _readable(node, caller, topic)
+            there, fault = _readable(node, client, topic)
             for part in topic.partitions:
                 index = part.partition_index
                 code = _code(there, fault, index)
@@ -120,7 +121,7 @@ def offset_commit(node: Node, request: Any, caller: Caller) -> Work[Response | L
     finally:
         turns.done(request.group_id, turn)
     if not decided:
-        caller.must(READ, GROUP, request.group_id)
+        client.must(READ, GROUP, request.group_id)
         return {"topics": entries.topics}
     return all_of(decided).map(lambda _: {"topics": entries.topics})
 
@@ -151,7 +152,7 @@ def _named(topic: Any) -> Response:
 
 
 def _readable(
-    node: Node, caller: Caller, topic: Any
+    node: GroupsNode, client: ClientContext, topic: Any
 ) -> tuple[TopicImage | None, KafkaError | None]:
     """Return the topic by its name or id, or the error if the principal may not read it."""
     topic_id = getattr(topic, "topic_id", NO_ID)
@@ -161,28 +162,28 @@ def _readable(
             return None, UnknownTopicId()
     else:
         there = node.image.topics.get(topic.name)
-    if not caller.may(READ, TOPIC, there.name if there is not None else topic.name):
+    if not client.may(READ, TOPIC, there.name if there is not None else topic.name):
         return None, TopicAuthorizationFailed()
     return (there, None) if there is not None else (None, UnknownTopicOrPartition())
 
 
-@serves(OFFSET_FETCH, versions="1-10", at=At.COORDINATOR)
-def offset_fetch(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(OFFSET_FETCH, versions="1-10", at=ServingNode.COORDINATOR)
+def offset_fetch(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Return the committed offsets of groups; -1 where there is none."""
-    if caller.version < 8:
-        found = yield from _fetched(node, caller, request, 1)
-        return found.map(lambda found: _single(found, request, caller))
+    if client.version < 8:
+        found = yield from _fetched(node, client, request, 1)
+        return found.map(lambda found: _single(found, request, client))
     counts = Counter(group.group_id for group in request.groups)
     groups: list[Later[Response]] = []
     for group in request.groups:
-        groups.append((yield from _fetched(node, caller, group, counts[group.group_id])))
+        groups.append((yield from _fetched(node, client, group, counts[group.group_id])))
         yield
     return all_of(groups).map(lambda found: {"groups": found})
 
 
-def _single(found: Response, request: Any, caller: Caller) -> Response:
+def _single(found: Response, request: Any, client: ClientContext) -> Response:
     code = found["error_code"]
-    if code and caller.version < 2:
+    if code and client.version < 2:
         # Version 1 has an error field in the partitions only.
         refused = [
             {"name": topic.name, "partitions": _nowhere(topic.partition_indexes, code)}
@@ -194,7 +195,9 @@ def _single(found: Response, request: Any, caller: Caller) -> Response:
     return {"topics": found["topics"], "error_code": code}
 
 
-def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Work[Later[Response]]:
+def _fetched(
+    node: GroupsNode, client: ClientContext, group: Any, named: int
+) -> Work[Later[Response]]:
     """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
 
@@ -202,25 +205,27 @@ def _fetched(node: Node, caller: Caller, group: Any, named: int) -> Work[Later[R
         return {"group_id": group_id, "topics": [], "error_code": fault.code}
 
     try:
-        caller.must(DESCRIBE, GROUP, group_id)
-        check_named(named)
+        client.must(DESCRIBE, GROUP, group_id)
+        check_repetitions(named)
         host = node.groups.host_of(group_id)
         looks = OffsetLooks(node, host, group_id, every=group.topics is None)
         if group.topics is None:
-            yield from _look_at_all(node, caller, looks)
+            yield from _look_at_all(node, client, looks)
         else:
-            yield from _look_at(node, caller, group.topics, looks)
+            yield from _look_at(node, client, group.topics, looks)
     except KafkaError as fault:
         return Later.of(refuse(fault))
-    return looks.found().map(
-        lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0}
-    ).recover(refuse)
+    return (
+        looks.found()
+        .map(lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0})
+        .recover(refuse)
+    )
 
 
 class OffsetLooks:
     """Reads one group's offsets in slices; with `every`, only those that were committed."""
 
-    def __init__(self, node: Node, host: GroupHost, group_id: str, *, every: bool) -> None:
+    def __init__(self, node: GroupsNode, host: GroupHost, group_id: str, *, every: bool) -> None:
         self._node = node
         self._host = host
         self._group_id = group_id
@@ -277,25 +282,27 @@ class OffsetLooks:
         self._looks.append(looked.map(answer))
 
 
-def _look_at_all(node: Node, caller: Caller, looks: OffsetLooks) -> Work[None]:
+def _look_at_all(node: GroupsNode, client: ClientContext, looks: OffsetLooks) -> Work[None]:
     for name, indexes in looks.places().items():
         there = node.image.topics.get(name)
-        if caller.may(DESCRIBE, TOPIC, name) and (there is not None or caller.version < 10):
+        if client.may(DESCRIBE, TOPIC, name) and (there is not None or client.version < 10):
             topic_id = NO_ID if there is None else there.topic_id
             yield from looks.add(name, indexes, looks.topic({"name": name, "topic_id": topic_id}))
         yield
 
 
-def _look_at(node: Node, caller: Caller, topics: Sequence[Any], looks: OffsetLooks) -> Work[None]:
+def _look_at(
+    node: GroupsNode, client: ClientContext, topics: Sequence[Any], looks: OffsetLooks
+) -> Work[None]:
     wanted = []
     counts: Counter[Place] = Counter()
     for topic in topics:
-        there = _describable(node, caller, topic)
+        there = _describable(node, client, topic)
         wanted.append((there, topic))
         if not isinstance(there, KafkaError):
             counts.update(zip(repeat(there), topic.partition_indexes))
         yield
-    check_named(max(counts.values(), default=0))
+    check_repetitions(max(counts.values(), default=0))
     for there, topic in wanted:
         answers = looks.topic(_named(topic))
         if isinstance(there, KafkaError):
@@ -305,12 +312,12 @@ def _look_at(node: Node, caller: Caller, topics: Sequence[Any], looks: OffsetLoo
         yield
 
 
-def _id_of(node: Node, name: str) -> bytes:
+def _id_of(node: GroupsNode, name: str) -> bytes:
     there = node.image.topics.get(name)
     return NO_ID if there is None else there.topic_id
 
 
-def _describable(node: Node, caller: Caller, topic: Any) -> str | KafkaError:
+def _describable(node: GroupsNode, client: ClientContext, topic: Any) -> str | KafkaError:
     topic_id = getattr(topic, "topic_id", NO_ID)
     if topic_id != NO_ID:
         there = node.image.topics_by_id.get(topic_id)
@@ -319,7 +326,7 @@ def _describable(node: Node, caller: Caller, topic: Any) -> str | KafkaError:
         name = there.name
     else:
         name = topic.name
-    return name if caller.may(DESCRIBE, TOPIC, name) else TopicAuthorizationFailed()
+    return name if client.may(DESCRIBE, TOPIC, name) else TopicAuthorizationFailed()
 
 
 def _one_committed(index: int, committed: Committed | None) -> Response:
@@ -346,8 +353,8 @@ def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
     ]
 
 
-@serves(OFFSET_DELETE, versions="0", at=At.COORDINATOR, to_the_end=True)
-def offset_delete(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(OFFSET_DELETE, versions="0", at=ServingNode.COORDINATOR, to_the_end=True)
+def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Delete a group's committed offsets of partitions, in slices of the request."""
     entries = Entries()
     places: list[Place] = []
@@ -365,13 +372,13 @@ def offset_delete(node: Node, request: Any, caller: Caller) -> Work[Later[Respon
             return None
 
         delete = partial(_delete_offsets, request.group_id, places)
-        asked = ask_group(node, caller, request.group_id, delete, refusal, DELETE)
+        asked = ask_group(node, client, request.group_id, delete, refusal, DELETE)
         decided.append(asked.map(respond))
         places = []
 
     for topic in request.topics:
         answers = entries.topic(name=topic.name)
-        there, fault = _readable(node, caller, topic)
+        there, fault = _readable(node, client, topic)
         for part in topic.partitions:
             index = part.partition_index
             code = _code(there, fault, index)

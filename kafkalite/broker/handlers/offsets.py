@@ -18,12 +18,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kafkalite.broker.handlers import At, Caller, Response, each, fault_fields, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.error_responses import entry_responses, error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
+from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
@@ -47,7 +52,6 @@ from kafkalite.protocol.schemas.offsets import (
 from kafkalite.storage.timestamps import TimestampOffset, first_since, newest
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.storage.log import Log
 
 READ_UNCOMMITTED = 0
@@ -69,13 +73,22 @@ HIGH_WATERMARK = -1
 """In DeleteRecords: delete up to the high watermark."""
 
 
+class OffsetsNode(HandlerNode, Protocol):
+    """The components that requests about offsets use."""
+
+    opener: Opener
+    replicas: ReplicaManager
+
+
 # -- ListOffsets ---------------------------------------------------------------------------------
 
 
-@serves(LIST_OFFSETS, versions="1-11", at=At.LEADER)
-def list_offsets(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+@serves(LIST_OFFSETS, versions="1-11", at=ServingNode.LEADER)
+def list_offsets(
+    node: OffsetsNode, request: Any, client: ClientContext
+) -> Response | Later[Response]:
     """Return the first offset at or after a timestamp, or at a special one."""
-    listing = OffsetListing(node, request, caller)
+    listing = OffsetListing(node, request, client)
     later: Later[Response] = Later(listing.abandon)
     listing.go_on(later)
     return listing.response if later.settled else later
@@ -89,10 +102,10 @@ class OffsetListing:
     decompressed.
     """
 
-    def __init__(self, node: Node, request: Any, caller: Caller) -> None:
+    def __init__(self, node: OffsetsNode, request: Any, client: ClientContext) -> None:
         self._node = node
         self._request = request
-        self._caller = caller
+        self._client = client
         self._times = Counter(
             (topic.name, entry.partition_index)
             for topic in request.topics
@@ -136,7 +149,7 @@ class OffsetListing:
             partition = self._partition(name, entry)
             found = self._find(partition, entry.timestamp)
         except KafkaError as fault:
-            answers.append({**who, **fault_fields(fault, messages=False)})
+            answers.append({**who, **error_fields(fault, messages=False)})
             return True
         if isinstance(found, Later):
             found.then(partial(self._came, later, who, partition, answers))
@@ -145,14 +158,14 @@ class OffsetListing:
         return True
 
     def _partition(self, name: str, entry: Any) -> Partition:
-        caller = self._caller
-        caller.must(DESCRIBE, TOPIC, name)
+        client = self._client
+        client.must(DESCRIBE, TOPIC, name)
         if self._times[name, entry.partition_index] > 1:
             raise InvalidRequest()
         if self._request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidRequest()
         since = SPECIAL_SINCE.get(entry.timestamp)
-        if entry.timestamp < 0 and (since is None or caller.version < since):
+        if entry.timestamp < 0 and (since is None or client.version < since):
             raise UnsupportedVersion()
         partition = self._node.replicas.leader(name, entry.partition_index)
         partition.check_epoch(entry.current_leader_epoch)
@@ -191,7 +204,7 @@ class OffsetListing:
         if fault is None:
             answers.append({**who, "error_code": 0, **self._readable(partition, found)})
         else:
-            answers.append({**who, **fault_fields(fault, messages=False)})
+            answers.append({**who, **error_fields(fault, messages=False)})
         self.go_on(later)
 
 
@@ -204,12 +217,14 @@ def _first_epoch(log: Log) -> int:
 # -- OffsetForLeaderEpoch ------------------------------------------------------------------------
 
 
-@serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=At.LEADER)
-def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(OFFSET_FOR_LEADER_EPOCH, versions="2-4", at=ServingNode.LEADER)
+def offset_for_leader_epoch(
+    node: OffsetsNode, request: Any, client: ClientContext
+) -> Work[Response]:
     """Return the end offset of a leader epoch; a consumer beyond it has to go back (KIP-320)."""
 
     def answer(name: str, entry: Any) -> Response:
-        caller.must(DESCRIBE, TOPIC, name)
+        client.must(DESCRIBE, TOPIC, name)
         partition = node.replicas.leader(name, entry.partition)
         partition.check_epoch(entry.current_leader_epoch)
         leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
@@ -221,12 +236,12 @@ def offset_for_leader_epoch(node: Node, request: Any, caller: Caller) -> Work[Re
 # -- DeleteRecords -------------------------------------------------------------------------------
 
 
-@serves(DELETE_RECORDS, versions="0-2", at=At.LEADER)
-def delete_records(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(DELETE_RECORDS, versions="0-2", at=ServingNode.LEADER)
+def delete_records(node: OffsetsNode, request: Any, client: ClientContext) -> Work[Response]:
     """Advance log start offsets; earlier records become invisible to readers at once."""
 
     def answer(name: str, entry: Any) -> Response:
-        caller.must(DELETE, TOPIC, name)
+        client.must(DELETE, TOPIC, name)
         if name in INTERNAL_TOPICS:
             raise InvalidTopicException()
         partition = node.replicas.leader(name, entry.partition_index)
@@ -262,7 +277,7 @@ def _by_partition(
         partitions: list[Response] = []
         answers.append({topic: name, "partitions": partitions})
         for entry in asked.partitions:
-            (told,) = each([entry], index, partial(answer, name), messages=False)
+            (told,) = entry_responses([entry], index, partial(answer, name), messages=False)
             partitions.append({**refused, **told})
             yield
         yield

@@ -12,13 +12,17 @@ batch that is refused only after a thread has decompressed it is counted; the co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite._ext import wire
-from kafkalite.broker.handlers import At, Caller, Codec, endpoints, leader_of, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
+from kafkalite.broker.replica.appending import Appending
 from kafkalite.broker.replica.purgatory import DelayedProduce, OpenEntry
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import TOPIC, WRITE
+from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRecord,
@@ -33,7 +37,6 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import Appended
 
@@ -52,11 +55,22 @@ def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list
     ]
 
 
-@serves(PRODUCE, versions="3-13", at=At.LEADER, codec=Codec(wire.decode_produce, _encode))
-def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[Any] | None:
+class ProduceNode(HandlerNode, Protocol):
+    """The components that Produce uses."""
+
+    appending: Appending
+    replicas: ReplicaManager
+
+
+@serves(
+    PRODUCE, versions="3-13", at=ServingNode.LEADER, codec=ApiCodec(wire.decode_produce, _encode)
+)
+def produce(
+    node: ProduceNode, request: Any, client: ClientContext
+) -> dict[str, Any] | Later[Any] | None:
     """Append each partition's batch; respond once the acks condition holds."""
     transactional_id, acks, timeout_ms, topics = request
-    answers = ProduceAnswers(node, caller, acks, timeout_ms)
+    answers = ProduceAnswers(node, client, acks, timeout_ms)
     for topic, partitions in topics:
         entries: list[Any] = []
         answers.topics.append((topic, entries))
@@ -64,7 +78,7 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
             try:
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
-                partition, appended = append(node, caller, acks, topic, index, batch)
+                partition, appended = append(node, client, acks, topic, index, batch)
             except KafkaError as fault:
                 answers.refused(topic, index, len(batch or b""), fault, entries)
             else:
@@ -75,9 +89,11 @@ def produce(node: Node, request: Any, caller: Caller) -> dict[str, Any] | Later[
 class ProduceAnswers:
     """The response to one Produce request, sent once every batch was appended or refused."""
 
-    def __init__(self, node: Node, caller: Caller, acks: int, timeout_ms: int) -> None:
+    def __init__(
+        self, node: ProduceNode, client: ClientContext, acks: int, timeout_ms: int
+    ) -> None:
         self._node = node
-        self._caller = caller
+        self._client = client
         self._acks = acks
         self._timeout_ms = timeout_ms
         self.topics: list[Any] = []
@@ -130,7 +146,7 @@ class ProduceAnswers:
         self._node.replicas.traffic_of(topic).refused_batch(fault.code, size)
         leader = None
         if fault.code == NotLeaderOrFollower.code:
-            leader = leader_of(self._node, topic, index)
+            leader = self._node.metadata.leader_of(topic, index)
             self._leaders.append(leader)
         entry = _refused(index, fault, leader)
         if place is None:
@@ -142,9 +158,7 @@ class ProduceAnswers:
         self, index: int, partition: Partition, appended: Appended, entries: list[Any], place: int
     ) -> tuple[Any, ...]:
         if self._acks == ALL and partition.high_watermark <= appended.last_offset:
-            self._open_entries.append(
-                OpenEntry(partition, appended.last_offset, entries, place)
-            )
+            self._open_entries.append(OpenEntry(partition, appended.last_offset, entries, place))
         return (
             index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,
             (), None, None,
@@ -165,7 +179,7 @@ class ProduceAnswers:
     def _response(self) -> dict[str, Any] | Later[Any]:
         response: dict[str, Any] = {"topics": self.topics, "any_fault": self._any_fault}
         if self._leaders:
-            response["node_endpoints"] = endpoints(self._node, self._caller, self._leaders)
+            response["node_endpoints"] = self._node.metadata.endpoints(self._client, self._leaders)
         if self._open_entries:
             delayed = DelayedProduce(response, self._open_entries)
             return self._node.replicas.purgatory.park(delayed, max(0, self._timeout_ms))
@@ -173,8 +187,8 @@ class ProduceAnswers:
 
 
 def append(
-    node: Node,
-    caller: Caller,
+    node: ProduceNode,
+    client: ClientContext,
     acks: int,
     topic: str | bytes,
     index: int,
@@ -187,16 +201,16 @@ def append(
     if acks not in (ALL, LEADER, NOBODY):
         raise InvalidRequiredAcks()
     partition = node.replicas.leader(topic, index)
-    _check_may_write(caller, partition.topic)
+    _check_may_write(client, partition.topic)
     if not batch:
         raise InvalidRecord("a produce request holds exactly one batch a partition")
     return partition, node.appending.append(partition, batch)
 
 
-def _check_may_write(caller: Caller, topic: str) -> None:
-    if not caller.may(WRITE, TOPIC, topic):
+def _check_may_write(client: ClientContext, topic: str) -> None:
+    if not client.may(WRITE, TOPIC, topic):
         raise TopicAuthorizationFailed()
-    if topic in INTERNAL_TOPICS and caller.client_id != ADMIN_CLIENT_ID:
+    if topic in INTERNAL_TOPICS and client.client_id != ADMIN_CLIENT_ID:
         raise InvalidTopicException("What stands in an internal topic only the broker writes.")
 
 

@@ -15,10 +15,13 @@ Left out: reassignment at a client's request, until there are replicas to reassi
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from kafkalite.broker.handlers import At, Caller, Response, each, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.error_responses import entry_responses
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import (
@@ -33,15 +36,21 @@ from kafkalite.protocol.schemas.topics import (
     ALTER_REPLICA_LOG_DIRS,
     LIST_PARTITION_REASSIGNMENTS,
 )
-
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
+from kafkalite.storage.log_manager import LogManager
 
 
-@serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=At.CONTROLLER)
-def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> Work[Response]:
+class ReassignmentsNode(HandlerNode, Protocol):
+    """The components that reassignment requests use."""
+
+    logs: LogManager
+
+
+@serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=ServingNode.CONTROLLER)
+def alter_partition_reassignments(
+    node: ReassignmentsNode, request: Any, client: ClientContext
+) -> Work[Response]:
     """Accept assignments that change nothing, and refuse the others."""
-    caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+    client.must(ALTER, CLUSTER, CLUSTER_NAME)
 
     def answer(name: str, entry: Any) -> Response:
         topic = node.image.topics.get(name)
@@ -66,7 +75,7 @@ def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> W
         partitions: list[Response] = []
         responses.append({"name": topic.name, "partitions": partitions})
         for entry in topic.partitions:
-            partitions += each([entry], "partition_index", partial(answer, topic.name))
+            partitions += entry_responses([entry], "partition_index", partial(answer, topic.name))
             yield
         yield
     return {
@@ -78,21 +87,25 @@ def alter_partition_reassignments(node: Node, request: Any, caller: Caller) -> W
     }
 
 
-@serves(LIST_PARTITION_REASSIGNMENTS, versions="0", at=At.CONTROLLER)
-def list_partition_reassignments(node: Node, request: Any, caller: Caller) -> Response:
+@serves(LIST_PARTITION_REASSIGNMENTS, versions="0", at=ServingNode.CONTROLLER)
+def list_partition_reassignments(
+    node: ReassignmentsNode, request: Any, client: ClientContext
+) -> Response:
     """List the reassignments in progress: there are none."""
-    caller.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
+    client.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
     return {"error_message": None, "topics": []}
 
 
-@serves(ALTER_REPLICA_LOG_DIRS, versions="1-2", at=At.ANY)
-def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(ALTER_REPLICA_LOG_DIRS, versions="1-2", at=ServingNode.ANY)
+def alter_replica_log_dirs(
+    node: ReassignmentsNode, request: Any, client: ClientContext
+) -> Work[Response]:
     """Accept this node's log directory for the replicas that are in it."""
     here = str(node.logs.data)
     results: dict[str, list[Response]] = {}
 
     def answer(path: str, name: str, index: int) -> Response:
-        caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+        client.must(ALTER, CLUSTER, CLUSTER_NAME)
         if path != here:
             raise LogDirNotFound()
         if (name, index) not in node.logs.logs:
@@ -104,7 +117,7 @@ def alter_replica_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Res
             answers = results.setdefault(topic.name, [])
             told = partial(answer, directory.path, topic.name)
             for index in topic.partitions:
-                answers += each([index], "partition_index", told, messages=False)
+                answers += entry_responses([index], "partition_index", told, messages=False)
                 yield
             yield
         yield

@@ -10,9 +10,12 @@ pushed metrics are accepted and dropped (broker/client_telemetry.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from kafkalite.broker.handlers import At, Caller, Response, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.client_telemetry import ClientTelemetry
+from kafkalite.broker.handler_node import HandlerNode
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.config.broker import METRICS_LISTENER, TELEMETRY_MAX_BYTES
 from kafkalite.config.resources import Resource
 from kafkalite.errors import InvalidRequest
@@ -20,29 +23,32 @@ from kafkalite.ids import METADATA_ID, NO_ID, new_id
 from kafkalite.protocol.schemas.configs import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
 from kafkalite.records.compression import Codec
 
-if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
-
 KEYS = (GET_TELEMETRY_SUBSCRIPTIONS.key, PUSH_TELEMETRY.key)
 ACCEPTED = [Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY]
 """In order of preference: clients take the first they support.  Uncompressed is always allowed."""
 RESERVED = (NO_ID, METADATA_ID)
 
 
-def wanted(node: Node) -> bool:
+def wanted(node: TelemetryNode) -> bool:
     """Return whether to advertise the telemetry APIs."""
     subscribed = any(kind == Resource.CLIENT_METRICS for kind, _ in node.image.configs)
     return subscribed or bool(node.settings[METRICS_LISTENER])
 
 
-@serves(GET_TELEMETRY_SUBSCRIPTIONS, versions="0", at=At.ANY)
-def telemetry_subscriptions(node: Node, request: Any, caller: Caller) -> Response:
+class TelemetryNode(HandlerNode, Protocol):
+    """The components that telemetry requests use."""
+
+    telemetry: ClientTelemetry
+
+
+@serves(GET_TELEMETRY_SUBSCRIPTIONS, versions="0", at=ServingNode.ANY)
+def telemetry_subscriptions(node: TelemetryNode, request: Any, client: ClientContext) -> Response:
     """Return the client's subscription, with a new instance id if the client has none."""
     node.telemetry.configure(node.image.configs)
     instance_id = request.client_instance_id
     if instance_id == NO_ID:
         instance_id = new_id()
-    instance = node.telemetry.ask(instance_id, caller)
+    instance = node.telemetry.ask(instance_id, client)
     return {
         "client_instance_id": instance_id,
         "subscription_id": instance.subscription_id,
@@ -54,11 +60,11 @@ def telemetry_subscriptions(node: Node, request: Any, caller: Caller) -> Respons
     }
 
 
-@serves(PUSH_TELEMETRY, versions="0", at=At.ANY)
-def push_telemetry(node: Node, request: Any, caller: Caller) -> Response:
+@serves(PUSH_TELEMETRY, versions="0", at=ServingNode.ANY)
+def push_telemetry(node: TelemetryNode, request: Any, client: ClientContext) -> Response:
     """Accept a client's metrics."""
     if request.client_instance_id in RESERVED:
         raise InvalidRequest("A push names its client's instance id.")
     node.telemetry.configure(node.image.configs)
-    node.telemetry.push(request, caller, node.settings[TELEMETRY_MAX_BYTES])
+    node.telemetry.push(request, client, node.settings[TELEMETRY_MAX_BYTES])
     return {}

@@ -20,13 +20,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.decisions import Decisions
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.handlers import At, Caller, Response, Written, fault_fields, serves
+from kafkalite.broker.controller.remote_controller import RemoteController
+from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
+from kafkalite.broker.replica.reconciler import Reconciler
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     ALTER,
     CLUSTER,
@@ -37,6 +42,7 @@ from kafkalite.broker.security import (
     DESCRIBE_CONFIGS,
     TOPIC,
 )
+from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
@@ -72,9 +78,9 @@ from kafkalite.protocol.schemas.topics import (
     DESCRIBE_LOG_DIRS,
     ELECT_LEADERS,
 )
+from kafkalite.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.protocol.schema import Fields
 
 PREFERRED, UNCLEAN = 0, 1
@@ -83,16 +89,31 @@ AUTO_CREATE_MS_MAX = 1_000
 """Time that Metadata waits for the controller: later responses on the connection wait as well."""
 
 
+class TopicsNode(HandlerNode, Protocol):
+    """The components that topic requests use."""
+
+    controller: LocalController | RemoteController
+    logs: LogManager
+    reconciler: Reconciler
+    replicas: ReplicaManager
+
+    @property
+    def here(self) -> LocalController:
+        """The controller on this node."""
+
+
 # -- CreateTopics --------------------------------------------------------------------------------
 
 
-@serves(CREATE_TOPICS, versions="2-7", at=At.CONTROLLER, to_the_end=True)
-def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Written]]:
+@serves(CREATE_TOPICS, versions="2-7", at=ServingNode.CONTROLLER, to_the_end=True)
+def create_topics(
+    node: TopicsNode, request: Any, client: ClientContext
+) -> Work[Later[EncodedResponse]]:
     """Create topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
-        if not (caller.may(CREATE, CLUSTER, CLUSTER_NAME) or caller.may(CREATE, TOPIC, name)):
+        if not (client.may(CREATE, CLUSTER, CLUSTER_NAME) or client.may(CREATE, TOPIC, name)):
             faults.setdefault(name, TopicAuthorizationFailed())
             yield
     wanted = []
@@ -100,7 +121,7 @@ def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Writte
         if topic.name not in faults:
             wanted.append(_new_topic(topic))
             yield
-    results = CreatedTopics(node, caller)
+    results = CreatedTopics(node, client)
     for name, fault in faults.items():
         results.add({name: fault})
         yield
@@ -112,9 +133,9 @@ def create_topics(node: Node, request: Any, caller: Caller) -> Work[Later[Writte
 class CreatedTopics:
     """The response to one CreateTopics, encoded as the controller decides on its topics."""
 
-    def __init__(self, node: Node, caller: Caller) -> None:
+    def __init__(self, node: TopicsNode, client: ClientContext) -> None:
         self._node = node
-        self._caller = caller
+        self._client = client
         self._results: dict[str, bytes] = {}
         self._errors: list[Response] = []
         self._alike: dict[tuple[tuple[str, str], ...], list[Response]] = {}
@@ -125,19 +146,19 @@ class CreatedTopics:
             result = self._result(name, topic)
             if result.get("error_code"):
                 self._errors.append(result)
-            self._results[name] = CREATED_TOPICS.write_element(self._caller.version, result)
+            self._results[name] = CREATED_TOPICS.write_element(self._client.version, result)
 
-    def written(self, names: Iterable[str]) -> Written:
+    def written(self, names: Iterable[str]) -> EncodedResponse:
         """Return the whole response, in the order of the request."""
         results = [self._results[name] for name in dict.fromkeys(names)]
         errors: Response = {"topics": self._errors}
-        return Written(CREATED_TOPICS.write(self._caller.version, results), errors)
+        return EncodedResponse(CREATED_TOPICS.write(self._client.version, results), errors)
 
     def _result(self, name: str, came: TopicImage | KafkaError) -> Response:
         if isinstance(came, KafkaError):
-            return {"name": name, **fault_fields(came)}
+            return {"name": name, **error_fields(came)}
         answer: Response = {"name": name, "topic_id": came.topic_id, "error_message": None}
-        if not self._caller.may(DESCRIBE_CONFIGS, TOPIC, name):
+        if not self._client.may(DESCRIBE_CONFIGS, TOPIC, name):
             return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
         return {
             **answer,
@@ -165,7 +186,7 @@ class CreatedTopics:
 
 
 def create_topics_as_asked(
-    node: Node,
+    node: TopicsNode,
     wanted: Sequence[NewTopic],
     *,
     validate_only: bool = False,
@@ -199,7 +220,8 @@ def create_topics_as_asked(
         return decided
 
     return Decisions(
-        node,
+        node.here,
+        node.reactor,
         wanted,
         decide,
         name_of=lambda new: new.name,
@@ -209,7 +231,7 @@ def create_topics_as_asked(
 
 
 def auto_create(
-    node: Node, names: Sequence[str], caller: Caller
+    node: TopicsNode, names: Sequence[str], client: ClientContext
 ) -> Later[dict[str, TopicImage | KafkaError | None]]:
     """Create topics from a Metadata request with all defaults, on the controller or through it."""
     if isinstance(node.controller, LocalController):
@@ -231,7 +253,7 @@ def auto_create(
 
     node.controller.request(
         CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
-        client_id=caller.client_id, wait_ms=AUTO_CREATE_MS_MAX,
+        client_id=client.client_id, wait_ms=AUTO_CREATE_MS_MAX,
     ).then(came)  # fmt: skip
     return answers
 
@@ -253,19 +275,21 @@ def _new_topic(topic: Any) -> NewTopic:
 # -- DeleteTopics --------------------------------------------------------------------------------
 
 
-@serves(DELETE_TOPICS, versions="1-6", at=At.CONTROLLER, to_the_end=True)
-def delete_topics(node: Node, request: Any, caller: Caller) -> Work[Response | Later[Response]]:
+@serves(DELETE_TOPICS, versions="1-6", at=ServingNode.CONTROLLER, to_the_end=True)
+def delete_topics(
+    node: TopicsNode, request: Any, client: ClientContext
+) -> Work[Response | Later[Response]]:
     """Delete topics by name or, from version 6 on, by id."""
-    wanted = _wanted(request, caller.version)
+    wanted = _wanted(request, client.version)
     responses: list[Response] = []
     if not node.settings[DELETE_TOPIC_ENABLE]:
         # Clients before version 3 do not know TOPIC_DELETION_DISABLED.
-        fault = TopicDeletionDisabled() if caller.version >= 3 else InvalidRequest()
+        fault = TopicDeletionDisabled() if client.version >= 3 else InvalidRequest()
         for name, topic_id in wanted:
             responses.append(_deleted(name, topic_id, fault))
             yield
         return {"responses": responses}
-    found = yield from _to_delete(node, caller, wanted, responses)
+    found = yield from _to_delete(node, client, wanted, responses)
     ids = {name: topic_id for topic_id, name in found.items()}
 
     def decided(came: Mapping[str, None | KafkaError]) -> None:
@@ -273,7 +297,8 @@ def delete_topics(node: Node, request: Any, caller: Caller) -> Work[Response | L
 
     return (
         Decisions(
-            node,
+            node.here,
+            node.reactor,
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
             name_of=lambda item: item[1],
@@ -291,8 +316,8 @@ def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
 
 
 def _to_delete(
-    node: Node,
-    caller: Caller,
+    node: TopicsNode,
+    client: ClientContext,
     wanted: Sequence[tuple[str | None, bytes]],
     refused: list[Response],
 ) -> Work[dict[bytes, str]]:
@@ -303,7 +328,7 @@ def _to_delete(
         try:
             if (name, topic_id) in twice:
                 raise twice[name, topic_id].again()
-            topics.append(_meant(node, caller, name, topic_id))
+            topics.append(_meant(node, client, name, topic_id))
         except KafkaError as fault:
             refused.append(_deleted(name, topic_id, fault))
         yield
@@ -315,7 +340,9 @@ def _to_delete(
     return names
 
 
-def _meant(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> TopicImage:
+def _meant(
+    node: TopicsNode, client: ClientContext, name: str | None, topic_id: bytes
+) -> TopicImage:
     """Return the topic by name or id if the principal may delete it; hide it without DESCRIBE."""
     if name is None and topic_id == NO_ID:
         raise InvalidRequest("A topic is deleted by its name or by its id; neither is given.")
@@ -323,30 +350,32 @@ def _meant(node: Node, caller: Caller, name: str | None, topic_id: bytes) -> Top
         raise InvalidRequest("A topic is deleted by its name or by its id; both are given.")
     if name is None:
         topic = node.image.topic_by_id(topic_id)
-        if not caller.may(DESCRIBE, TOPIC, topic.name):
+        if not client.may(DESCRIBE, TOPIC, topic.name):
             raise UnknownTopicId()
-        caller.must(DELETE, TOPIC, topic.name)
+        client.must(DELETE, TOPIC, topic.name)
         return topic
-    caller.must(DESCRIBE, TOPIC, name)
-    caller.must(DELETE, TOPIC, name)
+    client.must(DESCRIBE, TOPIC, name)
+    client.must(DELETE, TOPIC, name)
     return node.image.topic(name)
 
 
 def _deleted(name: str | None, topic_id: bytes, fault: KafkaError | None) -> Response:
     answer: Response = {"name": name, "topic_id": topic_id}
-    return answer if fault is None else {**answer, **fault_fields(fault)}
+    return answer if fault is None else {**answer, **error_fields(fault)}
 
 
 # -- CreatePartitions ----------------------------------------------------------------------------
 
 
-@serves(CREATE_PARTITIONS, versions="0-3", at=At.CONTROLLER, to_the_end=True)
-def create_partitions(node: Node, request: Any, caller: Caller) -> Work[Later[Response]]:
+@serves(CREATE_PARTITIONS, versions="0-3", at=ServingNode.CONTROLLER, to_the_end=True)
+def create_partitions(
+    node: TopicsNode, request: Any, client: ClientContext
+) -> Work[Later[Response]]:
     """Increase the partition counts of topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     faults: dict[str, KafkaError] = _twice(names)
     for name in names:
-        if not caller.may(ALTER, TOPIC, name):
+        if not client.may(ALTER, TOPIC, name):
             faults.setdefault(name, TopicAuthorizationFailed())
             yield
     wanted = []
@@ -356,7 +385,7 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Work[Later[Re
             yield
     results: dict[str, Response] = {}
     for name, fault in faults.items():
-        results[name] = {"name": name, **fault_fields(fault)}
+        results[name] = {"name": name, **error_fields(fault)}
         yield
 
     def decided(grown: Mapping[str, None | KafkaError]) -> None:
@@ -386,7 +415,12 @@ def create_partitions(node: Node, request: Any, caller: Caller) -> Work[Later[Re
 
     return (
         Decisions(
-            node, wanted, decide, name_of=lambda growth: growth.name, on_decided=decided
+            node.here,
+            node.reactor,
+            wanted,
+            decide,
+            name_of=lambda growth: growth.name,
+            on_decided=decided,
         )
         .begin()
         .map(lambda _: {"results": [results[name] for name in dict.fromkeys(names)]})
@@ -401,7 +435,7 @@ def _growth(topic: Any) -> Growth:
 
 
 def _outcome(fault: KafkaError | None) -> Response:
-    return {"error_code": 0} if fault is None else fault_fields(fault)
+    return {"error_code": 0} if fault is None else error_fields(fault)
 
 
 def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
@@ -416,14 +450,14 @@ def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
 # -- DescribeLogDirs -----------------------------------------------------------------------------
 
 
-@serves(DESCRIBE_LOG_DIRS, versions="1-5", at=At.ANY)
-def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(DESCRIBE_LOG_DIRS, versions="1-5", at=ServingNode.ANY)
+def describe_log_dirs(node: TopicsNode, request: Any, client: ClientContext) -> Work[Response]:
     """Describe this node's log directory and the sizes of the requested logs in it.
 
     Null requests all logs; requested partitions that are not on this node are left out of the
     response.
     """
-    if not caller.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
+    if not client.may(DESCRIBE, CLUSTER, CLUSTER_NAME):
         return {"error_code": ClusterAuthorizationFailed.code}
     wanted = None
     if request.topics is not None:
@@ -449,19 +483,19 @@ def describe_log_dirs(node: Node, request: Any, caller: Caller) -> Work[Response
 # -- ElectLeaders --------------------------------------------------------------------------------
 
 
-@serves(ELECT_LEADERS, versions="0-2", at=At.CONTROLLER)
-def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(ELECT_LEADERS, versions="0-2", at=ServingNode.CONTROLLER)
+def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work[Response]:
     """Return why an election is not needed or not possible, per partition.
 
     Null requests all partitions; then those that need no election are omitted.
     """
     asked = request.topic_partitions
     try:
-        caller.must(ALTER, CLUSTER, CLUSTER_NAME)
+        client.must(ALTER, CLUSTER, CLUSTER_NAME)
         if request.election_type not in (PREFERRED, UNCLEAN):
             raise InvalidRequest(f"There is no election type {request.election_type}.")
     except KafkaError as fault:
-        refused = fault_fields(fault)
+        refused = error_fields(fault)
         # Version 0 has an error field in the partitions only.
         return {
             "error_code": fault.code,
@@ -477,13 +511,13 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
         for index in list(topic.partitions):
             unneeded = _election(node, name, index, request.election_type)
             if not isinstance(unneeded, ElectionNotNeeded):
-                needed[index] = fault_fields(unneeded)
+                needed[index] = error_fields(unneeded)
             yield
         results.append(_elected(name, needed))
     for wanted in asked or ():
         faults: dict[int, Response] = {}
         for index in wanted.partitions:
-            faults[index] = fault_fields(
+            faults[index] = error_fields(
                 _election(node, wanted.topic, index, request.election_type)
             )
             yield
@@ -492,7 +526,7 @@ def elect_leaders(node: Node, request: Any, caller: Caller) -> Work[Response]:
     return {"replica_election_results": results}
 
 
-def _election(node: Node, name: str, index: int, election_type: int) -> KafkaError:
+def _election(node: TopicsNode, name: str, index: int, election_type: int) -> KafkaError:
     """Return the error that explains why no leader is elected for this partition."""
     topic = node.image.topics.get(name)
     if topic is None:

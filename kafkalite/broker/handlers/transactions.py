@@ -21,10 +21,14 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kafkalite.broker.handlers import At, Caller, Response, check_named, each, fault_fields, serves
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
+from kafkalite.broker.error_responses import check_repetitions, entry_responses, error_fields
+from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     CLUSTER,
     CLUSTER_NAME,
@@ -33,6 +37,7 @@ from kafkalite.broker.security import (
     TOPIC,
     WRITE,
 )
+from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
@@ -43,55 +48,65 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
     from kafkalite.storage.producer_state import Producer
 
 NONE = -1
 
 
-@serves(INIT_PRODUCER_ID, versions="0-5", at=At.ANY)
-def init_producer_id(node: Node, request: Any, caller: Caller) -> Response | Later[Response]:
+class TransactionsNode(HandlerNode, Protocol):
+    """The components that requests of idempotent producers use."""
+
+    producer_ids: ProducerIdBlocks
+    replicas: ReplicaManager
+
+
+@serves(INIT_PRODUCER_ID, versions="0-5", at=ServingNode.ANY)
+def init_producer_id(
+    node: TransactionsNode, request: Any, client: ClientContext
+) -> Response | Later[Response]:
     """Allocate a producer id for an idempotent producer."""
     try:
-        _check(node, request, caller)
+        _check(node, request, client)
     except KafkaError as fault:
-        return {**fault_fields(fault, messages=False), "producer_epoch": NONE}
+        return {**error_fields(fault, messages=False), "producer_epoch": NONE}
     return node.producer_ids.take().map(
         lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
     )
 
 
-def _check(node: Node, request: Any, caller: Caller) -> None:
+def _check(node: TransactionsNode, request: Any, client: ClientContext) -> None:
     if request.transactional_id == "":
         raise InvalidRequest("A transactional id is not empty.")
     if request.transactional_id is not None:
         raise UnsupportedVersion("Transactions are not served.")
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         raise InvalidRequest("A producer tells both its id and its epoch, or neither.")
-    if not _may_write(node, caller):
+    if not _may_write(node, client):
         raise ClusterAuthorizationFailed()
 
 
-def _may_write(node: Node, caller: Caller) -> bool:
+def _may_write(node: TransactionsNode, client: ClientContext) -> bool:
     # KIP-679: a principal that may write to some topic may write idempotently.
-    return caller.may(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or any(
-        caller.may(WRITE, TOPIC, name) for name in node.image.topics
+    return client.may(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or any(
+        client.may(WRITE, TOPIC, name) for name in node.image.topics
     )
 
 
 # -- DescribeProducers ---------------------------------------------------------------------------
 
 
-@serves(DESCRIBE_PRODUCERS, versions="0", at=At.LEADER)
-def describe_producers(node: Node, request: Any, caller: Caller) -> Work[Response]:
+@serves(DESCRIBE_PRODUCERS, versions="0", at=ServingNode.LEADER)
+def describe_producers(
+    node: TransactionsNode, request: Any, client: ClientContext
+) -> Work[Response]:
     """Return the active producers of each partition that this node leads."""
     named = Counter(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
     )
 
     def partition(name: str, index: int) -> Response:
-        caller.must(READ, TOPIC, name)
-        check_named(named[name, index])
+        client.must(READ, TOPIC, name)
+        check_repetitions(named[name, index])
         log = node.replicas.leader(name, index).log
         return {"active_producers": [_described(producer) for producer in log.producers]}
 
@@ -101,7 +116,9 @@ def describe_producers(node: Node, request: Any, caller: Caller) -> Work[Respons
         partitions: list[Response] = []
         topics.append({"name": topic.name, "partitions": partitions})
         for index in topic.partition_indexes:
-            partitions += each([index], "partition_index", partial(partition, topic.name))
+            partitions += entry_responses(
+                [index], "partition_index", partial(partition, topic.name)
+            )
             yield
         yield
     return {"topics": topics}

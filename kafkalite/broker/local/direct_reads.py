@@ -36,7 +36,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.records.file_slice import OpenFile
 
 if TYPE_CHECKING:
-    from kafkalite.broker.handlers import Caller
+    from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.node import Node
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.segment import LogSegment
@@ -91,12 +91,12 @@ class DirectReads:
     def __init__(
         self,
         node: Node,
-        caller: Caller,
+        client: ClientContext,
         counts: Counter[str],
         send: Callable[..., object],
     ) -> None:
         self._node = node
-        self._caller = caller
+        self._client = client
         self._counts = counts
         self._send = send
         self._waiting: dict[int, Later[Any]] = {}
@@ -122,7 +122,7 @@ class DirectReads:
                 raise ThrottlingQuotaExceeded(f"{WAITING_MAX} reads wait at this node.")
             partition = self._node.replicas.leader(*place)
             partition.traffic.fetches += 1
-            if not self._caller.may(READ, TOPIC, partition.topic):
+            if not self._client.may(READ, TOPIC, partition.topic):
                 raise TopicAuthorizationFailed()
             if self._grant(partition, read):
                 return

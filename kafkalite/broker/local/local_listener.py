@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers import Caller
+from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.local.direct_reads import DirectReads
 from kafkalite.broker.local.ring_host import HostedRing, RingHost
 from kafkalite.broker.security import principal_of
@@ -98,7 +98,7 @@ class Visitor:
         self._door = door
         self._node = door.node
         self._connection = connection
-        self._caller: Caller | None = None
+        self._client: ClientContext | None = None
         self._ring: HostedRing | None = None
         self._reads: DirectReads | None = None
         self._silence: Timer = door.node.reactor.call_later(SILENT_MS_MAX, self._said_nothing)
@@ -111,7 +111,7 @@ class Visitor:
             message = local.read_packet(packet)
         except (CorruptMessage, UnsupportedVersion) as fault:
             raise Disconnect(str(fault)) from None
-        if self._caller is None:
+        if self._client is None:
             if message.kind is not local.HELLO:
                 raise Disconnect(f"it began with a {message.kind}")
             self._silence.cancel()
@@ -155,7 +155,7 @@ class Visitor:
         if fault is not None:
             self._connection.close()
             return
-        self._caller = Caller(
+        self._client = ClientContext(
             node.authorizer,
             version=0,
             client_id=hello["client_id"],
@@ -173,17 +173,15 @@ class Visitor:
     # -- ATTACH ------------------------------------------------------------------------------
 
     def _attach(self, request_id: int) -> None:
-        assert self._caller is not None
+        assert self._client is not None
         try:
             if self._ring is not None:
                 raise InvalidRequest("There is one ring a connection, and it has been given.")
-            self._ring = ring = self._door.rings.attach(self._caller, self._ring_left)
+            self._ring = ring = self._door.rings.attach(self._client, self._ring_left)
         except KafkaError as fault:
             self._send(_attached(request_id, fault))
             return
-        self._send(
-            _attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors
-        )
+        self._send(_attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors)
         if not self._connection.waits:  # else the descriptors stay open until the ring is closed
             ring.sent()
 
@@ -193,9 +191,9 @@ class Visitor:
     # -- READ --------------------------------------------------------------------------------
 
     def _read(self, read: dict[str, Any]) -> None:
-        assert self._caller is not None
+        assert self._client is not None
         if self._reads is None:
-            self._reads = DirectReads(self._node, self._caller, self._door.counts, self._send)
+            self._reads = DirectReads(self._node, self._client, self._door.counts, self._send)
         if self._reads.outstanding >= OUTSTANDING_MAX:
             raise Disconnect(f"it waits for more than {OUTSTANDING_MAX} reads")
         if self._connection.uid != os.geteuid():

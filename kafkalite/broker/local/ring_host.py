@@ -38,7 +38,7 @@ from kafkalite.errors import Fatal, KafkaError, KafkaStorageError, ThrottlingQuo
 from kafkalite.transport.ring import REASONS, WorkerRing, frame_size_max
 
 if TYPE_CHECKING:
-    from kafkalite.broker.handlers import Caller
+    from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.node import Node
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import Appended
@@ -83,7 +83,7 @@ class RingHost:
         self._frames_seen = 0
         node.reactor.watch(self._more, self._look_again)
 
-    def attach(self, caller: Caller, leave: Callable[[str], object]) -> HostedRing:
+    def attach(self, client: ClientContext, leave: Callable[[str], object]) -> HostedRing:
         """Create a ring for a producer; `leave(why)` is called when this node closes it.
 
         Raises ThrottlingQuotaExceeded if native.rings.bytes.max is used up, and KafkaStorageError
@@ -108,7 +108,7 @@ class RingHost:
             made.close()
             self.counts["refused"] += 1
             raise KafkaStorageError("There are too few descriptors for a ring (see ulimit -n).")
-        ring = HostedRing(self, made, size, caller, leave)
+        ring = HostedRing(self, made, size, client, leave)
         self.rings[ring] = None
         self.size += size
         self.counts["attached"] += 1
@@ -181,7 +181,7 @@ class HostedRing:
         host: RingHost,
         ring: WorkerRing,
         size: int,
-        caller: Caller,
+        client: ClientContext,
         leave: Callable[[str], object],
     ) -> None:
         self.size = size
@@ -190,7 +190,7 @@ class HostedRing:
         self._node = host.node
         self._ring = ring
         self._reader = ring.reader
-        self._caller = caller
+        self._client = client
         self._leave = leave
         self._answers: list[Answer] = []
         self._refusals: list[tuple[int, int]] = []
@@ -239,7 +239,7 @@ class HostedRing:
         except (AssertionError, Fatal):
             raise
         except Exception:
-            log.exception("taking from a ring of %s failed", self._caller.principal)
+            log.exception("taking from a ring of %s failed", self._client.principal)
             self._give_up("serving it failed", "fault")
 
     def _take_some(self) -> None:
@@ -287,7 +287,7 @@ class HostedRing:
         node = self._node
         self._host.counts["frames"] += 1
         try:
-            partition, appended = append(node, self._caller, acks, topic_id, index, batch)
+            partition, appended = append(node, self._client, acks, topic_id, index, batch)
         except KafkaError as fault:
             self._refused(correlation, acks, topic_id, len(batch), fault)
             return

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.purgatory import Purgatory, Timers
@@ -44,9 +45,6 @@ log = logging.getLogger("kafkalite.broker")
 
 FLUSH_AGAIN_MS = 1_000
 """Delay before a flush that failed for lack of a descriptor is retried."""
-
-Topic = str | bytes
-"""A topic as in a request: its name, or its id of 16 bytes."""
 
 
 class FlushRule(NamedTuple):

@@ -1,0 +1,119 @@
+"""Table of the served APIs, and the form of a handler.
+
+A handler is a function of `(node, request, client)` registered by `@serves`.  It returns the
+response as a dict shaped like the schema (a missing field takes the schema's default), a `Later` of
+one, or None when the client wants no response.  An error of the whole request is raised; an error
+of one entry becomes that entry's `error_code` (error_responses.py).
+
+`node` has the components that the handlers of one file use, as its Protocol says; no handler knows
+the class Node.
+
+A handler whose request may name thousands of entries is a generator and runs in steps
+(broker/stepping.py): it yields after each entry and returns its response at the end.
+
+ApiVersions lists the entries of SERVED: an API without a handler is not advertised.  The table is
+complete once `kafkalite.broker.dispatch` is imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from functools import wraps
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.stepping import in_steps
+from kafkalite.protocol.schema import Api
+
+Response = dict[str, Any]
+HandlerFunction: TypeAlias = Callable[[Any, Any, ClientContext], Any]
+F = TypeVar("F", bound=HandlerFunction)
+
+
+class EncodedResponse(NamedTuple):
+    """A response that its handler has already encoded, in steps, because it may be long."""
+
+    body: bytes
+    errors: Response
+    """The error codes in the response, in the shape of a response."""
+
+
+class ServingNode(Enum):
+    """The kind of node that may serve a request.
+
+    A single node is all of them.  In a cluster, the dispatcher forwards a request for the
+    controller there, without the handler's knowledge; a broker refuses requests for partitions that
+    another broker leads, and the client finds the leader itself.
+    """
+
+    ANY = "any"
+    LEADER = "leader"
+    COORDINATOR = "coordinator"
+    CONTROLLER = "controller"
+
+
+class ApiCodec(NamedTuple):
+    """A compiled reader and writer in place of the schema, for the APIs that carry records.
+
+    decode(version, frame, position) returns the request or an error code;
+    encode(version, correlation_id, response) returns the response with its header, in chunks.
+    """
+
+    decode: Callable[[int, memoryview, int], Any]
+    encode: Callable[[int, int, Any], list[Any]]
+
+
+class Handler(NamedTuple):
+    """A served API: its handler function, its versions and the kind of node that serves it."""
+
+    api: Api
+    low: int
+    high: int
+    at: ServingNode
+    handle: HandlerFunction
+    codec: ApiCodec | None
+
+
+SERVED: dict[int, Handler] = {}
+"""All served APIs, by API key."""
+
+
+def serves(
+    api: Api,
+    versions: str,
+    at: ServingNode,
+    codec: ApiCodec | None = None,
+    *,
+    to_the_end: bool = False,
+) -> Callable[[F], F]:
+    """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
+
+    `to_the_end` is passed to `in_steps`: True runs a generator to its end even if the client
+    disconnects.
+    """
+
+    def register(function: F) -> F:
+        assert api.key not in SERVED, f"{api.name} has two handlers"
+        low, _, high = versions.partition("-")
+        handle = _in_steps(function, to_the_end)
+        handler = Handler(api, int(low), int(high or low), at, handle, codec)
+        assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
+        SERVED[api.key] = handler
+        return function
+
+    return register
+
+
+def _in_steps(function: HandlerFunction, to_the_end: bool) -> HandlerFunction:
+    """Return the handler as the dispatcher calls it; a generator function is run in steps."""
+    if not inspect.isgeneratorfunction(function):
+        return function
+
+    @wraps(function)
+    def run(node: Any, request: Any, client: ClientContext) -> Any:
+        work = function(node, request, client)
+        return in_steps(node.reactor, work, to_the_end=to_the_end)
+
+    return run
