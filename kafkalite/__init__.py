@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kafkalite._ext.message_reader import Message
     from kafkalite.client.consumer.async_consumer import AsyncConsumer
     from kafkalite.client.consumer.consumer import Consumer
+    from kafkalite.client.consumer.range_reader import RangeReader, RecordsLost
     from kafkalite.client.net.topology import TopicPartition
     from kafkalite.client.producer.async_producer import AsyncProducer
     from kafkalite.client.producer.producer import Producer
@@ -29,6 +30,8 @@ __all__ = [
     "Consumer",
     "Message",
     "Producer",
+    "RangeReader",
+    "RecordsLost",
     "TopicPartition",
     "__version__",
 ]
@@ -42,6 +45,8 @@ _HOME = {
     "Consumer": "kafkalite.client.consumer.consumer",
     "Message": "kafkalite._ext.message_reader",
     "Producer": "kafkalite.client.producer.producer",
+    "RangeReader": "kafkalite.client.consumer.range_reader",
+    "RecordsLost": "kafkalite.client.consumer.range_reader",
     "TopicPartition": "kafkalite.client.net.topology",
 }
 

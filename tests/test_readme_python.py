@@ -18,7 +18,7 @@ from kafkalite.testing import Broker
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "README.md": 2,
-    "docs/tutorials/pandas-and-polars.md": 3,
+    "docs/tutorials/pandas-and-polars.md": 4,
     "docs/tutorials/reading.md": 1,
     "docs/tutorials/asyncio.md": 1,
 }
@@ -58,10 +58,11 @@ def test_every_example_runs_as_written(broker):
         assert ended.returncode == 0, f"{example}\n{ended.stderr}"
         assert not ended.stderr, f"{example}\n{ended.stderr}"
         outputs.append(ended.stdout)
-    rows_sent, rows_read, rows_as_json, _, tables_read, positions, coroutines = outputs
+    rows_sent, rows_read, rows_as_json, _, tables_read, range_read, positions, coroutines = outputs
     assert "offset=1000" in rows_sent
     assert len(rows_read.splitlines()) == 1001
     assert "ABC" in rows_as_json
     assert sum(int(line) for line in tables_read.splitlines() if line.isdecimal()) == 1_000_000
+    assert range_read == "4000\n"
     assert "offset=999990" in positions
     assert coroutines.splitlines()[-1] == "b'event 99'"

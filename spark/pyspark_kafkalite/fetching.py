@@ -11,24 +11,8 @@
 
 or the requested columns of it, in the requested order; only those are decoded.
 
-    start ≤ offset < end        gaps may be anywhere, also at the end: compaction, transaction
-                                markers, records of aborted transactions
-
-Lost records are a DataLoss, or with `fail_on_data_loss=False` a warning and the rest of the range:
-
-    A  the log start offset is after the start    the start was deleted
-    B  the log ends before the range does         it was truncated or recreated
-    C  the topic or the partition does not exist
-    D  the topic has another id                   nothing of the range exists any more
-
-When no records arrive for STALL_S, the leader is asked for the state of the log: a range that ends
-in a gap ends, and one that waits for a transaction or a leader waits.
-
-Connections are kept for the next range, by process and settings.  While a batch is processed the
-next fetch is in flight; no fetch starts at or after the end of the range.
-
-Left out: reading ranges in parallel; the first fetch of a range follows the last record of the one
-before.
+Lost records are a DataLoss, or with `fail_on_data_loss=False` a warning and the rest of the range.
+The readers of a process are kept for its next ranges, by settings.
 """
 
 from __future__ import annotations
@@ -40,35 +24,12 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalite.client.consumer import offsets
-from kafkalite.client.consumer.arrow_batches import ColumnReader
-from kafkalite.client.consumer.assignment_reader import Reading
-from kafkalite.client.consumer.decoding import decode
-from kafkalite.client.consumer.positions import NOWHERE, Position, shown
-from kafkalite.client.consumer.record_range import ShortRead, Stretch
-from kafkalite.client.consumer.tables import cut
-from kafkalite.client.consumer.tcp_fetcher import BY_NAME_MAX
-from kafkalite.client.net.cluster import Cluster
-from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.net.settings import consumer_settings
-from kafkalite.client.net.topology import NOBODY, TopicPartition, fault_of
-from kafkalite.client.net.waker import Waker
-from kafkalite.config.client import CHECK_CRCS
-from kafkalite.errors import (
-    KafkaError,
-    OffsetOutOfRange,
-    RequestTimedOut,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
-from kafkalite.ids import NO_ID
-from kafkalite.protocol.schemas.fetch import FETCH
-from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
+from kafkalite import RangeReader, RecordsLost
 
 if TYPE_CHECKING:
     from pyspark_kafkalite.offsets import OffsetRange
@@ -79,15 +40,6 @@ STEP_SIZE = 2 << 20
 BATCH_SIZE_MAX = 4 << 20
 """Approximate maximum size of a batch in bytes; a larger record is a batch by itself."""
 
-STALL_S = 1.0
-"""Seconds without records before the state of the log is requested."""
-LAG_S = 2.0
-"""Seconds in which a node may not know a topic, or the high watermark, that others know."""
-PROBE_S_MAX = 10.0
-GAP_WAIT_MS = 2_000
-"""Maximum wait at the leader for records before a gap is accepted: a leader that reads a segment
-from remote storage first returns an empty response.
-"""
 IDLE_S_MAX = 60.0
 """Seconds for which unused connections are kept; brokers close them after some minutes."""
 IDLE_MAX = 4
@@ -139,9 +91,32 @@ def fetched(
     spark_columns = SparkColumns(columns)
     if wanted.start >= wanted.end:
         return
-    topic_id = topic_id or getattr(wanted, "topic_id", None)
-    with lent(settings) as reader:
-        yield from Pass(reader, wanted, topic_id, fail_on_data_loss, timeout_s).run(spark_columns)
+    with pooled_reader(settings) as reader:
+        batches = reader.read(
+            (wanted.topic, wanted.partition),
+            wanted.start,
+            wanted.end,
+            columns=spark_columns.decoded,
+            timestamp_unit="us",
+            max_bytes=STEP_SIZE,
+            topic_id=topic_id or getattr(wanted, "topic_id", None),
+            on_lost=fail if fail_on_data_loss else warn,
+            timeout=timeout_s,
+        )
+        for batch in batches:
+            yield from spark_columns.converted(batch)
+
+
+def fail(lost: RecordsLost) -> None:
+    raise DataLoss(f"{lost}  {ADVICE}") from None
+
+
+def warn(lost: RecordsLost) -> None:
+    log.warning(
+        "Records were lost; reading continues after them.  partition=%s-%d from=%d resumed_at=%d"
+        " range_end=%d reason=%r",
+        *lost.partition, lost.start, lost.resumed_at, lost.end, lost.reason,
+    )  # fmt: skip
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
@@ -170,21 +145,16 @@ class SparkColumns:
         self.schema = schema_of(columns)
         names = ["timestamp_type" if n == "timestampType" else n for n in self.schema.names]
         self._names = names
-        self._decoded = names if "offset" in names else [*names, "offset"]
+        self.decoded = names if "offset" in names else [*names, "offset"]
+        """Columns to decode; the reader needs the offset."""
 
-    def reader(self, check_crcs: bool) -> ColumnReader:
-        return ColumnReader(self._decoded, "us", check_crcs)
+    def converted(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a decoded batch, in batches of the size for Spark."""
+        rows = rows_of(batch)
+        for start in range(0, len(batch), rows):
+            yield self._converted(batch.slice(start, rows))
 
-    def taken(
-        self, reader: ColumnReader, partition: TopicPartition, end: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows with offsets below `end`."""
-        for batch in cut(reader.take(*partition), end):
-            rows = rows_of(batch)
-            for start in range(0, len(batch), rows):
-                yield self._turned(batch.slice(start, rows))
-
-    def _turned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays: list[pa.Array[Any]] = []
         for name in self._names:
             array = batch.column(name)
@@ -218,68 +188,60 @@ def headers_of(array: pa.Array[Any]) -> pa.Array[Any]:
     filler = pa.repeat(pa.scalar(True), array.offset)
     bits = pa.concat_arrays([filler, some]).buffers()[1]
     places = array.buffers()[1]
-    return pa.Array.from_buffers(
-        kind, len(array), [bits, places], -1, array.offset, [array.values]
-    )
+    return pa.Array.from_buffers(kind, len(array), [bits, places], -1, array.offset, [array.values])
 
 
 # Reader pool.
 
 
-class RangeReader:
-    """An assignment reader with its connections, for one range after another.  Not thread-safe."""
+class PooledReader:
+    """A range reader of the pool."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self.settings = consumer_settings(None, settings)
-        self.cluster = Cluster(self.settings)
-        self.waker = Waker()
-        self.reading = Reading(self.cluster, self.settings, "fetch", self.waker, strict=True)
+        self.reader = RangeReader(settings)
         self.ranges = 0
-        self.since_s = 0.0
-        self.clean = True
-        """True if no fetch is in flight."""
+        """Number of ranges that were read."""
+        self.used_at_s = 0.0
 
     def close(self) -> None:
-        self.reading.close()
-        self.cluster.close()
-        self.waker.close()
+        self.reader.close()
 
 
-class Idle:
-    """The unused readers of this process, by settings."""
+class ReaderPool:
+    """The unused range readers of this process, by settings."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: dict[frozenset[tuple[str, str]], list[RangeReader]] = {}
+        self._readers: dict[frozenset[tuple[str, str]], list[PooledReader]] = {}
 
-    def take(self, settings: Mapping[str, str]) -> RangeReader:
+    def take(self, settings: Mapping[str, str]) -> PooledReader:
         before_s = time.monotonic() - IDLE_S_MAX
         with self._lock:
-            kept = self._readers.get(frozenset(settings.items()), [])
-            found = kept.pop() if kept else None
+            unused = self._readers.get(frozenset(settings.items()), [])
+            found = unused.pop() if unused else None
             old = [each for readers in self._readers.values() for each in readers
-                   if each.since_s < before_s]  # fmt: skip
+                   if each.used_at_s < before_s]  # fmt: skip
             for key, readers in list(self._readers.items()):
-                self._readers[key] = [each for each in readers if each.since_s >= before_s]
+                self._readers[key] = [each for each in readers if each.used_at_s >= before_s]
                 if not self._readers[key]:
                     del self._readers[key]
         for each in old:
             each.close()
-        if found is not None and found.since_s < before_s:
+        if found is not None and found.used_at_s < before_s:
             found.close()
             found = None
-        return found or RangeReader(settings)
+        return found or PooledReader(settings)
 
-    def give(self, settings: Mapping[str, str], reader: RangeReader) -> None:
-        reader.ranges += 1
-        reader.since_s = time.monotonic()
-        if reader.clean and reader.ranges < RANGES_MAX:
+    def put_back(self, settings: Mapping[str, str], pooled: PooledReader) -> None:
+        pooled.ranges += 1
+        pooled.used_at_s = time.monotonic()
+        if pooled.ranges < RANGES_MAX:
             with self._lock:
-                kept = self._readers.setdefault(frozenset(settings.items()), [])
-                if len(kept) < IDLE_MAX:
-                    kept.append(reader)
+                unused = self._readers.setdefault(frozenset(settings.items()), [])
+                if len(unused) < IDLE_MAX:
+                    unused.append(pooled)
                     return
-        reader.close()
+        pooled.close()
 
     def close(self) -> None:
         with self._lock:
@@ -288,280 +250,24 @@ class Idle:
         for reader in readers:
             reader.close()
 
-    def leave(self) -> None:
+    def close_in_child(self) -> None:
         """Close the readers in a forked child; the parent keeps its connections."""
         self._lock = threading.Lock()
         self.close()
 
 
-_idle = Idle()
-atexit.register(_idle.close)
-os.register_at_fork(after_in_child=_idle.leave)
+_pool = ReaderPool()
+atexit.register(_pool.close)
+os.register_at_fork(after_in_child=_pool.close_in_child)
 
 
 @contextlib.contextmanager
-def lent(settings: Mapping[str, str]) -> Iterator[RangeReader]:
+def pooled_reader(settings: Mapping[str, str]) -> Iterator[RangeReader]:
     """Take a reader from the pool for one range; close it if the range was not read to its end."""
-    reader = _idle.take(settings)
+    pooled = _pool.take(settings)
     try:
-        yield reader
+        yield pooled.reader
     except BaseException:  # a task that is killed, or needs no more rows, closes the generator
-        reader.close()
+        pooled.close()
         raise
-    _idle.give(settings, reader)
-
-
-# One range.
-
-
-class Bounded(Position):
-    """A position that is not fetched at or after an end offset."""
-
-    __slots__ = ("end",)
-
-    def __init__(self, partition: TopicPartition, start: int, end: int) -> None:
-        super().__init__(partition, NOWHERE)
-        self.end = end
-        self.seek(start)
-
-    @property
-    def fetchable(self) -> bool:
-        return self.ahead < self.end and super().fetchable
-
-
-class State(NamedTuple):
-    """State of the log at the leader, from a position on."""
-
-    holds_more: bool
-    high_watermark: int
-    readable_end: int
-    """The high watermark, or with read_committed the last stable offset."""
-    log_start_offset: int
-
-
-class Gone(Exception):
-    """Records of the range are lost; it continues at `goes_on` (at its end: nowhere)."""
-
-    def __init__(self, why: str, goes_on: int) -> None:
-        super().__init__(why)
-        self.goes_on = goes_on
-
-
-class Pass:
-    """Read of one range."""
-
-    def __init__(
-        self,
-        reader: RangeReader,
-        wanted: OffsetRange,
-        topic_id: bytes | None,
-        fail_on_data_loss: bool,
-        timeout_s: float,
-    ) -> None:
-        self.reader = reader
-        self.partition = TopicPartition(wanted.topic, wanted.partition)
-        self.start, self.end = wanted.start, wanted.end
-        self.position = Bounded(self.partition, self.start, self.end)
-        self._topic_id = topic_id
-        self._strict = fail_on_data_loss
-        self._timeout_s = timeout_s
-        self._patience = Deadline(timeout_s)
-        self._short_until: Deadline | None = None
-        """Deadline after which a log that is still too short counts as truncated."""
-        self._why = "the leader says nothing"
-
-    def run(self, columns: SparkColumns) -> Iterator[pa.RecordBatch]:
-        decoder = columns.reader(self.reader.settings[CHECK_CRCS])
-        self.reader.clean = False
-        begun = False
-        while not self.done:
-            try:
-                if not begun:
-                    self._begin()
-                    begun = True
-                self._step(decoder)
-            except Gone as gone:
-                self._lose(gone)
-            except UnknownTopicOrPartition as fault:
-                # A node with old metadata may return this during a range; a persistent error is
-                # true.
-                if begun:
-                    begun, self._why = False, str(fault)
-                    self._check_patience()
-                    self.reader.cluster.rest(0.1)
-                else:
-                    self._lose(Gone(str(fault), self.end))
-            except UnknownTopicId as fault:
-                self._lose(Gone(str(fault), self.end))
-            for batch in columns.taken(decoder, self.partition, self.end):
-                yield batch
-                # Processing time does not count towards the timeout.
-                self._patience = Deadline(self._timeout_s)
-        # A fetch in flight would disturb the next range.
-        self.reader.clean = self.position.ahead >= self.end
-        self.reader.reading.assign(())
-
-    @property
-    def done(self) -> bool:
-        assert self.position.offset is not None
-        return self.position.offset >= self.end
-
-    def _begin(self) -> None:
-        """Wait for the topic's metadata, and check that it has the planned topic id."""
-        reading = self.reader.reading
-        lag = Deadline(LAG_S)
-        while True:
-            reading.assign(())
-            reading.assign([self.partition])
-            reading.assignment.positions[self.partition] = self.position
-            try:
-                reading.await_offsets((), self._patience)
-                break
-            except UnknownTopicOrPartition:
-                if lag.passed:
-                    raise
-            self.reader.cluster.rest(0.1)
-        known = self.position.topic_id
-        if self._topic_id and known != NO_ID and known != self._topic_id != NO_ID:
-            raise Gone(f"topic {self.partition.topic!r} was deleted and made again", self.end)
-
-    def _step(self, decoder: ColumnReader) -> None:
-        """Decode the next records, or find out why there are none."""
-        reading = self.reader.reading
-        stretch: Stretch | None = None
-        try:
-            stretch = reading.stretch(self._patience.within(STALL_S))
-            if stretch is None:
-                self._ask_why()
-                return
-            self._decode(stretch, decoder)
-        except ShortRead:
-            assert stretch is not None
-            reading.again(stretch)
-        except OffsetOutOfRange:
-            self._look_for_bounds()
-
-    def _decode(self, stretch: Stretch, decoder: ColumnReader) -> None:
-        more = decode(stretch, decoder.builder, STEP_SIZE)
-        position = self.position
-        if stretch.first_offset != position.offset:
-            self._patience = Deadline(self._timeout_s)
-            self._short_until = None
-        position.offset = stretch.first_offset
-        if not more or self.done:
-            self.reader.reading.done(stretch)
-            if self.done:
-                position.ahead = position.offset
-
-    def _lose(self, gone: Gone) -> None:
-        """Raise DataLoss, or log it and continue after the lost records."""
-        assert self.position.offset is not None
-        words = (
-            f"Records of {shown(self.partition)} are lost, of the offsets"
-            f" {self.position.offset} to {self.end - 1}: {str(gone).rstrip('.')}."
-        )
-        if self._strict:
-            raise DataLoss(f"{words}  {ADVICE}") from None
-        log.warning("%s  What is there of the rest is read.", words)
-        self.position.seek(min(gone.goes_on, self.end))
-
-    # State of the log.
-
-    def _look_for_bounds(self) -> None:
-        """Raise Gone if the offset is below the log start offset or after the end; else retry."""
-        low, high = (
-            offsets.list_offsets(
-                self.reader.cluster, {self.partition: which}, 0, self._patience.left_s
-            )[self.partition].offset
-            for which in (EARLIEST, LATEST)
-        )
-        position = self.position
-        assert position.offset is not None
-        if position.offset < low:
-            raise Gone(f"the log begins at offset {low}", low)
-        if position.offset > high:
-            self._be_short(high)
-        self._check_patience()
-        position.rewind()
-        self.reader.cluster.rest(0.1)
-
-    def _be_short(self, high: int) -> None:
-        """Raise Gone if the log stays too short; a new leader may still have to catch up."""
-        self._short_until = self._short_until or Deadline(LAG_S)
-        if self._short_until.passed:
-            raise Gone(f"the log ends at offset {high}", self.end)
-
-    def _ask_why(self) -> None:
-        """Handle a stall: end a range that ends in a gap, and detect a log that is too short."""
-        self._check_patience()
-        try:
-            state = self._state()
-            is_gap = self._is_gap(state) and self._is_gap(again := self._state(GAP_WAIT_MS))
-        except KafkaError as fault:
-            self._why = str(fault)
-            return
-        if state is None:
-            return
-        if is_gap and again is not None and again.log_start_offset == state.log_start_offset:
-            self.position.offset = self.end
-        elif state.holds_more or state.readable_end >= self.end:
-            self._why = "the leader has more, and does not send it"
-        elif state.high_watermark < self.end:
-            self._why = f"the log ends at offset {state.high_watermark}"
-            self._be_short(state.high_watermark)
-        else:
-            self._why = f"a transaction is open from offset {state.readable_end} on"
-
-    def _is_gap(self, state: State | None) -> bool:
-        """Return whether the range is readable, but has no more records at the leader."""
-        return state is not None and not state.holds_more and state.readable_end >= self.end
-
-    def _state(self, max_wait_ms: int = 0) -> State | None:
-        """Return the state of the log at the leader, or None if it is unknown.
-
-        The leader may wait `max_wait_ms` for records.
-        """
-        position, cluster = self.position, self.reader.cluster
-        if position.leader == NOBODY:
-            self._why = "the partition has no leader"
-            return None
-        level = self.reader.reading.lanes.isolation_level
-        entry = {
-            "partition": self.partition.partition,
-            "current_leader_epoch": position.leader_epoch,
-            "fetch_offset": position.offset,
-            "partition_max_bytes": 1,
-        }
-        body = {
-            "max_wait_ms": max_wait_ms,
-            "min_bytes": 1 if max_wait_ms else 0,
-            "max_bytes": 1,
-            "isolation_level": level,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": self.partition.topic, "partitions": [entry]}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        timeout_s = min(self._patience.left_s, max_wait_ms / 1000 + PROBE_S_MAX)
-        answer = cluster.request(
-            position.leader, FETCH, body, timeout_s=timeout_s, at_most=BY_NAME_MAX
-        )
-        said = [each for topic in answer.responses for each in topic.partitions]
-        code = answer.error_code or (said[0].error_code if said else 0)
-        if code:
-            raise fault_of(code, shown(self.partition))
-        if not said or (answer.throttle_time_ms and not said[0].records):
-            self._why = "the broker slows this client down"
-            return None
-        stable = said[0].last_stable_offset if level else -1
-        high = said[0].high_watermark
-        readable_end = stable if stable >= 0 else high
-        return State(bool(said[0].records), high, readable_end, said[0].log_start_offset)
-
-    def _check_patience(self) -> None:
-        if self._patience.passed:
-            raise RequestTimedOut(
-                f"{shown(self.partition)}: nothing came for {self._timeout_s:g} s at offset"
-                f" {self.position.offset}, of the range {self.start} to {self.end}: {self._why}."
-            )
+    _pool.put_back(settings, pooled)

@@ -18,7 +18,8 @@ Invalid UTF-8 in a header name is replaced by U+FFFD, since Arrow strings are UT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -109,6 +110,17 @@ class ColumnReader:
             else:
                 arrays.append(_column(buffers, name, kind, start, count))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def rows_below(batches: Iterable[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
+    """Return the rows of these batches with offsets below `end`."""
+    kept = []
+    for batch in batches:
+        column = batch.column("offset")
+        held = memoryview(column.buffers()[1]).cast("b").cast("q")
+        held = held[column.offset : column.offset + len(column)]
+        kept.append(batch.slice(0, bisect_left(held, end)))
+    return kept
 
 
 def _checked(columns: Sequence[str] | None) -> list[str]:

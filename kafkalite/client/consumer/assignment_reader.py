@@ -161,6 +161,12 @@ class Reading:
         self._unknown.clear()
         self._wonder(p.partition.topic for p in self.assignment if p.leader == NOBODY)
 
+    def assign_position(self, position: Position) -> None:
+        """Read exactly the partition of this position, and from it."""
+        self.assign(())
+        self.assignment.put(position)
+        self._wonder([position.partition.topic])
+
     def _wonder(self, topics: Iterable[str]) -> None:
         self._unknown.update(topics)
         self._patience = Deadline(self._settings.call_timeout_s)

@@ -100,6 +100,21 @@ class Position:
         self.leader = NOBODY
 
 
+class BoundedPosition(Position):
+    """A position that is not fetched at or after an end offset."""
+
+    __slots__ = ("end",)
+
+    def __init__(self, partition: TopicPartition, start: int, end: int) -> None:
+        super().__init__(partition, NOWHERE)
+        self.end = end
+        self.seek(start)
+
+    @property
+    def fetchable(self) -> bool:
+        return self.ahead < self.end and super().fetchable
+
+
 class Assignment:
     """The partitions that are read, each with its Position."""
 
@@ -134,6 +149,10 @@ class Assignment:
             self.positions[partition] = known or Position(partition, start)
         for position in kept.values():
             position.begin_turn()
+
+    def put(self, position: Position) -> None:
+        """Read a partition from a given position."""
+        self.positions[position.partition] = position
 
     def add(self, partition: TopicPartition, start: int) -> Position:
         position = self.positions[partition] = Position(partition, start)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafkalite.client.consumer import offsets
 from kafkalite.client.consumer.arguments import integer, partition_named
-from kafkalite.client.consumer.arrow_batches import ColumnReader
+from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import Reading
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.fetch_buffer import Intake
@@ -69,7 +68,7 @@ def read_table(
                 intake, reading, reader, deadline.within(settings.call_timeout_s)
             )
             position = reading.assignment[partition]
-            found[partition] += cut(batches, ends[partition])
+            found[partition] += rows_below(batches, ends[partition])
             if position.offset is not None and position.offset >= ends[partition]:
                 del ends[partition]
                 position.paused = True
@@ -101,17 +100,6 @@ def next_columns(
             reading.done(stretch)
         return position.partition, reader.take(*position.partition)
     raise RequestTimedOut("The table was not read whole in the time there was.")
-
-
-def cut(batches: list[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
-    """Return the rows of these batches with offsets below `end`."""
-    kept = []
-    for batch in batches:
-        column = batch.column("offset")
-        held = memoryview(column.buffers()[1]).cast("b").cast("q")
-        held = held[column.offset : column.offset + len(column)]
-        kept.append(batch.slice(0, bisect_left(held, end)))
-    return kept
 
 
 # Bounds.
