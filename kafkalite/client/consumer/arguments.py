@@ -44,6 +44,14 @@ def offset_given(value: Any, what: str) -> int:
     return offset
 
 
+def size_given(value: Any, what: str) -> int:
+    """Return a size in bytes; raise TypeError or ValueError if it is not at least 1."""
+    size = integer(value, f"{what} is an integer")
+    if size < 1:
+        raise ValueError(f"{what} is at least 1, not {size}")
+    return size
+
+
 def offsets_to_commit(
     offsets: Mapping[tuple[str, int], int | tuple[int, str | None]],
 ) -> dict[tuple[str, int], int | tuple[int, str | None]]:

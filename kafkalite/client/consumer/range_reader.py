@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkalite.client.consumer import offsets
-from kafkalite.client.consumer.arguments import integer, offset_given, partition_named
+from kafkalite.client.consumer.arguments import offset_given, partition_named, size_given
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import Reading
 from kafkalite.client.consumer.decoding import decode
@@ -195,14 +195,10 @@ class RangeReader:
             RuntimeError: The iterator of another range has not ended.
             Closed: The reader was closed.
         """
-        if self._closed:
-            raise Closed
         place = partition_named(partition)
         start, end = offset_given(start, "start"), offset_given(end, "end")
-        max_bytes = integer(max_bytes, "max_bytes is an integer")
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes is at least 1, not {max_bytes}")
         wanted = self._column_reader(columns, timestamp_unit)
+        max_bytes = size_given(max_bytes, "max_bytes")
         timeout_s = self._settings.call_timeout_s if timeout is None else limit_s(timeout)
         read = RangeRead(BoundedPosition(place, start, end), topic_id, on_lost, timeout_s)
         names = wanted.schema.names
@@ -212,6 +208,8 @@ class RangeReader:
         return (batch.select(names) for batch in self._read(read, with_offset, max_bytes))
 
     def _column_reader(self, columns: Sequence[str] | None, timestamp_unit: str) -> ColumnReader:
+        if self._closed:
+            raise Closed
         return ColumnReader(columns, timestamp_unit, self._settings[CHECK_CRCS])
 
     def metrics(self) -> dict[str, Any]:
