@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self, cast
 
-from kafkalite.process.ready import NodeReady, Ready, running
+from kafkalite.process.status.ready import NodeReady, Ready, running
 from tools.apache_kafka import ApacheKafka, answers
 
 ROOT = Path(__file__).resolve().parent.parent

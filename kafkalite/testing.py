@@ -44,7 +44,7 @@ from typing import Any, Self
 
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.process.log_file import LOG_FILE
-from kafkalite.process.ready import STATUS_FILE
+from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 READY_S_MAX = 60.0

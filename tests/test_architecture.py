@@ -452,7 +452,7 @@ BREACHES = [
     ),
     (
         spark_connector_uses_only_the_client,
-        {"spark/pyspark_kafkalite/sink.py": "from kafkalite.process.ready import running"},
+        {"spark/pyspark_kafkalite/sink.py": "from kafkalite.process.status.ready import running"},
         "spark/pyspark_kafkalite/sink.py must not import process",
     ),
     (

@@ -24,7 +24,7 @@ from kafkalite.cli.command import argument, command
 from kafkalite.cli.ending import Ending
 from kafkalite.cli.progress import count_words, size_words
 from kafkalite.cli.topic import PARTITIONS_MAX
-from kafkalite.process.ready import Ready
+from kafkalite.process.status.ready import Ready
 
 RECORDS_MAX = 1_000_000_000
 SIZE_MAX = 100 << 20

@@ -14,7 +14,7 @@ from kafkalite.cli.command import argument, command, key_value
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.process.ready import Ready, RestartReady
+    from kafkalite.process.status.ready import Ready, RestartReady
 
 DATA = argument(
     "--data",
@@ -120,7 +120,7 @@ def status(data: Path | None, as_json: bool) -> int:
       kafkalite status
       kafkalite status --data /tmp/try --json
     """
-    from kafkalite.process.ready import not_ready, running, text_of
+    from kafkalite.process.status.ready import not_ready, running, text_of
 
     directory = chosen(data)
     ready = running(directory)
@@ -154,7 +154,7 @@ def stop(data: Path | None, as_json: bool) -> int:
       kafkalite stop
       kafkalite stop --data /tmp/try
     """
-    from kafkalite.process.ready import running
+    from kafkalite.process.status.ready import running
 
     directory = chosen(data)
     ready = running(directory)
@@ -181,7 +181,7 @@ def restart(data: Path | None, as_json: bool) -> int:
       kafkalite restart
       kafkalite restart --data /tmp/try
     """
-    from kafkalite.process.ready import not_ready, running
+    from kafkalite.process.status.ready import not_ready, running
 
     directory = chosen(data)
     pid, launcher = found(directory, "there is nothing to restart")
@@ -231,7 +231,7 @@ def found(directory: Path, nothing: str) -> tuple[int, int]:
 
 def launcher_of(directory: Path) -> int:
     """The process of the broker that is there; 0 where there is none."""
-    from kafkalite.process.ready import keeper_of, running
+    from kafkalite.process.status.ready import keeper_of, running
 
     ready = running(directory)
     return keeper_of(directory) if ready is None else ready["launcher_pid"]
@@ -249,14 +249,14 @@ def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> No
 
 def chosen(data: Path | None) -> Path:
     """The directory asked about."""
-    from kafkalite.process.ready import default_data_directory
+    from kafkalite.process.status.ready import default_data_directory
 
     return data.absolute() if data is not None else default_data_directory()
 
 
 def address_of(data: Path) -> str:
     """Where the broker on a data directory listens; a Refusal when none is ready."""
-    from kafkalite.process.ready import not_ready, running
+    from kafkalite.process.status.ready import not_ready, running
 
     directory = chosen(data)
     ready = running(directory)
@@ -267,7 +267,7 @@ def address_of(data: Path) -> str:
 
 def known_here(directory: Path, cluster_id: str | None) -> Ready | None:
     """The broker on a data directory, if it is the one of this cluster and this user may know."""
-    from kafkalite.process.ready import running
+    from kafkalite.process.status.ready import running
 
     try:
         ready = running(directory)

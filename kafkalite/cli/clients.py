@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 from kafkalite.cli import profiles
 from kafkalite.cli.command import argument, key_value, printable, warn
 from kafkalite.errors import Refusal
-from kafkalite.process.ready import default_data_directory, running
+from kafkalite.process.status.ready import default_data_directory, running
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 

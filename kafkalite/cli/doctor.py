@@ -26,7 +26,7 @@ from kafkalite.cli.broker import DATA, chosen
 from kafkalite.cli.command import argument, columns, command
 
 if TYPE_CHECKING:
-    from kafkalite.process.ready import Ready
+    from kafkalite.process.status.ready import Ready
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
@@ -71,7 +71,7 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
       kafkalite doctor
       kafkalite doctor --data /var/lib/kafkalite --listen 0.0.0.0:9092 --json
     """
-    from kafkalite.process.ready import running
+    from kafkalite.process.status.ready import running
 
     directory = chosen(data)
     try:
@@ -281,7 +281,7 @@ def flushed_s(descriptor: int) -> float:
 
 def left_over(directory: Path) -> Iterator[Finding]:
     """What belongs to nothing, and how the last run ended."""
-    from kafkalite.process.ready import is_locked
+    from kafkalite.process.status.ready import is_locked
     from kafkalite.storage.layout import CLEAN_SHUTDOWN
 
     if not directory.is_dir():
@@ -315,7 +315,7 @@ def meeting_place() -> Finding:
 def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
     """Whether node 0 and the workers can listen where they would."""
     from kafkalite.config.broker import LISTENERS, parse_listener
-    from kafkalite.process.listening import recall
+    from kafkalite.process.ports import recall
 
     if ready is not None:
         taken = ", ".join(str(node["port"]) for node in ready["nodes"])
@@ -391,7 +391,7 @@ def inodes_listening(port: int) -> Iterator[str]:
 def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
     """Whether one runs, whether each node answers, and what it complained of last."""
     from kafkalite.process.log_file import LINE, LOG_FILE
-    from kafkalite.process.ready import not_ready
+    from kafkalite.process.status.ready import not_ready
 
     if ready is None:
         yield Finding(OK, "broker", not_ready(directory))
@@ -416,8 +416,8 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
 
 def silent(host: str, port: int) -> str:
     """Why a node does not answer; empty when it does."""
-    from kafkalite.process.listening import reachable
-    from kafkalite.process.readiness_probe import ANSWER_START, API_VERSIONS_REQUEST
+    from kafkalite.process.nodes.readiness_probe import ANSWER_START, API_VERSIONS_REQUEST
+    from kafkalite.process.ports import reachable
 
     try:
         with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:

@@ -63,9 +63,9 @@ def serve(
       kafkalite gateway serve --data /tmp/try --listen ipc:///tmp/try.sock
     """
     from kafkalite.gateway.serving import serve as serve_gateway
-    from kafkalite.process.gateway_process import bind_doors, gateway_doors, remove_paths
     from kafkalite.process.log_file import LOG_FILE, log_to
-    from kafkalite.process.service_output import report_ready
+    from kafkalite.process.services.gateway_service import bind_doors, gateway_doors, remove_paths
+    from kafkalite.process.services.service_output import report_ready
 
     directory = chosen(data)
     given = dict(overrides)
@@ -144,7 +144,7 @@ def settings_of(texts: dict[str, str]) -> Settings:
 def listening(sockets: list[socket.socket]) -> list[Listening]:
     """The sockets, each with its endpoint."""
     from kafkalite.gateway.serving import Listening
-    from kafkalite.process.gateway_process import endpoint_of
+    from kafkalite.process.services.gateway_service import endpoint_of
 
     for each in sockets:
         os.set_inheritable(each.fileno(), False)
@@ -161,8 +161,8 @@ def producer(bootstrap: str, settings: Settings) -> Sender:
 def broker_on(directory: Path) -> Broker | None:
     """The broker that runs on a data directory and is ready, if one is."""
     from kafkalite.gateway.serving import Broker
-    from kafkalite.process.ready import running
     from kafkalite.process.run_directory import bus_path
+    from kafkalite.process.status.ready import running
 
     try:
         ready = running(directory)

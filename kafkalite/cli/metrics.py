@@ -39,9 +39,9 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
       kafkalite metrics --data /tmp/try --listen 127.0.0.1:9400
     """
     from kafkalite.exporter.exporting import export
-    from kafkalite.process.exporter_process import bind_metrics
     from kafkalite.process.options import metrics_address
-    from kafkalite.process.service_output import report_ready
+    from kafkalite.process.services.exporter_service import bind_metrics
+    from kafkalite.process.services.service_output import report_ready
 
     directory = chosen(data)
     if descriptors is not None:
@@ -60,8 +60,8 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
 def broker_on(directory: Path) -> MonitoredBroker | None:
     """The broker that runs on a data directory and is ready, if one is."""
     from kafkalite.exporter.exporting import MonitoredBroker
-    from kafkalite.process.ready import running
     from kafkalite.process.run_directory import bus_path
+    from kafkalite.process.status.ready import running
 
     try:
         ready = running(directory)

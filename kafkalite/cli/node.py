@@ -23,8 +23,8 @@ from kafkalite.cli.command import argument, columns, command, say
 from kafkalite.cli.progress import size_words
 from kafkalite.clock import SystemClock
 from kafkalite.errors import Refusal, raise_for
-from kafkalite.process.ready import Ready, not_ready, running
 from kafkalite.process.run_directory import bus_path
+from kafkalite.process.status.ready import Ready, not_ready, running
 from kafkalite.protocol.schemas.bus import NODE_ORDER, NODE_REPORT, Record
 from kafkalite.transport.bus import BusClient
 from kafkalite.transport.reactor import Reactor

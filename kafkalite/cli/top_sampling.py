@@ -32,8 +32,8 @@ from kafkalite.cli.reading import Place
 from kafkalite.cli.wire import Wire
 from kafkalite.errors import Refusal
 from kafkalite.metrics import Read, read_pages
-from kafkalite.process.ready import Ready
 from kafkalite.process.run_directory import bus_path
+from kafkalite.process.status.ready import Ready
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
 ANSWER_S = 2.0

@@ -37,12 +37,12 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
-from kafkalite.process.announcement import Announcement, NodeThere, role_of
-from kafkalite.process.control_channel import Orders
-from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
-from kafkalite.process.node_process import Death, NodeProcess, State
+from kafkalite.process.nodes.control_channel import Orders
+from kafkalite.process.nodes.node_process import Death, NodeProcess, State
+from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
+from kafkalite.process.nodes.supervisor_watch import SupervisorWatch
 from kafkalite.process.options import (
     Options,
     data_directory,
@@ -52,15 +52,15 @@ from kafkalite.process.options import (
     ready_file,
     settings_of,
 )
-from kafkalite.process.ready import Ready
+from kafkalite.process.ports import Ports, Remembered, recall, remember
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
-from kafkalite.process.services import Sides, Wanted, wanted_sides
-from kafkalite.process.side_process import StartReport
+from kafkalite.process.services.service_group import Sides, Wanted, wanted_sides
+from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
-from kafkalite.process.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
-from kafkalite.process.supervisor_watch import SupervisorWatch
+from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
+from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.node_directories import check_parts
 from kafkalite.transport.reactor import Reactor

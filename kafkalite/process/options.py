@@ -24,7 +24,7 @@ from kafkalite.config.broker import (
 from kafkalite.config.settings import Settings, read_properties
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import InvalidConfig, Refusal
-from kafkalite.process.ready import default_data_directory
+from kafkalite.process.status.ready import default_data_directory
 
 PORT_MAX = 65_535
 WORKERS_MIN = 3

@@ -37,7 +37,7 @@ from kafkalite.config.broker import (
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import ENDING
-from kafkalite.process.ready import RestartReady
+from kafkalite.process.status.ready import RestartReady
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")

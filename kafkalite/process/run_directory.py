@@ -20,7 +20,7 @@ import stat
 from pathlib import Path
 
 from kafkalite.errors import Refusal
-from kafkalite.process.ready import Ready, put_whole
+from kafkalite.process.status.ready import Ready, put_whole
 from kafkalite.transport.run_directory import BUS, NAME, file_of, is_private, name_of, place_of_user
 
 REMEMBERED = "run-directory"

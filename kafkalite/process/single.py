@@ -26,16 +26,16 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
-from kafkalite.process.announcement import Announcement, NodeThere, role_of
-from kafkalite.process.listening import Ports, Remembered, recall, remember
 from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
 from kafkalite.process.loop import ENDING, hear_signals, rest_collector
-from kafkalite.process.readiness_probe import Question
-from kafkalite.process.ready import Ready
+from kafkalite.process.nodes.readiness_probe import Question
+from kafkalite.process.ports import Ports, Remembered, recall, remember
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
-from kafkalite.process.services import Sides, Wanted
-from kafkalite.process.side_process import StartReport
+from kafkalite.process.services.service_group import Sides, Wanted
+from kafkalite.process.services.service_process import StartReport
+from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
+from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.node_directories import check_parts

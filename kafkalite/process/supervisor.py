@@ -36,10 +36,10 @@ from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.sessions import NodeSessions
 from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
 from kafkalite.process.loop import hear_signals, rest_collector
+from kafkalite.process.nodes.process_state import is_running
+from kafkalite.process.nodes.spawn_spec import Birth
+from kafkalite.process.nodes.supervisor_watch import send_unless_unread
 from kafkalite.process.options import default_workers
-from kafkalite.process.process_state import is_running
-from kafkalite.process.spawn_spec import Birth
-from kafkalite.process.supervisor_watch import send_unless_unread
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager

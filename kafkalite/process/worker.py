@@ -19,7 +19,7 @@ from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.process.loop import hear_signals, rest_collector
-from kafkalite.process.spawn_spec import Birth
+from kafkalite.process.nodes.spawn_spec import Birth
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor

@@ -27,7 +27,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Fatal
 from kafkalite.process import supervisor as supervising
-from kafkalite.process.spawn_spec import Birth
+from kafkalite.process.nodes.spawn_spec import Birth
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus

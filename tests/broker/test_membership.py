@@ -9,7 +9,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.controller.membership import LOOK_MS, Process
 from kafkalite.config.broker import BROKER_TICK_TIMEOUT_MS
-from kafkalite.process.control_channel import PACKET_MAX
+from kafkalite.process.nodes.control_channel import PACKET_MAX
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus

@@ -22,8 +22,8 @@ import pytest
 from kafkalite.cli import main, node
 from kafkalite.clock import SystemClock
 from kafkalite.errors import InvalidRequest
-from kafkalite.process.ready import STATUS_FILE
 from kafkalite.process.run_directory import RunDirectory
+from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
 from kafkalite.storage.layout import LOCK
 from kafkalite.testing import Broker

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kafkalite.process.ready import STATUS_FILE
+from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.testing import Broker
 from tests.faults.asking import Address
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from kafkalite.clock import SystemClock
 from kafkalite.errors import Refusal
-from kafkalite.process import child_setup as child
 from kafkalite.process import launcher
 from kafkalite.process.loop import hear_signals
+from kafkalite.process.nodes import child_setup as child
 from kafkalite.process.options import Options
 from kafkalite.protocol.schemas.bus import ROSTER, read_frame, write_frame
 from kafkalite.storage.disk import WriteBackFailed

@@ -6,9 +6,9 @@ import pytest
 
 from kafkalite.clock import ManualClock
 from kafkalite.config.broker import Listener
-from kafkalite.process.control_channel import PACKETS_PER_TICK, TELL_AGAIN_MS, Orders
-from kafkalite.process.node_process import NodeProcess
-from kafkalite.process.supervisor_watch import send_unless_unread
+from kafkalite.process.nodes.control_channel import PACKETS_PER_TICK, TELL_AGAIN_MS, Orders
+from kafkalite.process.nodes.node_process import NodeProcess
+from kafkalite.process.nodes.supervisor_watch import send_unless_unread
 from kafkalite.protocol.schemas.bus import FENCE, HEARTBEAT, ROSTER, read_frame, write_frame
 from kafkalite.transport.reactor import Reactor
 

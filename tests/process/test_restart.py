@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kafkalite.clock import SystemClock
-from kafkalite.process.node_process import NodeProcess, State
-from kafkalite.process.ready import is_locked
+from kafkalite.process.nodes.node_process import NodeProcess, State
 from kafkalite.process.restart import Restarts
+from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
 from tests.process.staging import answers, descriptors
 from tests.process.waiting import WAIT_S_MAX, is_gone, until

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kafkalite.process.launcher import first_roster
-from kafkalite.process.listening import Remembered, recall
+from kafkalite.process.ports import Remembered, recall
 from kafkalite.protocol.schemas.bus import HEARTBEAT, HELLO, ROSTER, write_frame
 from tests.process.staging import answers, is_refused
 from tests.process.waiting import until

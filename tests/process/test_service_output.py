@@ -5,7 +5,7 @@ import os
 import pytest
 
 from kafkalite.clock import SystemClock
-from kafkalite.process.service_output import LINE_MAX, ServiceOutput
+from kafkalite.process.services.service_output import LINE_MAX, ServiceOutput
 from kafkalite.transport.reactor import Reactor
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
 from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
-from kafkalite.process import banner, options
+from kafkalite.process import options
 from kafkalite.process.options import Options
-from kafkalite.process.ready import default_data_directory
 from kafkalite.process.single import Single
+from kafkalite.process.status import banner
+from kafkalite.process.status.ready import default_data_directory
 
 
 def api_versions(port):

@@ -13,7 +13,7 @@ import pytest
 from kafkalite import Producer, testing
 from kafkalite.errors import Refusal, TopicAlreadyExists
 from kafkalite.process.log_file import LOG_FILE
-from kafkalite.process.ready import STATUS_FILE
+from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.testing import DIRECTORY_PREFIX, Broker, remove_abandoned
 from tests.process.waiting import is_gone, until
 

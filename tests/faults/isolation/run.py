@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from kafkalite.metrics import Read, read_pages
 from kafkalite.process.log_file import LOG_FILE
-from kafkalite.process.ready import Ready
 from kafkalite.process.run_directory import bus_path
+from kafkalite.process.status.ready import Ready
 from kafkalite.testing import Broker
 from tests.faults.asking import Line
 from tests.faults.isolation.consumers import ConsumerPlan, consume

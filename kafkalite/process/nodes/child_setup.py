@@ -21,7 +21,7 @@ from typing import NoReturn
 from kafkalite.errors import Refusal
 from kafkalite.process.log_file import LOG_FILE, log_to
 from kafkalite.process.loop import ENDING
-from kafkalite.process.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
+from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
 from kafkalite.storage.disk import WriteBackFailed
 
 log = logging.getLogger("kafkalite.process")

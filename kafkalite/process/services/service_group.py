@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.config.settings import Settings
-from kafkalite.process.exporter_process import exporter
-from kafkalite.process.gateway_process import endpoint_of, gateway, remove_paths
-from kafkalite.process.ready import GatewayReady, Ready
 from kafkalite.process.restart import Carried
-from kafkalite.process.side_process import Side, SideProcess, StartReport
+from kafkalite.process.services.exporter_service import exporter
+from kafkalite.process.services.gateway_service import endpoint_of, gateway, remove_paths
+from kafkalite.process.services.service_process import Side, SideProcess, StartReport
+from kafkalite.process.status.ready import GatewayReady, Ready
 from kafkalite.transport.reactor import Reactor
 
 

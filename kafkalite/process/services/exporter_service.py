@@ -1,4 +1,4 @@
-"""The exporter service: its command line and its socket (side_process.py)."""
+"""The exporter service: its command line and its socket (service_process.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafkalite.config.broker import METRICS_LISTENER, Listener
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.options import metrics_address
-from kafkalite.process.side_process import Side
+from kafkalite.process.services.service_process import Side
 
 BACKLOG = 16
 

@@ -28,11 +28,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kafkalite.config.broker import BROKER_SESSION_TIMEOUT_MS, BROKER_TICK_TIMEOUT_MS
-from kafkalite.process.process_state import is_running
+from kafkalite.process.nodes.process_state import is_running
 
 if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
-    from kafkalite.process.node_process import NodeProcess
+    from kafkalite.process.nodes.node_process import NodeProcess
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from kafkalite.process.listening import reachable
+from kafkalite.process.ports import reachable
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")

@@ -1,7 +1,7 @@
 """SideProcess: a service (a command that runs beside the broker) on sockets bound by the broker.
 
-    python -P -m kafkalite metrics --data DIR --descriptors N …           exporter_process.py
-    python -P -m kafkalite gateway serve --data DIR --descriptors N,M …   gateway_process.py
+    python -P -m kafkalite metrics --data DIR --descriptors N …           exporter_service.py
+    python -P -m kafkalite gateway serve --data DIR --descriptors N,M …   gateway_service.py
 
 -P keeps the working directory out of `sys.path`: a folder `kafkalite` in it would be imported.
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.process.service_output import ServiceOutput
+from kafkalite.process.services.service_output import ServiceOutput
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")

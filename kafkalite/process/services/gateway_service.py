@@ -1,4 +1,4 @@
-"""The gateway service: its command line and its sockets (side_process.py).
+"""The gateway service: its command line and its sockets (service_process.py).
 
 The broker binds its two sockets, one for PUSH and one for DEALER clients.  A Unix socket has a mode
 that admits its owner only.  A socket file left by a killed broker is removed; one on which a
@@ -27,7 +27,7 @@ from kafkalite.config.endpoints import Endpoint, beside, parse_endpoint
 from kafkalite.config.settings import Settings, Source
 from kafkalite.errors import InvalidConfig, Refusal
 from kafkalite.process.options import is_loopback
-from kafkalite.process.side_process import Side
+from kafkalite.process.services.service_process import Side
 
 BACKLOG = 100
 KEYS = "gateway."

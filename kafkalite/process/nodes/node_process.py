@@ -24,9 +24,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kafkalite.process import child_setup as child
-from kafkalite.process.readiness_probe import Question
-from kafkalite.process.spawn_spec import Birth, Run
+from kafkalite.process.nodes import child_setup as child
+from kafkalite.process.nodes.readiness_probe import Question
+from kafkalite.process.nodes.spawn_spec import Birth, Run
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")

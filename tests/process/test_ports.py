@@ -9,7 +9,7 @@ import pytest
 
 from kafkalite.config.broker import Listener
 from kafkalite.errors import Refusal
-from kafkalite.process.listening import (
+from kafkalite.process.ports import (
     LISTENERS_FILE,
     Ports,
     Remembered,

@@ -12,10 +12,10 @@ from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process import log_file
-from kafkalite.process.banner import banner
-from kafkalite.process.listening import reachable
 from kafkalite.process.log_file import LOG_FILE
-from kafkalite.process.ready import STATUS_FILE, NodeReady, Ready, put_whole, text_of
+from kafkalite.process.ports import reachable
+from kafkalite.process.status.banner import banner
+from kafkalite.process.status.ready import STATUS_FILE, NodeReady, Ready, put_whole, text_of
 
 log = logging.getLogger("kafkalite.process")
 

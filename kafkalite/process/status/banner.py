@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FLUSH_BYTES, FLUSH_MS
-from kafkalite.process.ready import Ready
+from kafkalite.process.status.ready import Ready
 from kafkalite.storage.durability import Durability
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

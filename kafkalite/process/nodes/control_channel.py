@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from kafkalite.config.broker import Listener
 from kafkalite.errors import KafkaError
-from kafkalite.process.node_process import NodeProcess, State
+from kafkalite.process.nodes.node_process import NodeProcess, State
 from kafkalite.protocol.schemas.bus import (
     FENCE,
     HEARTBEAT,

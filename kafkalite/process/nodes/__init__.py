@@ -1,0 +1,1 @@
+"""Processes of the nodes, as the launcher sees them: fork, readiness, control channel, exit."""

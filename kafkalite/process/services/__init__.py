@@ -1,0 +1,1 @@
+"""Services: processes beside the broker, declared in one table (table.py)."""
