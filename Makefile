@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-SOURCES := setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.pxi ext/*.h)
+SOURCES := setup.py $(wildcard ext/*/*.pyx ext/*/*.pxd ext/*/*.pxi ext/*/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check test test-spark clients bench oracle faults disks fuzz
@@ -97,7 +97,7 @@ reference: build .venv/developer
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	rm -f kafkalite/_ext/*.so ext/*.c
+	rm -f kafkalite/_ext/*.so ext/*/*.c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What was made, each with a file that says so.
@@ -127,7 +127,7 @@ clean:
 	@touch $@ .venv/demo
 
 # A stamp without its modules proves nothing.
-ifneq ($(words $(wildcard kafkalite/_ext/*.so)),$(words $(wildcard ext/*.pyx)))
+ifneq ($(words $(wildcard kafkalite/_ext/*.so)),$(words $(wildcard ext/*/*.pyx)))
 .PHONY: .venv/built
 endif
 .venv/built: .venv/installed $(SOURCES)

@@ -146,13 +146,24 @@ def modules_are_used(tree):
     for name, path in tree.compiled.items():
         if name not in imported:
             yield f"no module imports {name}: use {path.name} or remove it"
-    sources = "".join(path.read_text() for path in (tree.root / "ext").glob("*.p[yx][xd]"))
-    for path in sorted((tree.root / "ext").glob("*.pxd")):
+    sources = "".join(path.read_text() for path in ext_files(tree, ".pyx", ".pxd"))
+    for path in ext_files(tree, ".pxd"):
         if not re.search(rf"^\s*(from {path.stem} cimport|cimport {path.stem})\b", sources, re.M):
-            yield f"no module cimports ext/{path.name}: use it or remove it"
-    for path in sorted((tree.root / "ext").glob("*.pxi")):
+            yield f"no module cimports {shown(tree, path)}: use it or remove it"
+    for path in ext_files(tree, ".pxi"):
         if f'include "{path.name}"' not in sources:
-            yield f"no module includes ext/{path.name}: use it or remove it"
+            yield f"no module includes {shown(tree, path)}: use it or remove it"
+
+
+def compiled_layers_share_only_codec(tree):
+    layer = {path.stem: path.parent.name for path in ext_files(tree)}
+    for path in ext_files(tree, ".pyx", ".pxd", ".pxi"):
+        for name in re.findall(r"^\s*(?:from|cimport) (\w+)", path.read_text(), re.M):
+            if layer.get(name, "codec") not in ("codec", path.parent.name):
+                yield (
+                    f"{shown(tree, path)} must not cimport {name} of ext/{layer[name]}: use only"
+                    " its own layer and ext/codec, or move what both need to ext/codec"
+                )
 
 
 def is_imported_by_name(tree, name):
@@ -168,10 +179,8 @@ def modules_have_docstrings(tree):
     for path in python_files(tree, PACKAGE, "benchmarks", "tools", "spark"):
         if not ast.get_docstring(ast.parse(path.read_text())):
             yield f"{shown(tree, path)} has no module docstring: add its purpose and contract"
-    for path in sorted((tree.root / "ext").glob("*")):
-        if path.suffix in (".pyx", ".pxd", ".pxi", ".h") and not re.match(
-            r'"""|#|/\*|//', path.read_text()
-        ):
+    for path in ext_files(tree):
+        if not re.match(r'"""|#|/\*|//', path.read_text()):
             yield f"{shown(tree, path)} has no comment at the top: add its purpose and contract"
 
 
@@ -330,6 +339,7 @@ RULES = (
     spark_connector_uses_only_the_client,
     packages_have_no_import_cycles,
     modules_are_used,
+    compiled_layers_share_only_codec,
     modules_have_docstrings,
     compiled_modules_have_stubs,
     files_are_short,
@@ -343,8 +353,14 @@ RULES = (
 
 def source_files(tree):
     yield from python_files(tree, *PYTHON_FOLDERS)
-    for path in sorted((tree.root / "ext").glob("*")):
-        if path.suffix in (".pyx", ".pxd", ".pxi", ".h"):
+    yield from ext_files(tree)
+
+
+def ext_files(tree, *suffixes):
+    """Yield the sources in ext/<layer>/ with one of these suffixes; without any, all of them."""
+    wanted = suffixes or (".pyx", ".pxd", ".pxi", ".h")
+    for path in sorted((tree.root / "ext").glob("*/*")):
+        if path.suffix in wanted:
             yield path
 
 
@@ -474,14 +490,23 @@ BREACHES = [
         {"kafkalite/storage/__init__.py": "", "kafkalite/storage/log.py": ""},
         "no module imports kafkalite.storage.log",
     ),
-    (modules_are_used, {"ext/walk.pyx": ""}, "no module imports kafkalite._ext.walk"),
-    (modules_are_used, {"ext/layout.pxd": ""}, "no module cimports ext/layout.pxd"),
-    (modules_are_used, {"ext/buffer.pxi": ""}, "no module includes ext/buffer.pxi"),
+    (modules_are_used, {"ext/log/walk.pyx": ""}, "no module imports kafkalite._ext.walk"),
+    (modules_are_used, {"ext/codec/layout.pxd": ""}, "no module cimports ext/codec/layout.pxd"),
+    (modules_are_used, {"ext/net/buffer.pxi": ""}, "no module includes ext/net/buffer.pxi"),
     (modules_have_docstrings, {"kafkalite/clock.py": "import time"}, "has no module docstring"),
-    (modules_have_docstrings, {"ext/walk.pyx": "cdef int x"}, "has no comment at the top"),
-    (compiled_modules_have_stubs, {"ext/walk.pyx": ""}, "write kafkalite/_ext/walk.pyi"),
+    (
+        compiled_layers_share_only_codec,
+        {
+            "ext/net/loop.pyx": "from layout cimport SIZE\nfrom walk cimport floor",
+            "ext/codec/layout.pxd": "",
+            "ext/log/walk.pxd": "",
+        },
+        "ext/net/loop.pyx must not cimport walk of ext/log",
+    ),
+    (modules_have_docstrings, {"ext/log/walk.pyx": "cdef int x"}, "has no comment at the top"),
+    (compiled_modules_have_stubs, {"ext/log/walk.pyx": ""}, "write kafkalite/_ext/walk.pyi"),
     (files_are_short, {"tests/test_long.py": "a = 1\n" * LINES_MAX}, "has 600 lines"),
-    (lines_are_short, {"ext/walk.pyx": "#" * 101}, "ext/walk.pyx:1 is 101 columns wide"),
+    (lines_are_short, {"ext/log/walk.pyx": "#" * 101}, "ext/log/walk.pyx:1 is 101 columns wide"),
     (
         functions_are_short,
         {"tools/draw.py": "def f():\n" + "    a = 1\n" * (FUNCTION_LINES_MAX - 1)},
@@ -490,12 +515,12 @@ BREACHES = [
     (
         functions_are_short,
         {
-            "ext/walk.pyx": "cdef inline int f(\n    int a,\n) noexcept nogil:\n"
+            "ext/log/walk.pyx": "cdef inline int f(\n    int a,\n) noexcept nogil:\n"
             + "    a = 1\n\n" * 57
             + "    return a\n"
             + "\n\nprint()\n"
         },
-        "ext/walk.pyx:1 f has 118 lines",
+        "ext/log/walk.pyx:1 f has 118 lines",
     ),
     (names_are_specific, {"kafkalite/string_utils.py": ""}, "'util' in a file name"),
     (names_are_specific, {"kafkalite/log.py": "class LogInfo: ..."}, "do not use 'info'"),
@@ -560,8 +585,9 @@ def test_rule_accepts_sound_tree(tmp_path, rule):
         "kafkalite/cli/broker.py": '"""Start."""\nimport asyncio, kafkalite.process',
         "spark/pyspark_kafkalite/sink.py": '"""A sink."""\nfrom kafkalite.client import producer\n'
         "class DataLoss(Exception): ...",
-        "ext/walk.pyx": '"""Walks."""\nfrom layout cimport SIZE\ncdef int f(int a):\n    return a',
-        "ext/layout.pxd": "# The layout.",
+        "ext/log/walk.pyx": '"""Walks."""\nfrom layout cimport SIZE\n'
+        "cdef int f(int a):\n    return a",
+        "ext/codec/layout.pxd": "# The layout.",
         "pyproject.toml": PYPROJECT,
         "kafkalite/client/__init__.py": '"""A client."""\nMODULES = {"Producer": "producer"}',
         "kafkalite/client/producer.py": '"""A producer."""\nimport zmq\n'

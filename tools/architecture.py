@@ -126,7 +126,7 @@ class SourceTree:
     @cached_property
     def compiled(self) -> dict[str, Path]:
         """The sources of the compiled modules, by the name of the resulting module."""
-        sources = sorted((self.root / "ext").glob("*.pyx"))
+        sources = sorted((self.root / "ext").glob("*/*.pyx"))
         return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
 
     def modules_imported_by(self, module: Module, at_run_time: bool = False) -> set[str]:

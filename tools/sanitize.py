@@ -28,35 +28,23 @@ TESTS = ["tests/test_twins.py", "tests/records", "tests/fuzz/test_fuzz_records.p
          "-m", "not oracle", "-k", "not bomb and not imported"]  # fmt: skip
 
 
-def build(
-    modules: Sequence[str], scratch: Path = SCRATCH, flags: Sequence[str] = FLAGS
-) -> None:
+def build(modules: Sequence[str], scratch: Path = SCRATCH, flags: Sequence[str] = FLAGS) -> None:
     """Build a copy of the package in `scratch`, with these modules instrumented."""
     from Cython.Build import cythonize
-    from setuptools import Extension, setup
+    from setuptools import setup
 
     sys.path.insert(0, str(ROOT))
-    from setup import DIRECTIVES
-
     os.chdir(ROOT)
+    from setup import DIRECTIVES, INCLUDE_PATH, extension
+
     # Built modules of the same names are not copied, or setuptools would not rebuild them.
     others = shutil.ignore_patterns("__pycache__", *(f"{name}.*.so" for name in modules))
     for part in ("kafkalite", "tests", "tools", "benchmarks"):
         shutil.copytree(part, scratch / part, dirs_exist_ok=True, ignore=others)
     shutil.copy("pyproject.toml", scratch)
-    extensions = [
-        Extension(
-            f"kafkalite._ext.{name}",
-            [f"ext/{name}.pyx"],
-            include_dirs=["ext"],
-            extra_compile_args=list(flags),
-            extra_link_args=list(flags),
-        )
-        for name in modules
-    ]
     made = cythonize(
-        extensions,
-        include_path=["ext"],
+        [extension(name, *flags, link_flags=flags) for name in modules],
+        include_path=INCLUDE_PATH,
         build_dir=str(scratch / "c"),
         compiler_directives=DIRECTIVES,
         quiet=True,

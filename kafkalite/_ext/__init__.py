@@ -1,23 +1,18 @@
 """Compiled extension modules: the code that runs for every byte of a record.
 
-Each module is built from `ext/<name>.pyx` and has a `.pyi` stub in this directory.  Four rules keep
-the interface between Python and C narrow:
+Each module is built from `ext/<layer>/<name>.pyx` and has a `.pyi` stub in this directory.  Four
+rules keep the interface between Python and C narrow:
 
 1. An extension module imports nothing of kafkalite.
-2. Only plain values are passed (numbers, bytes, buffers, text, and tuples, lists and dicts of
-   them), and no Python object is kept.  Exceptions:
-   - `loop` owns the connections' descriptors, buffers and queued responses, and calls one Python
-     function for each frame;
-   - a `codec.Plan` keeps the tuples that it was compiled from;
-   - `wire` keeps recently used topic names;
-   - `gathering` keeps the topics and open batches of a producer: one call for each record to look
-     them up would be too slow;
-   - `gateway_intake` keeps the same, and the messages of DEALERs that have no response yet;
-   - `message_reader` returns Message objects, since Python code would otherwise convert a tuple
-     for each record.
+2. A leaf module takes and returns plain values (numbers, bytes, buffers, text, and tuples, lists
+   and dicts of them) and keeps no object.  `message_reader` returns Message objects, since Python
+   code would otherwise convert a tuple for each record; `wire` keeps recently used topic names.
+   The engines own state for speed: `codec`, `loop`, `ring`, `gathering` and `gateway_intake`.
+   ext/README.md lists their state, and the measurement that justifies it.
 3. Invalid input raises no exception: a function returns 0 or a Kafka error code, which
    `errors.raise_for` raises as a class.  `assert` checks for errors in our own code.
-4. Modules share inline functions and constants through `.pxd` files, never a class.
+4. Modules share inline functions and constants through `.pxd` files, never a class.  A module uses
+   the `.pxd` files of its own layer and of `ext/codec`.
 
 A call with a buffer costs a few tenths of a microsecond, which is acceptable once for each batch
 and too much once for each record.  So loops over records are compiled.  A function that computes
@@ -29,7 +24,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
+
+
+def module_names() -> list[str]:
+    """Return the names of all compiled modules, built or not: each has a stub."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.pyi"))
 
 
 class NotBuilt:

@@ -42,7 +42,7 @@ EXPECTED = frozenset(
 counter of their own.  They are counted as errors of the API."""
 
 ERROR_CODE_AT = 1
-"""Index of the error code in a partition's entry of Produce and Fetch (ext/wire.pyx)."""
+"""Index of the error code in a partition's entry of Produce and Fetch (ext/codec/wire.pyx)."""
 
 
 class RequestCounts:

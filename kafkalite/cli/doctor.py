@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkalite._ext import module_names
 from kafkalite.cli.broker import DATA, chosen
 from kafkalite.cli.command import argument, columns, command
 
@@ -43,7 +44,6 @@ NOT_SYNCHRONISED = 5  # adjtimex's TIME_ERROR
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
 FLEETING = {"tmpfs", "ramfs"}
 LINES_SHOWN = 3
-COMPILED = ("codec", "loop", "offset_index", "record_batch", "records", "segment_walk", "wire")
 
 
 class Finding(NamedTuple):
@@ -118,7 +118,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
 def software() -> Finding:
     """Python, the compiled modules, the system."""
     missing = []
-    for name in COMPILED:
+    for name in module_names():
         try:
             importlib.import_module(f"kafkalite._ext.{name}")
         except ImportError:

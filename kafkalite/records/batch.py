@@ -1,9 +1,9 @@
 """RecordBatch: a view of the bytes of one record batch (v2, KIP-98), and how to build them.
 
 Producers send, logs store and consumers fetch a batch in the same form; a broker does not decode
-it.  `ext/batch_layout.pxd` shows its header and `ext/records.pyx` a record.  This module is for
-code that decodes or builds whole batches: tools, tests, clients.  A broker's event loop decodes
-batches in steps (opening.py).
+it.  `ext/codec/batch_layout.pxd` shows its header, `ext/codec/records.pyx` a record.  This module
+is for code that decodes or builds whole batches: tools, tests, clients.  A broker's event loop
+decodes batches in steps (opening.py).
 
 Left out: message sets of magic 0 and 1, which Kafka 4 refuses as well.
 """

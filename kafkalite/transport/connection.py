@@ -11,7 +11,7 @@ Responses are sent in the order of their requests.  The frame is valid during th
 Disconnect closes the connection once the earlier responses were sent; an AssertionError or a Fatal
 ends the process; any other exception is logged and closes this connection.
 
-The transfer of bytes is compiled (ext/loop.pyx); this class holds the state of the peer.
+The transfer of bytes is compiled (ext/net/loop.pyx); this class holds the state of the peer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reactor: the event loop of one process.
 
-    read       ready sockets and descriptors are read, each up to a limit (ext/loop.pyx)
+    read       ready sockets and descriptors are read, each up to a limit (ext/net/loop.pyx)
     handle     every whole frame is served by one call; then timers that are due
     commit     work that is batched over a tick: group commits, waiting fetches, index entries
     write      responses, in the order of the requests, one writev for each connection

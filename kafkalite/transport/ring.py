@@ -3,9 +3,9 @@
     WorkerRing     creates two sealed memory files, an eventfd and a socket pair
     ProducerRing   receives the descriptors, checks and maps them
 
-ext/ring.pyx defines the content.  The descriptors are sent over a connection to the local listener,
-which is also the lease of the ring: when it ends, both sides close.  Nothing has a name, so a
-process that is killed leaves nothing behind.
+ext/net/ring.pyx defines the content.  The descriptors are sent over a connection to the local
+listener, which is also the lease of the ring: when it ends, both sides close.  Nothing has a name,
+so a process that is killed leaves nothing behind.
 
 The worker chooses the size and allocates the memory before a producer may write to it.  Both files
 are sealed against shrinking and growing, so no access can fault beyond their end.  The counters are

@@ -1,7 +1,7 @@
 """SlowReaders: keeps the responses that clients do not read within `queued.max.response.bytes`.
 
     up to half of it    a connection may hold its own maximum (Limits.queued_size_max)
-    above half          connections with 64 KiB or more in memory are not read (ext/loop.pyx)
+    above half          connections with 64 KiB or more in memory are not read (ext/net/loop.pyx)
     above all of it     the connections that make the least progress are closed, until it is kept
 
 Connections that read their responses are always served: their responses are sent in the same tick.

@@ -1,6 +1,6 @@
 """SlowTicks: the ticks of an event loop that took longer than 50 ms, by what took longest in each.
 
-    ext/loop ─▶ add()    tick, processor and step time, and the longest step
+    ext/net/loop ─▶ add()    tick, processor and step time, and the longest step
                  ├─▶ counts, longest_ns …    the metrics page, `kafkalite top`
                  └─▶ a WARNING, at most one in ten seconds for each cause
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.transport")
 
 SLOW_NS = 50_000_000
-"""As in ext/tick_times.pxd."""
+"""As in ext/net/tick_times.pxd."""
 LOG_INTERVAL_MS = 10_000
 CAUSES_MAX = 200
 """Functions and APIs are fewer, unless a module creates names at run time."""

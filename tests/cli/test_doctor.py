@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from kafkalite.cli import doctor, main
 from kafkalite.testing import Broker
 from tests.process.waiting import until
+
+EXT = Path(__file__).parents[2] / "ext"
 
 
 def examined(directory, listen="127.0.0.1:0"):
@@ -40,6 +43,13 @@ def test_as_json_each_finding_has_its_level(tmp_path, capsys):
 def test_it_leaves_nothing_behind(tmp_path):
     examined(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", [path.stem for path in EXT.glob("*/*.pyx")])
+def test_software_names_a_compiled_module_that_is_missing(module, monkeypatch):
+    monkeypatch.setitem(sys.modules, f"kafkalite._ext.{module}", None)
+    finding = doctor.software()
+    assert (finding.level, finding.found.split()[-1]) == ("wrong", module)
 
 
 def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):

@@ -141,7 +141,8 @@ class Sabotage:
         compiler = shutil.which("cc")
         assert compiler is not None, "F24 wants a C compiler called cc"
         made = self.directory / "saboteur"
-        words = ["-std=gnu11", "-O2", f"-I{ROOT / 'ext'}", str(SOURCE), "-o", str(made)]
+        headers = (f"-I{ROOT / 'ext' / layer}" for layer in ("codec", "net"))
+        words = ["-std=gnu11", "-O2", *headers, str(SOURCE), "-o", str(made)]
         subprocess.run([compiler, *words], check=True)
         return made
 

@@ -57,7 +57,7 @@ def build() -> None:
     compiler = clang()
     flags = [*FLAGS, f"-fsanitize=fuzzer-no-link,{SANITIZERS}"]
     os.environ["CC"] = compiler
-    modules = sorted(path.stem for path in (sanitize.ROOT / "ext").glob("*.pyx"))
+    modules = sorted(path.stem for path in (sanitize.ROOT / "ext").glob("*/*.pyx"))
     sanitize.build(modules, SCRATCH, flags)
     for name in modules:
         (built,) = (SCRATCH / "kafkalite" / "_ext").glob(f"{name}.*.so")

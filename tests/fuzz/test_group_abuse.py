@@ -295,7 +295,7 @@ def test_what_members_say_is_bounded_as_a_whole(broker, asking):
 # Very long lists.
 
 ENTRIES = 20_000
-"""Near the decoder's maximum for any of these (ext/wire_bytes.pxd)."""
+"""Near the decoder's maximum for any of these (ext/codec/wire_bytes.pxd)."""
 
 
 def test_a_commit_to_many_partitions_is_answered_for_each(broker, asking):

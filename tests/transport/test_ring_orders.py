@@ -27,7 +27,7 @@ def build(tmp_path_factory):
 
     def built(source, *words):
         made = directory / f"{source}{len(list(directory.iterdir()))}"
-        command = [COMPILER, "-std=gnu11", "-O2", "-g", "-pthread", f"-I{ROOT / 'ext'}", *words]
+        command = [COMPILER, "-std=gnu11", "-O2", "-g", "-pthread", f"-I{ROOT / 'ext/net'}", *words]
         command += [str(HERE / f"{source}.c"), "-o", str(made)]
         came = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert came.returncode == 0, came.stderr

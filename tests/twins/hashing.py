@@ -1,4 +1,4 @@
-"""The twin of ext/hashing.pyx."""
+"""The twin of ext/client/hashing.pyx."""
 
 from __future__ import annotations
 

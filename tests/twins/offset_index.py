@@ -1,4 +1,4 @@
-"""The twin of ext/offset_index.pyx."""
+"""The twin of ext/log/offset_index.pyx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twin of ext/record_batch.pyx."""
+"""The twin of ext/codec/record_batch.pyx."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The twin of ext/record_reader.pyx and ext/message_reader.pyx, with their common part."""
+"""The twin of record_reader.pyx and message_reader.pyx in ext/client, with their common part."""
 
 from struct import pack
 

@@ -1,4 +1,4 @@
-"""The twin of ext/record_writer.pyx: columns are lists, and every size is found by trying."""
+"""The twin of ext/client/record_writer.pyx: columns are lists, sizes are found by trying."""
 
 from . import record_batch, records
 

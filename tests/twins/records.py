@@ -1,4 +1,4 @@
-"""The twin of ext/records.pyx."""
+"""The twin of ext/codec/records.pyx."""
 
 from io import BytesIO
 

@@ -1,4 +1,4 @@
-"""The twin of ext/ring.pyx: the same bytes and results, in one process without memory ordering."""
+"""The twin of ext/net/ring.pyx: the same bytes and results, in one process, no memory ordering."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The twin of ext/segment_walk.pyx: takes the bytes of a file instead of the file."""
+"""The twin of ext/log/segment_walk.pyx: takes the bytes of a file instead of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of ext/zstd_blocks.pyx: zstd frames divided between blocks (RFC 8878, section 3.1)."""
+"""Twin of ext/codec/zstd_blocks.pyx: zstd frames divided between blocks (RFC 8878, section 3.1)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TOPIC_IDS_SINCE = 13
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 ERROR_CODE, CURRENT_LEADER = 1, 8
-"""Positions of these fields in a partition's entry (ext/wire.pyx)."""
+"""Positions of these fields in a partition's entry (ext/codec/wire.pyx)."""
 
 
 def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
 
 RECORDS = 7
-"""Index of the records in a partition's response entry (ext/wire.pyx)."""
+"""Index of the records in a partition's response entry (ext/codec/wire.pyx)."""
 
 
 class FetchItem(NamedTuple):

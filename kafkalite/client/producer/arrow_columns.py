@@ -12,8 +12,8 @@ ignoring it would lose data.
 
 Any object with `__arrow_c_stream__` is accepted (pyarrow's Table and RecordBatch, polars, pandas),
 and no byte of a plain or large column is copied.  Offsets and validity are checked before they are
-used, see ext/record_writer.pyx.  A column that must be cast first (views, other units) is validated
-in full before, because the cast itself follows every offset.
+used, see ext/client/record_writer.pyx.  A column that must be cast first (views, other units) is
+validated in full before, because the cast itself follows every offset.
 
 Keys and values may be dictionary-encoded (pandas' category, polars' Categorical and Enum): they
 are decoded first, which copies the column.

@@ -1,7 +1,7 @@
 """Partition queue: a partition's batches, from their first record until their outcome.
 
     [ in flight ]  [ waiting ]  [ open ]
-      at most 5      closed       appended to by ext/gathering
+      at most 5      closed       appended to by ext/client/gathering
 
 Batches are sent in this order and stay here until their outcome is known, so that every retry and
 recovery finds them here.

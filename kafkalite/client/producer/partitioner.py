@@ -2,9 +2,9 @@
 
 A Partitioner is a function of the topic, the key (bytes or None) and the number of partitions; it
 returns a partition, counted from 0.  None stands for the default one, which is compiled
-(ext/gathering.pyx for a record, ext/hashing.pyx for a column): a key's murmur2 as in every Kafka
-client, so that records with the same key share a partition whichever client wrote them; and for
-records without a key the same partition within a batch, another for the next batch (sticky).
+(ext/client/gathering.pyx for a record, ext/client/hashing.pyx for a column): a key's murmur2 as in
+every Kafka client, so that records with the same key share a partition whichever client wrote them;
+and for records without a key one partition for a batch, another for the next batch (sticky).
 """
 
 from __future__ import annotations

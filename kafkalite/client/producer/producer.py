@@ -19,8 +19,8 @@ result(), exception(), flush() or close() without a timeout; never inside send()
 block, and cannot wait for deliveries or close the producer.  A failure whose outcome is never
 requested is logged, and a with block that ends after one raises it (delivery_callbacks.py).
 
-Records are appended to their batch by ext/gathering; this module holds the steps that are needed
-about once per batch.
+Records are appended to their batch by ext/client/gathering.pyx; this module holds the steps that
+are needed about once per batch.
 """
 
 from __future__ import annotations
