@@ -65,6 +65,7 @@ test: check
 test-spark: build .venv/developer
 	$(BIN)/python -m pytest -q -m "spark or not spark" tests/spark \
 		tests/test_examples.py::test_spark_report \
+		tests/test_docs_python.py::test_spark_examples_run_as_one_job \
 		"benchmarks/test_tiny.py::test_a_benchmark_runs_to_its_figures[spark]" $(ARGS)
 
 clients: build .venv/developer
