@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
 from kafkalite.client.net.topology import TopicMeta, TopicPartition
@@ -100,13 +100,11 @@ class Topics:
         """Return the end of each partition, as visible at this isolation level."""
         return self.at(dict.fromkeys(partitions, LATEST))
 
-    def at_once(
-        self, times: Mapping[TopicPartition, int], timeout_s: float
-    ) -> Offsets | None:
+    def at_once(self, times: Mapping[TopicPartition, int], timeout_s: float) -> Offsets | None:
         """Return the same as `at`; None after a retriable error that lasts for `timeout_s`."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
         try:
-            found = client_offsets.list_offsets(self._cluster, wanted, self._level, timeout_s)
+            found = offset_requests.list_offsets(self._cluster, wanted, self._level, timeout_s)
         except KafkaError as fault:
             if not fault.retriable:
                 raise
@@ -117,19 +115,21 @@ class Topics:
         """Return the first offset at or after each time (ms since 1970), -1 if there is none."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
         found = self._retried(
-            lambda: client_offsets.list_offsets(self._cluster, wanted, self._level)
+            lambda: offset_requests.list_offsets(self._cluster, wanted, self._level)
         )
         return {partition: each.offset for partition, each in found.items()}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return the committed offsets of a group, without partitions that have none."""
-        found = self._retried(lambda: client_offsets.committed(self._cluster, group, partitions))
+        found = self._retried(
+            lambda: offset_requests.committed_offsets(self._cluster, group, partitions)
+        )
         return {place: offset for place, offset in found.items() if offset is not None}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for monitoring; log errors instead of raising them."""
         try:
-            client_offsets.commit(self._cluster, group, dict(offsets.items()), COMMIT_S)
+            offset_requests.commit_offsets(self._cluster, group, dict(offsets.items()), COMMIT_S)
         except KafkaError as fault:
             log.warning("The offsets of group %r were not committed: %s", group, fault)
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from kafkalite import Consumer, Producer
-from kafkalite.client.consumer.offsets import list_offsets
 from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.offset_requests import list_offsets
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.offsets import LATEST

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.client.consumer.offsets import commit, committed, list_offsets
 from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.offset_requests import commit_offsets, committed_offsets, list_offsets
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import InvalidTopicException, NetworkException, UnknownTopicOrPartition
@@ -51,8 +51,8 @@ def test_offsets_are_found_committed_and_found_again(cluster):
     cluster.topic(PLACE.topic, PATIENCE_S)
     assert list_offsets(cluster, {PLACE: LATEST}) == {PLACE: (0, -1)}
     assert list_offsets(cluster, {PLACE: MAX_TIMESTAMP}) == {PLACE: (-1, -1)}
-    assert committed(cluster, "readers", [PLACE]) == {PLACE: None}
-    commit(cluster, "readers", {PLACE: (0, "begun")})
-    assert committed(cluster, "readers", [PLACE]) == {PLACE: 0}
+    assert committed_offsets(cluster, "readers", [PLACE]) == {PLACE: None}
+    commit_offsets(cluster, "readers", {PLACE: (0, "begun")})
+    assert committed_offsets(cluster, "readers", [PLACE]) == {PLACE: 0}
     with pytest.raises(UnknownTopicOrPartition):
-        commit(cluster, "readers", {("nowhere", 3): 1})
+        commit_offsets(cluster, "readers", {("nowhere", 3): 1})

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from kafkalite import Producer
-from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
 from pyspark_kafkalite import LagListener
@@ -258,9 +258,7 @@ def test_a_checkpoint_holds_offsets_as_sparks_kafka_source_writes_them(
 
 
 @pytest.mark.spark
-def test_a_group_and_a_listener_see_how_far_a_stream_is(
-    spark, broker, topic, frame, collected
-):
+def test_a_group_and_a_listener_see_how_far_a_stream_is(spark, broker, topic, frame, collected):
     told = []
     listener = LagListener(lambda query, source, lag: told.append((query, lag)))
     spark.streams.addListener(listener)
@@ -274,7 +272,7 @@ def test_a_group_and_a_listener_see_how_far_a_stream_is(
         produce(broker, topic, numbers(12, 14), 0)
         await_rows(spark, query, 14)
         until_s = time.monotonic() + PATIENCE_S
-        while (at := client_offsets.committed(cluster, f"seen-{topic}", [(topic, 0)])) != {
+        while (at := offset_requests.committed_offsets(cluster, f"seen-{topic}", [(topic, 0)])) != {
             (topic, 0): 12
         }:
             assert time.monotonic() < until_s, at
@@ -299,9 +297,7 @@ def test_a_window_with_a_watermark_counts_a_stream(spark, broker, topic, frame, 
 
 
 @pytest.mark.spark
-def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(
-    spark, broker, topic, frame, collected
-):
+def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(spark, broker, topic, frame, collected):
     produce(broker, topic, numbers(0, 3), 0)
     query = collected(frame(stream=True, startingOffsets="earliest").select("value"))
     await_rows(spark, query, 3)

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafkalite import Producer
-from kafkalite.client.consumer import offsets as client_offsets
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
 from kafkalite.errors import UnknownTopicOrPartition
@@ -314,14 +314,14 @@ def test_a_group_says_where_to_begin_and_sees_what_was_committed(broker, topic, 
     produce(broker, topic, 5, 5)
     group = f"group-{topic}"
     cluster = Cluster(consumer_settings(broker.bootstrap, {}))
-    client_offsets.commit(cluster, group, {(topic, 0): 3})
+    offset_requests.commit_offsets(cluster, group, {(topic, 0): 3})
     stream = reader(startingOffsets="group", commitGroup=group)
     start = stream.initialOffset()
     assert start == {topic: {"0": 3, "1": 0}}
     end = latest(stream, start)
     assert end == start, "the first batch only keeps where it began"
     stream.commit({topic: {"0": 4, "1": 2}})
-    assert client_offsets.committed(cluster, group, [(topic, 0), (topic, 1)]) == {
+    assert offset_requests.committed_offsets(cluster, group, [(topic, 0), (topic, 1)]) == {
         (topic, 0): 4, (topic, 1): 2
     }  # fmt: skip
     cluster.close()

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from kafkalite.client.consumer import offsets
 from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
 from kafkalite.client.consumer.positions import (
     COMMITTED,
@@ -37,6 +36,7 @@ from kafkalite.client.consumer.positions import (
 from kafkalite.client.consumer.record_range import Stretch
 from kafkalite.client.consumer.subscription import Subscription
 from kafkalite.client.consumer.transport_pool import Lanes
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
@@ -372,7 +372,7 @@ class Reading:
         group = self._settings[GROUP_ID]
         grouped = [p for p in waiting if p.start == COMMITTED]
         if grouped and group is not None:
-            found = offsets.committed(
+            found = offset_requests.committed_offsets(
                 self._cluster, group, [p.partition for p in grouped], patience.left_s
             )
             for position in grouped:
@@ -424,7 +424,7 @@ class Reading:
         """Return the first offset at or after each timestamp; -1 if there is none."""
         if not sought:
             return {}
-        found = offsets.list_offsets(
+        found = offset_requests.list_offsets(
             self._cluster, sought, self.lanes.isolation_level, patience.left_s
         )
         return {partition: at.offset for partition, at in found.items()}

@@ -23,11 +23,11 @@ from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer, Watermarks
 from kafkalite.client.consumer.fetch_buffer import Wait
-from kafkalite.client.consumer.offsets import OffsetAt
 from kafkalite.client.consumer.tables import Bounds
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Deadline, limit_s
+from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
 
@@ -464,9 +464,7 @@ class AsyncConsumer:
 
     # The thread.
 
-    async def _wait(
-        self, deadline: Deadline, fill: Callable[..., bool], *arguments: Any
-    ) -> bool:
+    async def _wait(self, deadline: Deadline, fill: Callable[..., bool], *arguments: Any) -> bool:
         """Wait for records in the thread; return False if the time is up.
 
         Other calls take precedence: they interrupt the wait, which restarts after them.

@@ -31,7 +31,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.message_reader import Message
-from kafkalite.client.consumer import offsets
 from kafkalite.client.consumer.arguments import (
     integer,
     offset_given,
@@ -40,11 +39,12 @@ from kafkalite.client.consumer.arguments import (
 )
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.fetch_buffer import Intake, column_reader
-from kafkalite.client.consumer.offsets import OffsetAt
 from kafkalite.client.consumer.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.net import foreign_names as hints
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Deadline, limit_s
+from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.config.client import CHECK_CRCS, GROUP_ID
@@ -509,7 +509,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAt]:
         intake = self.intake
         level = intake.reading.lanes.isolation_level
-        return offsets.list_offsets(intake.cluster, sought, level, intake.limit_s(timeout))
+        return offset_requests.list_offsets(intake.cluster, sought, level, intake.limit_s(timeout))
 
     def offsets_for_times(
         self,
@@ -568,7 +568,9 @@ class Consumer:
                     if position.offset is not None
                 }
             try:
-                offsets.commit(intake.cluster, group, wanted, intake.limit_s(timeout))
+                offset_requests.commit_offsets(
+                    intake.cluster, group, wanted, intake.limit_s(timeout)
+                )
             except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as fault:
                 raise type(fault)(
                     f"Group {group!r} has members, who alone may commit its offsets; this consumer"
@@ -595,7 +597,9 @@ class Consumer:
             chosen = [partition_named(each) for each in partitions] or [
                 each.partition for each in intake.reading.assignment
             ]
-            return offsets.committed(intake.cluster, group, chosen, intake.limit_s(timeout))
+            return offset_requests.committed_offsets(
+                intake.cluster, group, chosen, intake.limit_s(timeout)
+            )
 
     def _group(self) -> str:
         group = self.intake.settings[GROUP_ID]

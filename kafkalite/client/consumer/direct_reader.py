@@ -53,8 +53,7 @@ PARTITIONS_MAX = OUTSTANDING_MAX // 2
 in flight.
 """
 NOT_THIS_WAY = frozenset(
-    fault.code
-    for fault in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
+    fault.code for fault in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
 )
 """Errors that concern the transport and not the partition."""
 

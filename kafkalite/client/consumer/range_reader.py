@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from kafkalite.client.consumer import offsets
 from kafkalite.client.consumer.arguments import offset_given, partition_named, size_given
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import Reading
@@ -38,6 +37,7 @@ from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.log_state import LogState, fetch_log_state
 from kafkalite.client.consumer.positions import BoundedPosition, shown
 from kafkalite.client.consumer.record_range import ShortRead, Stretch
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
@@ -392,9 +392,9 @@ class RangeRead:
         """Raise Gone if the offset is below the log start offset or after the end; else retry."""
         position = self.position
         low, high = (
-            offsets.list_offsets(cluster, {position.partition: which}, 0, self._deadline.left_s)[
-                position.partition
-            ].offset
+            offset_requests.list_offsets(
+                cluster, {position.partition: which}, 0, self._deadline.left_s
+            )[position.partition].offset
             for which in (EARLIEST, LATEST)
         )
         assert position.offset is not None

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafkalite.client.consumer import offsets
 from kafkalite.client.consumer.arguments import integer, partition_named
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import Reading
@@ -22,6 +21,7 @@ from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.fetch_buffer import Intake
 from kafkalite.client.consumer.positions import shown
 from kafkalite.client.consumer.record_range import ShortRead
+from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.net.topology import TopicPartition
@@ -118,7 +118,7 @@ def spans_of(
     def found(sought: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         if not sought:
             return {}
-        answers = offsets.list_offsets(intake.cluster, sought, level, deadline.left_s)
+        answers = offset_requests.list_offsets(intake.cluster, sought, level, deadline.left_s)
         return {partition: at.offset for partition, at in answers.items()}
 
     starts, ends = (bounds_of(each, partitions) for each in bounds)
@@ -137,9 +137,7 @@ def spans_of(
     }
 
 
-def bounds_of(
-    bounds: Bounds, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, Bound]:
+def bounds_of(bounds: Bounds, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bound]:
     """Return the bound of each partition."""
     if isinstance(bounds, Mapping):
         given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}

@@ -93,12 +93,14 @@ class TcpLane:
                     topic=position.partition.topic, topic_id=position.topic_id, partitions=[]
                 )
             partition = position.partition.partition
-            topic["partitions"].append({
-                "partition": partition,
-                "current_leader_epoch": position.leader_epoch,
-                "fetch_offset": position.ahead,
-                "partition_max_bytes": self._settings[MAX_PARTITION_FETCH_BYTES],
-            })
+            topic["partitions"].append(
+                {
+                    "partition": partition,
+                    "current_leader_epoch": position.leader_epoch,
+                    "fetch_offset": position.ahead,
+                    "partition_max_bytes": self._settings[MAX_PARTITION_FETCH_BYTES],
+                }
+            )
             self._outstanding[name, partition] = position, position.turn, position.ahead
         self._asked_version = version
         self._connection.send(FETCH, version, self._body(list(topics.values())))

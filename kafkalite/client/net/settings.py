@@ -80,9 +80,7 @@ class ClientSettings:
         return self[key] / 1000
 
 
-def producer_settings(
-    bootstrap: Bootstrap, keywords: Mapping[str, Any]
-) -> ClientSettings:
+def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the producer settings, checked that acks, retries and idempotence are consistent."""
     values = parsed(PRODUCER, bootstrap, keywords)
     settings = ClientSettings(PRODUCER, values)
@@ -111,9 +109,7 @@ def producer_settings(
     return ClientSettings(PRODUCER, values)
 
 
-def consumer_settings(
-    bootstrap: Bootstrap, keywords: Mapping[str, Any]
-) -> ClientSettings:
+def consumer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the consumer settings."""
     return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))
 
@@ -130,9 +126,7 @@ def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
     return None if level is None or not settings.given(level) else settings[level]
 
 
-def parsed(
-    scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
-) -> dict[Key[Any], Any]:
+def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> dict[Key[Any], Any]:
     """Return the typed values of keyword arguments and of a bootstrap mapping, by key."""
     values: dict[Key[Any], Any] = {}
     said = dict(keywords)

@@ -1,8 +1,8 @@
 """Offsets by timestamp and committed offsets, without membership of the group.
 
     list_offsets(cluster, {("flights", 0): LATEST, ("flights", 1): 1_700_000_000_000})
-    commit(cluster, "readers", {("flights", 0): 1312})
-    committed(cluster, "readers", [("flights", 0)])
+    commit_offsets(cluster, "readers", {("flights", 0): 1312})
+    committed_offsets(cluster, "readers", [("flights", 0)])
 
 Each call sends requests to the leaders or the coordinator, and retries retriable errors, such as a
 changed leader or coordinator, until its timeout.  Other errors of a partition are raised.
@@ -39,10 +39,10 @@ CONSUMER = -1
 """Replica id of a consumer."""
 
 NO_GENERATION = -1
-NAMED_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
+VERSION_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
 """Last versions that name topics by name: offsets are committed under topic names."""
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 class OffsetAt(NamedTuple):
@@ -54,7 +54,7 @@ class OffsetAt(NamedTuple):
 
 def list_offsets(
     cluster: Cluster,
-    wanted: Mapping[Place, int],
+    wanted: Mapping[PartitionKey, int],
     isolation_level: int = 0,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, OffsetAt]:
@@ -65,44 +65,46 @@ def list_offsets(
     found: dict[TopicPartition, OffsetAt] = {}
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, OffsetAt]:
-        leaders: dict[int, dict[Place, dict[str, int]]] = {}
+        leaders: dict[int, dict[PartitionKey, dict[str, int]]] = {}
         for place in wanted.keys() - found.keys():
             leader, epoch = cluster.leader(*place, deadline.left_s)
             sought = {"timestamp": wanted[place], "current_leader_epoch": epoch}
             leaders.setdefault(leader, {})[place] = sought
-        faults: list[Retriable] = []
-        for node_id, sought_there in leaders.items():
+        errors: list[Retriable] = []
+        for node_id, requested in leaders.items():
             try:
-                answer = ask_leader(cluster, node_id, sought_there, isolation_level, deadline)
-            except Retriable as fault:
-                faults.append(fault)
+                response = request_offsets(cluster, node_id, requested, isolation_level, deadline)
+            except Retriable as error:
+                errors.append(error)
                 continue
-            for place, told, passing in judged(answer.topics, sought_there):
-                if passing:
-                    faults.append(passing)
+            for place, entry, retriable in checked_entries(response.topics, requested):
+                if retriable:
+                    errors.append(retriable)
                 else:
-                    found[place] = OffsetAt(told.offset, told.timestamp)
-        if faults:
+                    found[place] = OffsetAt(entry.offset, entry.timestamp)
+        if errors:
             stale = {topic for topic, _ in wanted.keys() - found.keys()}
             cluster.refresh(*stale, timeout_s=deadline.left_s)
-            raise faults[0]
+            raise errors[0]
         return {place: found[place] for place in (TopicPartition(*each) for each in wanted)}
 
     return cluster.until(timeout_s, attempt) if wanted else {}
 
 
-def ask_leader(
+def request_offsets(
     cluster: Cluster,
     node_id: int,
-    sought: Mapping[Place, Mapping[str, int]],
+    sought: Mapping[PartitionKey, Mapping[str, int]],
     isolation_level: int,
     deadline: Deadline,
 ) -> Fields:
     """Return one leader's ListOffsets response for these partitions."""
     connection = cluster.connection(node_id, timeout_s=deadline.left_s)
-    eldest = min(each["timestamp"] for each in sought.values())
-    if eldest <= MAX_TIMESTAMP and connection.version(LIST_OFFSETS) < MAX_TIMESTAMP_SINCE:
-        raise UnsupportedVersion("The broker is too old to look for the greatest timestamp.")
+    earliest = min(each["timestamp"] for each in sought.values())
+    if earliest <= MAX_TIMESTAMP and connection.version(LIST_OFFSETS) < MAX_TIMESTAMP_SINCE:
+        raise UnsupportedVersion(
+            "The broker does not support a lookup of the greatest timestamp (Kafka 3.0)."
+        )
     timeout_ms = min(int(deadline.left_s * 1000), INT_MAX)
     body = {
         "replica_id": CONSUMER,
@@ -113,17 +115,17 @@ def ask_leader(
     return cluster.request(node_id, LIST_OFFSETS, body, timeout_s=deadline.left_s)
 
 
-def commit(
+def commit_offsets(
     cluster: Cluster,
     group: str,
-    offsets: Mapping[Place, int | tuple[int, str | None]],
+    offsets: Mapping[PartitionKey, int | tuple[int, str | None]],
     timeout_s: float | None = None,
 ) -> None:
     """Commit an offset, or an offset and metadata, for each partition of the group."""
     entries = {}
-    for place, said in offsets.items():
-        offset, words = said if isinstance(said, tuple) else (said, "")
-        entries[place] = {"committed_offset": offset, "committed_metadata": words}
+    for place, given in offsets.items():
+        offset, metadata = given if isinstance(given, tuple) else (given, "")
+        entries[place] = {"committed_offset": offset, "committed_metadata": metadata}
     body = {
         "group_id": group,
         "generation_id_or_member_epoch": NO_GENERATION,
@@ -131,50 +133,54 @@ def commit(
     }
 
     def attempt(deadline: Deadline) -> KafkaError | None:
-        answer = ask_coordinator(cluster, group, OFFSET_COMMIT, lambda version: body, deadline)
-        faults = [passing for _, _, passing in judged(answer.topics, entries) if passing]
-        for fault in faults:
-            if isinstance(fault, UnknownTopicOrPartition):
-                return fault  # authoritative from a coordinator; not retried, as in Kafka
-        if faults:
-            raise faults[0]
+        response = request_coordinator(
+            cluster, group, OFFSET_COMMIT, lambda version: body, deadline
+        )
+        errors = [
+            retriable for _, _, retriable in checked_entries(response.topics, entries) if retriable
+        ]
+        for error in errors:
+            if isinstance(error, UnknownTopicOrPartition):
+                return error  # authoritative from a coordinator; not retried, as in Kafka
+        if errors:
+            raise errors[0]
         return None
 
-    fault = cluster.until(timeout_s, attempt) if entries else None
-    if fault is not None:
-        raise fault
+    error = cluster.until(timeout_s, attempt) if entries else None
+    if error is not None:
+        raise error
 
 
-def committed(
-    cluster: Cluster, group: str, partitions: Iterable[Place], timeout_s: float | None = None
+def committed_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[PartitionKey], timeout_s: float | None = None
 ) -> dict[TopicPartition, int | None]:
     """Return the committed offset of each partition, or None."""
     places = [TopicPartition(*place) for place in partitions]
     topics: dict[str, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)
-    asked = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
+    requested = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
 
     def body(version: int) -> dict[str, Any]:
         if version < 8:
-            return {"group_id": group, "topics": asked}
-        return {"groups": [{"group_id": group, "topics": asked}]}
+            return {"group_id": group, "topics": requested}
+        return {"groups": [{"group_id": group, "topics": requested}]}
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, int | None]:
-        answer = ask_coordinator(cluster, group, OFFSET_FETCH, body, deadline)
-        told = answer.groups[0] if answer.groups else answer
-        check_group(cluster, group, told.error_code)
+        response = request_coordinator(cluster, group, OFFSET_FETCH, body, deadline)
+        in_group = response.groups[0] if response.groups else response
+        check_group(cluster, group, in_group.error_code)
         offsets: dict[TopicPartition, int | None] = {}
-        for place, entry, passing in judged(told.topics, dict.fromkeys(places)):
-            if passing:
-                raise passing
+        for place, entry, retriable in checked_entries(in_group.topics, dict.fromkeys(places)):
+            if retriable:
+                raise retriable
             offsets[place] = entry.committed_offset if entry.committed_offset >= 0 else None
         return {place: offsets[place] for place in places}
 
     return cluster.until(timeout_s, attempt) if places else {}
 
 
-def ask_coordinator(
+def request_coordinator(
     cluster: Cluster,
     group: str,
     api: Api,
@@ -185,16 +191,16 @@ def ask_coordinator(
     node_id = cluster.coordinator(group, deadline.left_s)
     try:
         connection = cluster.connection(node_id, timeout_s=deadline.left_s)
-        version = connection.version(api, NAMED_MAX[api])
-        answer = connection.request(api, body(version), deadline.left_s, version)
+        version = connection.version(api, VERSION_MAX[api])
+        response = connection.request(api, body(version), deadline.left_s, version)
     except NetworkException:
         cluster.forget_coordinator(group)
         raise
-    for topic in answer.get("topics", ()):
+    for topic in response.get("topics", ()):
         for partition in topic.partitions:
             if partition.error_code in (NotCoordinator.code, CoordinatorNotAvailable.code):
                 check_group(cluster, group, partition.error_code)
-    return answer
+    return response
 
 
 def check_group(cluster: Cluster, group: str, code: int) -> None:
@@ -205,7 +211,7 @@ def check_group(cluster: Cluster, group: str, code: int) -> None:
         raise fault_of(code, f"group {group!r}")
 
 
-def by_topic(entries: Mapping[Place, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def by_topic(entries: Mapping[PartitionKey, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return entries by partition grouped under their topics, as in the protocol."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), entry in entries.items():
@@ -213,30 +219,30 @@ def by_topic(entries: Mapping[Place, Mapping[str, Any]]) -> list[dict[str, Any]]
     return [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()]
 
 
-def judged(
-    topics: Iterable[Fields], asked: Mapping[Place, Any]
+def checked_entries(
+    topics: Iterable[Fields], requested: Mapping[PartitionKey, Any]
 ) -> list[tuple[TopicPartition, Fields, Retriable | None]]:
     """Return the entry of each requested partition, with its error if that is retriable.
 
     Raises the first error that is not.
     """
-    told = {
+    received = {
         (topic.name, partition.partition_index): partition
         for topic in topics
         for partition in topic.partitions
     }
     result: list[tuple[TopicPartition, Fields, Retriable | None]] = []
-    for each in asked:
+    for each in requested:
         place = TopicPartition(*each)
         subject = f"partition {place.partition} of topic {place.topic!r}"
-        entry = told.get(place)
+        entry = received.get(place)
         if entry is None:
-            raise InvalidRequest(f"The answer says nothing of {subject}.")
-        passing = None
+            raise InvalidRequest(f"The response has no entry for {subject}.")
+        retriable = None
         if entry.error_code:
-            fault = fault_of(entry.error_code, subject)
-            if not isinstance(fault, Retriable):
-                raise fault
-            passing = fault
-        result.append((place, entry, passing))
+            error = fault_of(entry.error_code, subject)
+            if not isinstance(error, Retriable):
+                raise error
+            retriable = error
+        result.append((place, entry, retriable))
     return result

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Theirs
 
-from kafkalite.client.consumer.offsets import commit, committed, list_offsets
 from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.offset_requests import commit_offsets, committed_offsets, list_offsets
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import (
@@ -115,7 +115,7 @@ def test_an_answer_that_leaves_a_partition_out_is_not_believed(know):
             LIST_OFFSETS: lambda asked: {"topics": []},
         }
     ) as there:
-        with pytest.raises(InvalidRequest, match="says nothing of partition 0 of topic 't'"):
+        with pytest.raises(InvalidRequest, match="has no entry for partition 0 of topic 't'"):
             list_offsets(know(there.address), {("t", 0): LATEST}, timeout_s=PATIENCE_S)
 
 
@@ -127,7 +127,7 @@ def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
         },
         {LIST_OFFSETS: (1, 6)},
     ) as there:
-        with pytest.raises(UnsupportedVersion, match="too old to look for the greatest"):
+        with pytest.raises(UnsupportedVersion, match="not support a lookup of the greatest"):
             list_offsets(know(there.address), {("t", 0): MAX_TIMESTAMP})
         assert there.count(LIST_OFFSETS) == 0
 
@@ -138,10 +138,10 @@ def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
 def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker, filled, know):
     cluster = know(broker.bootstrap)
     places = [TopicPartition(filled, index) for index in range(4)]
-    assert committed(cluster, "readers", places) == dict.fromkeys(places)
+    assert committed_offsets(cluster, "readers", places) == dict.fromkeys(places)
     # confluent-kafka takes metadata for a C string, and reads past its end without a NUL.
-    commit(cluster, "readers", {places[0]: 0, (filled, 2): (5, "half way\0")})
-    assert committed(cluster, "readers", places) == {
+    commit_offsets(cluster, "readers", {places[0]: 0, (filled, 2): (5, "half way\0")})
+    assert committed_offsets(cluster, "readers", places) == {
         places[0]: 0, places[1]: None, places[2]: 5, places[3]: None,
     }  # fmt: skip
     theirs = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
@@ -151,20 +151,22 @@ def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker
         theirs.commit(offsets=[Theirs(filled, 1, 3)], asynchronous=False)
     finally:
         theirs.close()
-    assert committed(cluster, "readers", [(filled, 1)]) == {places[1]: 3}
-    assert committed(cluster, "others", [(filled, 1)]) == {places[1]: None}
-    assert committed(cluster, "readers", []) == {}
-    commit(cluster, "readers", {})
+    assert committed_offsets(cluster, "readers", [(filled, 1)]) == {places[1]: 3}
+    assert committed_offsets(cluster, "others", [(filled, 1)]) == {places[1]: None}
+    assert committed_offsets(cluster, "readers", []) == {}
+    commit_offsets(cluster, "readers", {})
 
 
 def test_a_text_that_is_too_long_beside_an_offset_is_refused(broker, filled, know):
     with pytest.raises(OffsetMetadataTooLarge, match="partition 0 of topic"):
-        commit(know(broker.bootstrap), "readers", {(filled, 0): (1, "x" * 5000)})
+        commit_offsets(know(broker.bootstrap), "readers", {(filled, 0): (1, "x" * 5000)})
 
 
 def test_an_offset_for_a_partition_that_is_not_there_is_refused_at_once(broker, know):
     with pytest.raises(UnknownTopicOrPartition, match="partition 3 of topic 'nowhere'"):
-        commit(know(broker.bootstrap), "readers", {("nowhere", 3): 1}, timeout_s=10 * PATIENCE_S)
+        commit_offsets(
+            know(broker.bootstrap), "readers", {("nowhere", 3): 1}, timeout_s=10 * PATIENCE_S
+        )
 
 
 def found(asked, port):
@@ -188,7 +190,7 @@ def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(know, newest):
         },
         {OFFSET_COMMIT: (2, newest)},
     ) as there:
-        commit(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
+        commit_offsets(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
         assert there.count(OFFSET_COMMIT) == 3
         assert there.count(FIND_COORDINATOR) == 2
 
@@ -212,7 +214,7 @@ def test_an_old_coordinator_is_asked_in_words_it_knows(know, newest):
         {OFFSET_FETCH: (1, newest)},
     ) as there:
         place = TopicPartition("t", 0)
-        assert committed(know(there.address), "readers", [place]) == {place: 7}
+        assert committed_offsets(know(there.address), "readers", [place]) == {place: 7}
         assert there.count(FIND_COORDINATOR) == 2
 
 
@@ -232,5 +234,5 @@ def test_a_coordinator_that_hangs_up_is_looked_for_anew(know):
             OFFSET_COMMIT: answer,
         }
     ) as there:
-        commit(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
+        commit_offsets(know(there.address), "readers", {("t", 0): 1}, timeout_s=PATIENCE_S)
         assert there.count(FIND_COORDINATOR) == 2
