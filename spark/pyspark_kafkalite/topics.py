@@ -14,7 +14,7 @@ from typing import TypeVar
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
-from kafkalite.client.net.topology import TopicMeta, TopicPartition
+from kafkalite.client.net.topology import TopicMetadata, TopicPartition
 from kafkalite.config.client import ISOLATION_LEVEL
 from kafkalite.errors import KafkaError, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
@@ -57,7 +57,7 @@ class Topics:
         Raises UnknownTopicOrPartition for a missing one, unless `missing_ok`.
         """
         found = self._retried(lambda: self._told(missing_ok))
-        metas = {name: topic for name, topic in found.items() if isinstance(topic, TopicMeta)}
+        metas = {name: topic for name, topic in found.items() if isinstance(topic, TopicMetadata)}
         self.ids = {name: topic.topic_id for name, topic in metas.items()}
         there = [
             TopicPartition(name, number)
@@ -73,7 +73,7 @@ class Topics:
             there = [each for each in self._options.assign if each in set(there)]
         return sorted(there)
 
-    def _told(self, missing_ok: bool) -> dict[str, TopicMeta | KafkaError]:
+    def _told(self, missing_ok: bool) -> dict[str, TopicMetadata | KafkaError]:
         """Return the metadata of the topics; raise the error of one of them."""
         found = self._described()
         for fault in found.values():
@@ -83,7 +83,7 @@ class Topics:
                 raise fault
         return found
 
-    def _described(self) -> dict[str, TopicMeta | KafkaError]:
+    def _described(self) -> dict[str, TopicMetadata | KafkaError]:
         options = self._options
         if options.pattern:
             matches = re.compile(options.pattern).fullmatch

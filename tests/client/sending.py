@@ -14,7 +14,7 @@ from typing import Any
 
 from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.settings import producer_settings
-from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator, Topic
 from kafkalite.client.producer.batch import NOBODY, Batch, Identity
 from kafkalite.client.producer.partition_queue import Line
@@ -121,7 +121,7 @@ class Harness:
         cluster: Any = None
         self.sender = Sender(settings, cluster, self.accumulator, self.topics)
         topic = self.topics["t"] = Topic("t", self.sender)
-        self.sender.learn(topic, TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0)}))
+        self.sender.learn(topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)}))
         self.line: Line = topic.lines[0]
         self.node: Node = self.sender.nodes[NODE]
         self.node.ring_tried = True

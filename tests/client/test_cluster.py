@@ -12,7 +12,7 @@ import pytest
 
 from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.settings import consumer_settings, producer_settings
-from kafkalite.client.net.topology import NOBODY, PartitionMeta
+from kafkalite.client.net.topology import NOBODY, PartitionMetadata
 from kafkalite.errors import (
     GroupAuthorizationFailed,
     InvalidRequest,
@@ -189,15 +189,15 @@ def test_an_answer_may_name_the_new_leader(know):
         cluster.topic("t")
         endpoint = there.answers[METADATA](None)["brokers"][0] | {"node_id": 7}
         fields = type("Fields", (), {"__getattr__": lambda self, name: endpoint[name]})()
-        cluster.learn("t", 0, PartitionMeta(7, 5), [fields])
+        cluster.learn("t", 0, PartitionMetadata(7, 5), [fields])
         assert cluster.topic("t").partitions[0] == (0, 5)
-        cluster.learn("t", 0, PartitionMeta(8, 6))
+        cluster.learn("t", 0, PartitionMetadata(8, 6))
         assert cluster.topic("t").partitions[0] == (0, 5)
-        cluster.learn("t", 0, PartitionMeta(7, 6))
+        cluster.learn("t", 0, PartitionMetadata(7, 6))
         assert cluster.topic("t").partitions[0] == (7, 6)
         assert cluster.node(7).port == there.port
-        cluster.learn("unknown", 0, PartitionMeta(7, 6))
-        cluster.learn("t", 9, PartitionMeta(7, 6))
+        cluster.learn("unknown", 0, PartitionMetadata(7, 6))
+        cluster.learn("t", 9, PartitionMetadata(7, 6))
 
 
 def test_a_leader_that_is_no_broker_is_none_and_is_waited_for(know):

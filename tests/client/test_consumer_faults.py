@@ -13,7 +13,7 @@ import pytest
 
 from kafkalite.client.consumer import record_range as stretch
 from kafkalite.client.consumer.consumer import Consumer
-from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.errors import (
     CorruptMessage,
     NetworkException,
@@ -302,13 +302,13 @@ def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(se
         take(consumer, 5)
         reading = consumer.intake.reading
         (position,) = reading.assignment
-        leader = PartitionMeta(position.leader, position.leader_epoch)
+        leader = PartitionMetadata(position.leader, position.leader_epoch)
         former, now = position.topic_id, bytes(16)[:-1] + b"n"
-        reading._learn(topic, TopicMeta(topic, now, {0: leader}))
+        reading._learn(topic, TopicMetadata(topic, now, {0: leader}))
         reading._wonder([topic])
-        reading._learn(topic, TopicMeta(topic, former, {0: leader}))
+        reading._learn(topic, TopicMetadata(topic, former, {0: leader}))
         assert position.topic_id == now
         assert topic in reading._unknown, "it is asked about again"
         monkeypatch.setattr("kafkalite.client.consumer.assignment_reader.LAG_S_MAX", 0)
-        reading._learn(topic, TopicMeta(topic, former, {0: leader}))
+        reading._learn(topic, TopicMetadata(topic, former, {0: leader}))
         assert position.topic_id == former, "by now no node can lag: it was the other one that did"

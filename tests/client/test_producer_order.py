@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer import column_sender
 from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.client.producer.batch import NO_SEQUENCE
@@ -365,7 +365,7 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
 
 def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp_path):
     harness.broker = ModelBroker(tmp_path)
-    anew = TopicMeta("t", b"j" * 16, {0: PartitionMeta(NODE, 0)})
+    anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
     harness.sender.turn(harness.sender.learn, harness.line.topic, anew)
     values = gather(harness, 60)
     harness.push()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kafkalite import Producer
-from kafkalite.client.net.topology import PartitionMeta, TopicMeta
+from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.errors import InvalidRecord, KafkaError, MessageTooLarge, UnknownTopicOrPartition
 from kafkalite.testing import Broker
 from tests.client.sending import NODE, Harness
@@ -205,15 +205,15 @@ def test_a_callback_that_ends_the_program_leaves_the_background_thread(
 
 def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(harness):
     sender, topic = harness.sender, harness.line.topic
-    partitions = {index: PartitionMeta(NODE, 0) for index in range(3)}
-    sender.turn(sender.learn, topic, TopicMeta("t", b"i" * 16, partitions))
+    partitions = {index: PartitionMetadata(NODE, 0) for index in range(3)}
+    sender.turn(sender.learn, topic, TopicMetadata("t", b"i" * 16, partitions))
     assert len(topic.lines) == 3
     topic.sticky = lost = topic.lines[2]
     memory = sender.accumulator.memory_left
     assert sender.turn(sender.open_line, lost, None, 200)
     batch = lost.open_batch
     batch.content.builder.append(b"key", b"value", None, 1)
-    anew = TopicMeta("t", b"j" * 16, {0: PartitionMeta(NODE, 0)})
+    anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
     sender.turn(sender.learn, topic, anew)
     assert topic.lines == [harness.line]
     assert topic.sticky is None
@@ -228,8 +228,10 @@ def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(
 
 def test_metadata_that_lags_behind_drops_no_partition(harness):
     sender, topic = harness.sender, harness.line.topic
-    two = TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0), 1: PartitionMeta(NODE, 0)})
+    two = TopicMetadata(
+        "t", b"i" * 16, {0: PartitionMetadata(NODE, 0), 1: PartitionMetadata(NODE, 0)}
+    )
     sender.turn(sender.learn, topic, two)
-    one = TopicMeta("t", b"i" * 16, {0: PartitionMeta(NODE, 0)})
+    one = TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)})
     sender.turn(sender.learn, topic, one)
     assert len(topic.lines) == 2

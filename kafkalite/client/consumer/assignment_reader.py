@@ -40,7 +40,7 @@ from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
-from kafkalite.client.net.topology import NOBODY, TopicMeta, TopicPartition, fault_of
+from kafkalite.client.net.topology import NOBODY, TopicMetadata, TopicPartition, fault_of
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import (
     ALLOW_AUTO_CREATE_TOPICS,
@@ -304,7 +304,7 @@ class Reading:
                 for name, topic in told.items():
                     self._learn(name, topic)
 
-    def _learn(self, name: str, topic: TopicMeta | KafkaError) -> None:
+    def _learn(self, name: str, topic: TopicMetadata | KafkaError) -> None:
         if isinstance(topic, KafkaError):
             self._miss(name, topic)
             return
@@ -326,7 +326,7 @@ class Reading:
                 self._lead(position, topic)
         self._known.add(name)
 
-    def _lead(self, position: Position, topic: TopicMeta) -> None:
+    def _lead(self, position: Position, topic: TopicMetadata) -> None:
         """Update the leader of a partition, and detect a recreated topic."""
         shown_id = shown(position.partition)
         if NO_ID != position.topic_id != topic.topic_id != NO_ID:

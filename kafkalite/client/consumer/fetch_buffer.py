@@ -37,7 +37,7 @@ from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, consumer_settings
-from kafkalite.client.net.topology import TopicMeta, TopicPartition
+from kafkalite.client.net.topology import TopicMetadata, TopicPartition
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import CHECK_CRCS, CONSUMER_TIMEOUT_MS, GROUP_ID
 from kafkalite.errors import InvalidConfig, KafkaError
@@ -140,7 +140,7 @@ class Intake:
 
     def _describe(
         self, names: Sequence[str], deadline: Deadline
-    ) -> dict[str, TopicMeta | KafkaError]:
+    ) -> dict[str, TopicMetadata | KafkaError]:
         """Describe topics without creating them."""
         return self.cluster.described(names, deadline.left_s, create=False)
 

@@ -34,9 +34,9 @@ from kafkalite.client.net.settings import ClientSettings
 from kafkalite.client.net.topology import (
     NOBODY,
     Address,
-    NodeMeta,
-    PartitionMeta,
-    TopicMeta,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
     fault_of,
     newer,
     node_in,
@@ -88,8 +88,8 @@ class Understood(NamedTuple):
     """The content of a Metadata response."""
 
     cluster_id: str | None
-    nodes: dict[int, NodeMeta]
-    topics: dict[str, TopicMeta | KafkaError]
+    nodes: dict[int, NodeMetadata]
+    topics: dict[str, TopicMetadata | KafkaError]
 
 
 def understood(answer: Fields, names: list[str] | None) -> Understood:
@@ -104,7 +104,7 @@ class Known:
 
     __slots__ = ("since_s", "topic")
 
-    def __init__(self, topic: TopicMeta) -> None:
+    def __init__(self, topic: TopicMetadata) -> None:
         self.topic = topic
         self.since_s = time.monotonic()
 
@@ -121,14 +121,14 @@ class Cluster:
         self._backoffs: dict[Address, Backoff] = {}
         self._same_host: dict[Address, bool] = {}
         self._cluster_id: str | None = None
-        self._nodes: dict[int, NodeMeta] = {}
+        self._nodes: dict[int, NodeMetadata] = {}
         self._topics: dict[str, Known] = {}
         self._names: dict[bytes, str] = {}
         self._coordinators: dict[str, int] = {}
 
     # Topics.
 
-    def topic(self, name: str, timeout_s: float | None = None) -> TopicMeta:
+    def topic(self, name: str, timeout_s: float | None = None) -> TopicMetadata:
         """Return a topic's metadata, requested if unknown.
 
         The request creates the topic where brokers and settings allow auto-creation.  The result
@@ -150,11 +150,13 @@ class Cluster:
         """Refresh the metadata of these topics, or of all known ones, in one attempt."""
         self._asked(names or tuple(self._topics), self.deadline(timeout_s))
 
-    def leader(self, topic: str, partition: int, timeout_s: float | None = None) -> PartitionMeta:
+    def leader(
+        self, topic: str, partition: int, timeout_s: float | None = None
+    ) -> PartitionMetadata:
         """Return the leader of a partition, once it has one."""
         deadline = self.deadline(timeout_s)
 
-        def led(deadline: Deadline) -> PartitionMeta:
+        def led(deadline: Deadline) -> PartitionMetadata:
             known = self.topic(topic, deadline.left_s).partitions
             if partition not in known or known[partition].leader == NOBODY:
                 known = self._asked([topic], deadline)[topic].partitions
@@ -170,7 +172,7 @@ class Cluster:
         self,
         topic: str,
         partition: int,
-        leader: PartitionMeta,
+        leader: PartitionMetadata,
         endpoints: Iterable[Fields] = (),
     ) -> None:
         """Register a new leader from a response's `current_leader` and `node_endpoints` (KIP-951).
@@ -193,7 +195,7 @@ class Cluster:
         """Return the name of a known topic by its id, or None."""
         return self._names.get(topic_id)
 
-    def _asked(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMeta]:
+    def _asked(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         """Request the metadata of topics; raise the error of the first one that has an error."""
         told = {}
         for name, each in self.described(names, deadline.left_s).items():
@@ -206,7 +208,7 @@ class Cluster:
 
     def described(
         self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
-    ) -> dict[str, TopicMeta | KafkaError]:
+    ) -> dict[str, TopicMetadata | KafkaError]:
         """Request the metadata of topics once; return it, led or not, or the error of each topic.
 
         Without `create` no topic is created, whatever the settings are.
@@ -214,15 +216,17 @@ class Cluster:
         asked = list(dict.fromkeys(names))
         return self._told(self._metadata(asked, create, self.deadline(timeout_s)))
 
-    def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMeta | KafkaError]:
+    def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMetadata | KafkaError]:
         """Request the metadata of all visible topics once, without internal topics."""
         return self._told(self._metadata(None, False, self.deadline(timeout_s)))
 
-    def _told(self, found: dict[str, TopicMeta | KafkaError]) -> dict[str, TopicMeta | KafkaError]:
+    def _told(
+        self, found: dict[str, TopicMetadata | KafkaError]
+    ) -> dict[str, TopicMetadata | KafkaError]:
         """Register the metadata of topics."""
         with LockGuard(self._lock):
             for name, topic in found.items():
-                if isinstance(topic, TopicMeta):
+                if isinstance(topic, TopicMetadata):
                     known = self._topics.get(name)
                     found[name] = topic = newer(known.topic if known else None, topic)
                     self._topics[name] = Known(topic)
@@ -232,7 +236,7 @@ class Cluster:
 
     def _metadata(
         self, names: list[str] | None, create: bool, deadline: Deadline
-    ) -> dict[str, TopicMeta | KafkaError]:
+    ) -> dict[str, TopicMetadata | KafkaError]:
         """Request metadata, register the brokers, and return that of the topics (None: all)."""
         body = {
             "topics": None if names is None else [{"name": name} for name in names],
@@ -262,7 +266,7 @@ class Cluster:
         """The cluster's id, requested if unknown; empty if it has none."""
         return self.until(None, lambda deadline: self._introduced(deadline)) or ""
 
-    def node(self, node_id: int) -> NodeMeta:
+    def node(self, node_id: int) -> NodeMetadata:
         """Return a broker's address, and whether it is on this host."""
         node = self._nodes.get(node_id)
         if node is None:
@@ -300,7 +304,7 @@ class Cluster:
         old = {"key": group, "key_type": GROUP_KEY}
         new = {"coordinator_keys": [group], "key_type": GROUP_KEY}
 
-        def ask(connection: Connection, deadline: Deadline) -> NodeMeta:
+        def ask(connection: Connection, deadline: Deadline) -> NodeMetadata:
             body = new if connection.version(FIND_COORDINATOR) >= 4 else old
             answer = connection.request(FIND_COORDINATOR, body, deadline.left_s)
             told = answer.coordinators[0] if answer.coordinators else answer

@@ -36,7 +36,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class NodeMeta(NamedTuple):
+class NodeMetadata(NamedTuple):
     """A broker; `same_host` is None before the first connection."""
 
     node_id: int
@@ -49,19 +49,19 @@ class NodeMeta(NamedTuple):
         return self.host, self.port
 
 
-class PartitionMeta(NamedTuple):
+class PartitionMetadata(NamedTuple):
     """A partition's leader (or NOBODY), and its leader epoch (-1: an old broker)."""
 
     leader: int
     leader_epoch: int
 
 
-class TopicMeta(NamedTuple):
+class TopicMetadata(NamedTuple):
     """A topic; its id is NO_ID if brokers are too old for ids."""
 
     name: str
     topic_id: bytes
-    partitions: dict[int, PartitionMeta]
+    partitions: dict[int, PartitionMetadata]
 
     @property
     def led(self) -> bool:
@@ -93,44 +93,44 @@ def fault_of(code: int, subject: str, message: str | None = None) -> KafkaError:
     return kind(f"{subject}: {message or kind()}")
 
 
-def nodes_in(brokers: Iterable[Fields]) -> dict[int, NodeMeta]:
+def nodes_in(brokers: Iterable[Fields]) -> dict[int, NodeMetadata]:
     """Return the brokers of a response."""
     return {node.node_id: node for node in map(node_in, brokers)}
 
 
-def node_in(broker: Fields) -> NodeMeta:
+def node_in(broker: Fields) -> NodeMetadata:
     if broker.node_id < 0 or not broker.host or not 0 < broker.port <= PORT_MAX:
         raise InvalidRequest(
             f"There is no broker {broker.node_id} at {broker.host!r}, port {broker.port}."
         )
-    return NodeMeta(broker.node_id, broker.host, broker.port)
+    return NodeMetadata(broker.node_id, broker.host, broker.port)
 
 
 def topics_in(
-    answer: Fields, names: Iterable[str], nodes: dict[int, NodeMeta]
-) -> dict[str, TopicMeta | KafkaError]:
+    answer: Fields, names: Iterable[str], nodes: dict[int, NodeMetadata]
+) -> dict[str, TopicMetadata | KafkaError]:
     """Return the metadata of these topics in a Metadata response, or their errors."""
     told = {topic.name: topic for topic in answer.topics}
     return {name: topic_in(told[name], nodes) if name in told else unknown(name) for name in names}
 
 
-def topic_in(topic: Fields, nodes: dict[int, NodeMeta]) -> TopicMeta | KafkaError:
+def topic_in(topic: Fields, nodes: dict[int, NodeMetadata]) -> TopicMetadata | KafkaError:
     if topic.error_code:
         return fault_of(topic.error_code, f"topic {topic.name!r}")
     partitions = {}
     for partition in topic.partitions:
         leader = partition.leader_id if partition.leader_id in nodes else NOBODY
-        partitions[partition.partition_index] = PartitionMeta(leader, partition.leader_epoch)
+        partitions[partition.partition_index] = PartitionMetadata(leader, partition.leader_epoch)
     if not partitions or partitions.keys() != set(range(len(topic.partitions))):
         raise InvalidRequest(f"The metadata's partitions of {topic.name!r} do not count from 0.")
-    return TopicMeta(topic.name, topic.topic_id, dict(sorted(partitions.items())))
+    return TopicMetadata(topic.name, topic.topic_id, dict(sorted(partitions.items())))
 
 
 def unknown(name: str) -> KafkaError:
     return fault_of(3, f"topic {name!r}")
 
 
-def newer(known: TopicMeta | None, told: TopicMeta) -> TopicMeta:
+def newer(known: TopicMetadata | None, told: TopicMetadata) -> TopicMetadata:
     """Merge a topic's known metadata with newer metadata, by leader epoch."""
     if known is None or known.topic_id != told.topic_id or told.topic_id == NO_ID:
         return told
@@ -139,4 +139,4 @@ def newer(known: TopicMeta | None, told: TopicMeta) -> TopicMeta:
         before = partitions.get(index)
         if before is None or partition.leader_epoch >= before.leader_epoch:
             partitions[index] = partition
-    return TopicMeta(told.name, told.topic_id, partitions)
+    return TopicMetadata(told.name, told.topic_id, partitions)

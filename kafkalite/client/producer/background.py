@@ -23,7 +23,7 @@ from collections.abc import Callable
 from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
-from kafkalite.client.net.topology import TopicMeta, fault_of
+from kafkalite.client.net.topology import TopicMetadata, fault_of
 from kafkalite.client.producer.batch import NOBODY, Batch, Identity
 from kafkalite.client.producer.partition_queue import Line
 from kafkalite.client.producer.producer_node import Node
@@ -458,9 +458,9 @@ class Background:
             sender.stale |= stale
             return
         self._refreshed_s = time.monotonic()
-        found: list[TopicMeta] = []
+        found: list[TopicMetadata] = []
         for name, told in described.items():
-            if isinstance(told, TopicMeta):
+            if isinstance(told, TopicMetadata):
                 found.append(told)
             elif told.retriable:
                 sender.stale.add(name)
@@ -473,7 +473,7 @@ class Background:
             self._refresh_backoff.succeeded()
         sender.turn(self._learn, found)
 
-    def _learn(self, found: list[TopicMeta]) -> None:
+    def _learn(self, found: list[TopicMetadata]) -> None:
         sender = self._sender
         led = True
         for told in found:

@@ -29,7 +29,7 @@ from kafkalite._ext.locking import LockGuard
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import rest_s
 from kafkalite.client.net.settings import ClientSettings, compression_level, required_acks
-from kafkalite.client.net.topology import TopicMeta
+from kafkalite.client.net.topology import TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator, Topic
 from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, NOBODY, Batch, Identity
 from kafkalite.client.producer.column_sender import ColumnSender
@@ -540,7 +540,7 @@ class Sender:
 
     # Topics.
 
-    def learn(self, topic: Topic, told: TopicMeta) -> None:
+    def learn(self, topic: Topic, told: TopicMetadata) -> None:
         """Update the leaders of a topic's partitions, and add new partitions."""
         if topic.topic_id != told.topic_id:
             topic.topic_id = told.topic_id

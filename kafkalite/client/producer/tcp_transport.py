@@ -14,7 +14,7 @@ from collections import deque
 from typing import NamedTuple
 
 from kafkalite.client.net.connection import Connection
-from kafkalite.client.net.topology import NOBODY, PartitionMeta
+from kafkalite.client.net.topology import NOBODY, PartitionMetadata
 from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
 from kafkalite.client.producer.ring_transport import Answer
 from kafkalite.errors import NetworkException
@@ -38,7 +38,7 @@ class Moved(NamedTuple):
     """A partition's new leader as named by a response (KIP-951)."""
 
     batch: Batch
-    leader: PartitionMeta
+    leader: PartitionMetadata
     endpoints: list[Fields]
 
 
@@ -142,7 +142,7 @@ class ProduceLane:
     def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> Answer:
         leader = entry.current_leader
         if entry.error_code and leader.leader_id != NOBODY:
-            moved = PartitionMeta(leader.leader_id, leader.leader_epoch)
+            moved = PartitionMetadata(leader.leader_id, leader.leader_epoch)
             self.moved.append(Moved(batch, moved, endpoints))
         message = entry.error_message
         if entry.record_errors:
