@@ -36,7 +36,7 @@ def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener:
     controller = local_controller(logs, reactor)
     settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
     make_missing(controller, logs.data)
-    node = node_with(controller, settings, reactor, logs, listener, logs.data)
+    node = controller_node(controller, settings, reactor, logs, listener, logs.data)
     _take_all(node)
     return node
 
@@ -91,7 +91,36 @@ def make_missing(controller: LocalController, data: Path) -> None:
         log.warning("%s is made, empty: nobody had it", path)
 
 
+def controller_node(
+    controller: LocalController,
+    settings: Settings,
+    reactor: Reactor,
+    logs: LogManager,
+    listener: socket,
+    root: Path,
+) -> Node:
+    """Return the node that hosts the controller; not opened yet."""
+    return Node(
+        settings, reactor.clock, reactor, logs, listener, controller,
+        local_controller=controller, root=root,
+    )  # fmt: skip
+
+
+def remote_controller(logs: LogManager, reactor: Reactor, root: Path) -> RemoteController:
+    """Return another node's controller, with the image of the metadata log's files.
+
+    Raises Refusal if they cannot be read.
+    """
+    logs.flusher = Flusher(file_system=logs.file_system)
+    controller = RemoteController(
+        MetadataReader(root / directory_name(METADATA_TOPIC, 0)), reactor
+    )
+    controller.load()
+    return controller
+
+
 def worker_node(
+    controller: RemoteController,
     settings: Settings,
     reactor: Reactor,
     logs: LogManager,
@@ -99,27 +128,8 @@ def worker_node(
     root: Path,
     node_id: int,
 ) -> Node:
-    """Return a node that follows another node's controller; not opened yet.
-
-    Its image is read from the metadata log's files.  Raises Refusal if they cannot be read.
-    """
-    logs.flusher = Flusher(file_system=logs.file_system)
-    reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
-    controller = RemoteController(reader, reactor)
-    controller.load()
-    return node_with(controller, settings, reactor, logs, listener, root, node_id)
-
-
-def node_with(
-    controller: LocalController | RemoteController,
-    settings: Settings,
-    reactor: Reactor,
-    logs: LogManager,
-    listener: socket,
-    root: Path,
-    node_id: int = SUPERVISOR_ID,
-) -> Node:
-    """Return a node with this local or remote controller; not opened yet."""
+    """Return a node that follows another node's controller; not opened yet."""
     return Node(
-        settings, reactor.clock, reactor, logs, listener, controller, root=root, node_id=node_id
-    )
+        settings, reactor.clock, reactor, logs, listener, controller,
+        local_controller=None, root=root, node_id=node_id,
+    )  # fmt: skip

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.client_context import ClientConnection, ClientContext
-from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
     acls,
@@ -112,9 +111,7 @@ class Dispatcher:
             raise Disconnect(
                 f"{handler.api.name} v{header.version} cannot be read: {fault}"
             ) from None
-        if handler.at is ServingNode.CONTROLLER and isinstance(
-            self._node.controller, RemoteController
-        ):
+        if handler.at is ServingNode.CONTROLLER and not self._node.controller.is_local:
             came = self._node.controller.forward(frame, connection.peer, connection.local)
             forwarded = came.map(lambda answer: [answer])
             return self._expect(connection, handler, header, forwarded, began_ns)

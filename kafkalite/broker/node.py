@@ -13,19 +13,16 @@ With `workers=0`, one node is the whole cluster.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
-from typing import NamedTuple
 
 from kafkalite.broker.client_telemetry import ClientTelemetry
+from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.controller.remote_controller import RemoteController, State
 from kafkalite.broker.coordinator.group_coordinators import Groups
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.dispatch import Dispatcher
-from kafkalite.broker.later import Later
 from kafkalite.broker.local.local_listener import LocalDoor, open_door
 from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
@@ -56,13 +53,6 @@ FILES_PER_LOG = 3
 """Files of a log that is written: its active segment and two indexes."""
 
 
-class Unanswered(NamedTuple):
-    """A response that is sent once the logs match the metadata log up to an offset."""
-
-    end_offset: int
-    later: Later[None]
-
-
 class Node:
     """One node of the cluster; see the module."""
 
@@ -73,8 +63,9 @@ class Node:
         reactor: Reactor,
         logs: LogManager,
         listener: socket,
-        controller: LocalController | RemoteController,
+        controller: ControllerClient,
         *,
+        local_controller: LocalController | None,
         root: Path,
         node_id: int = SUPERVISOR_ID,
     ) -> None:
@@ -83,6 +74,7 @@ class Node:
         self.logs = logs
         self.listener = listener
         self.controller = controller
+        self._local_controller = local_controller
         self.root = root
         self.node_id = node_id
         self.cluster_id = logs.cluster_id
@@ -106,7 +98,6 @@ class Node:
         self.renewals = EpochRenewals(self)
         self.reconciler = Reconciler(self)
         self._applied_offset = 0
-        self._unanswered: deque[Unanswered] = deque()
         self.local_door: LocalDoor | None = None
         """The local listener; None if it is disabled or not opened yet."""
         self._local_place: Path | None = None
@@ -130,8 +121,8 @@ class Node:
     @property
     def here(self) -> LocalController:
         """The controller on this node; the dispatcher calls controller APIs only where it is."""
-        assert isinstance(self.controller, LocalController)
-        return self.controller
+        assert self._local_controller is not None
+        return self._local_controller
 
     # -- opening and closing -----------------------------------------------------------------
 
@@ -143,11 +134,10 @@ class Node:
         loaded; it determines the partitions of this node.
         """
         self.on_settings(self._take_settings)
-        decides = isinstance(self.controller, LocalController)
-        self.logs.hand_over_misplaced(self.place_of, sure=decides)
+        self.logs.hand_over_misplaced(self.place_of, sure=self.controller.is_local)
         loaded = self.logs.load(self._topic_settings)
-        if isinstance(self.controller, LocalController):
-            self.renewals.ask_at_start(self.controller, loaded)
+        if self._local_controller is not None:
+            self.renewals.ask_at_start(self._local_controller, loaded)
         for topic in self.image.topics.values():
             self.reconciler.open_topic(topic, loaded)
         for stray in loaded.values():
@@ -155,14 +145,15 @@ class Node:
                 self.logs.delete(stray)  # deleted while this node was down
                 continue
             self.logs.leave(stray)
+        self._applied_offset = self.controller.offset
         self.controller.on_change(self._changed)
-        if isinstance(self.controller, RemoteController):
-            self.controller.state = self._state
-            self.controller.welcomed = self._welcomed
-        else:
+        self.controller.attach(
+            settings=lambda: self.settings,
+            heartbeat_state=self._heartbeat_state,
+            on_welcome=self._welcomed,
+        )
+        if self.controller.is_local:
             self.logs.set_strays()
-            if self.controller.applied_everywhere is None:
-                self.controller.applied_everywhere = self._applied_here
         self.groups.open()
         self.on_settings(self.groups.reconfigure)
         self.reactor.at_settle(self._reserve_files)
@@ -248,12 +239,9 @@ class Node:
             if flush.done is not None:
                 flush.done(flush)
 
-    def _state(self) -> State:
-        controller, applied_offset = self.controller, self._applied_offset
-        if isinstance(controller, RemoteController):
-            applied_offset = controller.offset  # also before the first change
-        return State(
-            made_offset=self.reconciler.made_offset(applied_offset),
+    def _heartbeat_state(self) -> HeartbeatState:
+        return HeartbeatState(
+            made_offset=self._made_offset,
             led_count=self.replicas.led_count,
             size=self.replicas.total_size(),
             unmade=[*self.reconciler.unmade()],
@@ -297,22 +285,14 @@ class Node:
         if self.reconciler.mark(end_offset) or self.reconciler.is_done:
             self.made_so()
 
-    def made_so(self) -> None:
-        """Report that the logs match the image, to the supervisor or to waiting responses."""
-        if isinstance(self.controller, RemoteController):
-            self.controller.heartbeat()
-        else:
-            made_offset = self.reconciler.made_offset(self._applied_offset)
-            while self._unanswered and self._unanswered[0].end_offset <= made_offset:
-                self._unanswered.popleft().later.resolve(None)
+    @property
+    def _made_offset(self) -> int:
+        """The offset of the metadata log that the logs match."""
+        return self.reconciler.made_offset(self._applied_offset)
 
-    def _applied_here(self, end_offset: int) -> Later[None]:
-        """Return a Later that resolves once the logs of this, the only node, match an offset."""
-        later: Later[None] = Later()
-        self._unanswered.append(Unanswered(end_offset, later))
-        if self._applied_offset >= end_offset:
-            self.made_so()
-        return later
+    def made_so(self) -> None:
+        """Report to the controller how far the logs match the image."""
+        self.controller.report_applied(self._made_offset)
 
     def _topic_settings(self, topic: str) -> Settings:
         known = self.image.topics.get(topic)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.client_telemetry import Pusher
-from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.purgatory import DelayedProduce
@@ -286,7 +285,7 @@ class NodeMetrics:
     # -- the cluster -------------------------------------------------------------------------
 
     def _controller(self) -> Iterator[Family]:
-        decides = isinstance(self.node.controller, LocalController)
+        decides = self.node.controller.is_local
         numbers = [("activecontrollercount", "1 where the controller is.", int(decides))]
         if decides:
             image = self.node.image

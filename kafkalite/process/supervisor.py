@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from kafkalite.broker.assembly import local_controller, make_missing, node_with, settle
+from kafkalite.broker.assembly import controller_node, local_controller, make_missing, settle
 from kafkalite.broker.controller.admin_commands import NodeOrders
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.membership import BACKOFF, Membership, Process
@@ -64,7 +64,7 @@ def run(birth: Birth) -> int:
     controller = local_controller(logs, reactor)
     addresses = wanted_nodes(birth, controller)
     settle(controller, birth.cluster_id, birth.settings, addresses)
-    node = node_with(controller, birth.settings, reactor, logs, birth.listener, birth.data)
+    node = controller_node(controller, birth.settings, reactor, logs, birth.listener, birth.data)
     if birth.first:
         make_missing(controller, birth.data)
     there = {*controller.image.nodes, *birth.nodes}

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 
-from kafkalite.broker.assembly import worker_node
-from kafkalite.broker.controller.remote_controller import RemoteController
+from kafkalite.broker.assembly import remote_controller, worker_node
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
@@ -34,11 +33,12 @@ def run(birth: Birth) -> int:
     hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(birth.data, birth.settings, reactor.clock)
     logs.open_directory(birth.cluster_id, birth.node_id)
-    node = worker_node(birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id)
+    controller = remote_controller(logs, reactor, birth.data)
+    node = worker_node(
+        controller, birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id
+    )
     node.serve_locally(birth.run_directory)
     node.open(when_welcome=birth.first)
-    controller = node.controller
-    assert isinstance(controller, RemoteController)
 
     bus = BusClient(
         reactor,

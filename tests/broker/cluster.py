@@ -169,6 +169,7 @@ class Running:
     """The process of one node."""
 
     node: Node
+    remote: RemoteController
     supervisor: supervising.Supervisor | None = None
 
     def __init__(self, cluster: Cluster, node_id: int, incarnation: int) -> None:
@@ -179,11 +180,6 @@ class Running:
         self.flusher = SlowFlusher()
         self.reactor = Reactor(cluster.clock)
         self.logs = LogManager(cluster.directory, cluster.settings, cluster.clock, QuietDisk())
-
-    @property
-    def remote(self) -> RemoteController:
-        assert isinstance(self.node.controller, RemoteController)
-        return self.node.controller
 
     def hang_up(self) -> None:
         """Close its clients' connections."""
@@ -291,7 +287,7 @@ class Cluster:
             check_parts(self.directory)
         wanted = supervising.wanted_nodes(birth, controller)
         assembly.settle(controller, birth.cluster_id, self.settings, wanted)
-        made.node = assembly.node_with(
+        made.node = assembly.controller_node(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
         if first:
@@ -313,12 +309,13 @@ class Cluster:
             made.supervisor = supervising.Supervisor(birth, made.node, controller, made.reactor)
 
     def _work(self, made: Running, listener: socket.socket) -> None:
+        made.remote = assembly.remote_controller(made.logs, made.reactor, self.directory)
         made.node = assembly.worker_node(
-            self.settings, made.reactor, made.logs, listener, self.directory, made.peer.node_id
-        )
+            made.remote, self.settings, made.reactor, made.logs, listener, self.directory,
+            made.peer.node_id,
+        )  # fmt: skip
         made.node.open()
-        controller = made.remote
-        controller.connect(lambda message: self.bus.send_up(made.identity, message))
+        made.remote.connect(lambda message: self.bus.send_up(made.identity, message))
 
     def kill(self, node_id: int, *, stay_down: bool = False) -> None:
         """Kill a node, as SIGKILL does."""

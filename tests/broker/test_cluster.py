@@ -6,8 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.controller.membership import MADE_WAIT_MS_MAX
-from kafkalite.broker.controller.remote_controller import ANSWER_MS_MAX
-from kafkalite.broker.handlers.topics import AUTO_CREATE_MS_MAX
+from kafkalite.broker.controller.remote_controller import ANSWER_MS_MAX, AUTO_CREATE_MS_MAX
 from kafkalite.config.broker import BROKER_SESSION_TIMEOUT_MS
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS

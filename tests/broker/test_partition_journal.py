@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.coordinator import partition_journal
-from kafkalite.broker.coordinator.coordinator_host import MachineHost
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
+from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import CorruptMessage, KafkaStorageError
 from kafkalite.records.batch import batches

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.controller.controller_client import HeartbeatState
 from kafkalite.broker.controller.metadata_log import packed, write_snapshot
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import (
     ANSWER_MS_MAX,
     FORWARDED_SIZE_MAX,
     RemoteController,
-    State,
 )
 from kafkalite.broker.later import Later
 from kafkalite.clock import ManualClock
+from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.errors import Fatal, Refusal
 from kafkalite.protocol.schemas import bus, internal
@@ -63,7 +64,13 @@ class Followed:
         self.reactor = Reactor(self.clock)
         controller = RemoteController(MetadataReader(self.directory), self.reactor)
         controller.load()
-        controller.state = lambda: State(controller.offset, led_count=0, size=0, unmade=[])
+        controller.attach(
+            settings=Settings.broker,
+            heartbeat_state=lambda: HeartbeatState(
+                controller.offset, led_count=0, size=0, unmade=[]
+            ),
+            on_welcome=lambda: None,
+        )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
         controller.reached(True)

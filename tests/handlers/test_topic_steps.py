@@ -286,7 +286,7 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
 def test_creating_a_topic_takes_the_same_steps_among_many(broker):
     def create_one():
         create(broker, {"name": next(names), "num_partitions": 1, "replication_factor": 1})
-        broker.node._state()
+        broker.node._heartbeat_state()
 
     names = (f"topic-{number:04}" for number in itertools.count())
     create_one()

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, takewhile
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.later import Later
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import KafkaError
-from kafkalite.transport.reactor import Reactor
 
 K = TypeVar("K")
+T = TypeVar("T")
 W = TypeVar("W")
 A = TypeVar("A")
 
@@ -32,13 +31,23 @@ STEP_PAUSE_MS = 1
 """Pause between two decisions, in which the event loop serves clients."""
 
 
+class DecisionMaker(Protocol):
+    """The methods of LocalController that a sequence of decisions needs."""
+
+    @property
+    def call_later(self) -> Callable[[int, Callable[[], object]], object]:
+        """The timer function of the event loop."""
+
+    def carry_out(self, decide: Callable[[Controller], Result[T]]) -> Later[T]:
+        """Make a decision; complete when every running node has applied it."""
+
+
 class Decisions(Generic[W, K, A]):
     """The decisions for one request."""
 
     def __init__(
         self,
-        controller: LocalController,
-        reactor: Reactor,
+        controller: DecisionMaker,
         wanted: Sequence[W],
         decide: Callable[[Controller, Sequence[W]], Result[dict[K, A | KafkaError]]],
         *,
@@ -49,7 +58,6 @@ class Decisions(Generic[W, K, A]):
         self.answers: dict[K, A | KafkaError] = {}
         """The results of the decisions so far, by the name of the topic or resource."""
         self._controller = controller
-        self._reactor = reactor
         self._wanted = wanted
         self._decide = decide
         self._name_of = name_of
@@ -74,7 +82,7 @@ class Decisions(Generic[W, K, A]):
                 decided = dict.fromkeys(map(self._name_of, some), fault)
             self._came(decided)
 
-        self._controller.carry_out(lambda controller: self._decide(controller, some)).then(came)
+        self._controller.carry_out(lambda machine: self._decide(machine, some)).then(came)
 
     def _some(self) -> Sequence[W]:
         """Return the topics of the next decision: at least one, if any is left."""
@@ -86,6 +94,6 @@ class Decisions(Generic[W, K, A]):
         self._on_decided(decided)
         self.answers.update(decided)
         if self._next < len(self._wanted):
-            self._reactor.call_later(STEP_PAUSE_MS, self._decide_next)
+            self._controller.call_later(STEP_PAUSE_MS, self._decide_next)
         else:
             self._all_decided.resolve(self.answers)

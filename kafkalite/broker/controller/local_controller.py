@@ -6,33 +6,48 @@ A decision holds once it is durable, and takes effect once the nodes it concerns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.metadata_log import MetadataLog
-from kafkalite.broker.coordinator.coordinator_host import MachineHost
+from kafkalite.broker.controller.topic_creation import create_topics
 from kafkalite.broker.later import Later
-from kafkalite.coordination.controller import Controller
+from kafkalite.broker.machine_host import MachineHost
+from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.producer_ids import Block
 from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
+    from kafkalite.broker.controller.controller_client import HeartbeatState, TopicOutcome
     from kafkalite.clock import Clock
+    from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Log
+    from kafkalite.transport.connection import Address
 
 T = TypeVar("T")
 
 
-class LocalController(MachineHost[Controller]):
+class PendingApply(NamedTuple):
+    """A response that waits until this node's logs match the metadata log up to an offset."""
+
+    end_offset: int
+    later: Later[None]
+
+
+class LocalController(MachineHost[Controller], ControllerClient):
     """Hosts the controller's state machine and its journal."""
 
+    is_local = True
     journal: MetadataLog
     applied_everywhere: Callable[[int], Later[None]] | None = None
-    """Set by Membership: completes when all workers have applied the log up to an offset."""
+    """Completes when all workers have applied the log up to an offset: set by Membership.  Without
+    workers, completes when the attached node has applied it; None before a node is attached."""
 
     def __init__(
         self,
@@ -43,6 +58,9 @@ class LocalController(MachineHost[Controller]):
         call_later: Callable[[int, Callable[[], object]], object],
     ) -> None:
         super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
+        self.call_later = call_later
+        self._made_offset = 0
+        self._pending: deque[PendingApply] = deque()
 
     @property
     def log(self) -> Log:
@@ -53,6 +71,23 @@ class LocalController(MachineHost[Controller]):
     def image(self) -> ClusterImage:
         """The cluster metadata, with all decisions so far."""
         return self.machine.image
+
+    @property
+    def offset(self) -> int:
+        """The metadata log offset of the image."""
+        return self.log.end_offset
+
+    def attach(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        heartbeat_state: Callable[[], HeartbeatState],
+        on_welcome: Callable[[], object],
+    ) -> None:
+        """Attach the node; its state is read by `report_applied` only."""
+        self._settings = settings
+        if self.applied_everywhere is None:
+            self.applied_everywhere = self._applied_here
 
     def load(self) -> None:
         """Restore the machine from its log; raise Refusal if it cannot be read."""
@@ -93,6 +128,30 @@ class LocalController(MachineHost[Controller]):
 
         decided.then(pass_on)
         return answer
+
+    def _applied_here(self, end_offset: int) -> Later[None]:
+        """Return a Later that resolves once the logs of this, the only node, match an offset."""
+        if end_offset <= self._made_offset:
+            return Later.of(None)
+        later: Later[None] = Later()
+        self._pending.append(PendingApply(end_offset, later))
+        return later
+
+    def report_applied(self, made_offset: int) -> None:
+        """Complete the responses that waited for the logs of this node."""
+        self._made_offset = made_offset
+        while self._pending and self._pending[0].end_offset <= made_offset:
+            self._pending.popleft().later.resolve(None)
+
+    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Later[bytes]:
+        """Refuse: the dispatcher serves these requests on this node."""
+        raise AssertionError("the controller's own node forwards no request")
+
+    def auto_create_topics(
+        self, names: Sequence[str], client_id: str | None
+    ) -> Later[Mapping[str, TopicOutcome]]:
+        """Create topics with all defaults."""
+        return create_topics(self, self._settings(), [NewTopic(name) for name in names]).map(dict)
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""

@@ -21,17 +21,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.later import Later
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import Block
 from kafkalite.errors import (
+    BY_CODE,
     CorruptMessage,
     Fatal,
     KafkaError,
+    LeaderNotAvailable,
     RequestTimedOut,
     UnknownServerError,
     raise_for,
@@ -39,10 +42,17 @@ from kafkalite.errors import (
 from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
+from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 if TYPE_CHECKING:
+    from kafkalite.broker.controller.controller_client import (
+        HeartbeatState,
+        MetadataListener,
+        TopicOutcome,
+    )
     from kafkalite.broker.controller.metadata_reader import MetadataReader
     from kafkalite.broker.replica.purgatory import Timer, Timers
+    from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schema import Api, Fields
@@ -56,7 +66,9 @@ ANSWER_MS_MAX = 30_000
 FORWARDED_SIZE_MAX = 64 << 20
 """Maximum total size of client requests that wait for the supervisor, over all connections."""
 
-Changed = Callable[[Sequence[Record], int], None]
+AUTO_CREATE_MS_MAX = 1_000
+"""Time that Metadata waits for the controller: later responses on the connection wait as well."""
+
 Send = Callable[[Record], bool]
 
 
@@ -72,30 +84,19 @@ class Asked:
     sent: bool = False
 
 
-class State(NamedTuple):
-    """The state of a node in its heartbeat."""
-
-    made_offset: int
-    """Offset of the metadata log that its logs match, except those that are still missing."""
-    led_count: int
-    size: int
-    unmade: Sequence[tuple[bytes, int]]
-    """Partitions, by topic id and index, that it is to lead and cannot lead yet."""
-
-
-class RemoteController:
+class RemoteController(ControllerClient):
     """The cluster image of a worker, and its requests to the controller."""
 
+    is_local = False
+
     def __init__(self, reader: MetadataReader, timers: Timers) -> None:
-        self.image = ClusterImage()
-        self.state: Callable[[], State] | None = None
-        """Set by the node."""
+        self._image = ClusterImage()
+        self._heartbeat_state: Callable[[], HeartbeatState] | None = None
         self._reader = reader
         self._timers = timers
         self._send: Send | None = None
-        self._changed: list[Changed] = []
-        self.welcomed: Callable[[], object] | None = None
-        """Set by the node: called when a supervisor has welcomed it."""
+        self._listeners: list[MetadataListener] = []
+        self._on_welcome: Callable[[], object] = lambda: None
         self._supervisor = -1
         self._is_welcome = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
@@ -103,6 +104,11 @@ class RemoteController:
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
         self._forwarded_size = 0
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster metadata, up to `offset`."""
+        return self._image
 
     @property
     def offset(self) -> int:
@@ -113,9 +119,20 @@ class RemoteController:
         """Read the image from the files; raise Refusal if they cannot be read."""
         self._reader.load(self._replay)
 
-    def on_change(self, changed: Changed) -> None:
-        """Call `changed(records, end_offset)` with the records of each delta."""
-        self._changed.append(changed)
+    def on_change(self, listener: MetadataListener) -> None:
+        """Call `listener(records, end_offset)` with the records of each delta."""
+        self._listeners.append(listener)
+
+    def attach(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        heartbeat_state: Callable[[], HeartbeatState],
+        on_welcome: Callable[[], object],
+    ) -> None:
+        """Attach the node; the controller's node has the settings that count there."""
+        self._heartbeat_state = heartbeat_state
+        self._on_welcome = on_welcome
 
     # -- messages of the supervisor ----------------------------------------------------------
 
@@ -157,8 +174,7 @@ class RemoteController:
         for request_id, asked in list(self._asked.items()):
             if not asked.sent:
                 self._send_asked(request_id, asked)
-        if self.welcomed is not None:
-            self.welcomed()
+        self._on_welcome()
 
     def _delta(self, fields: dict[str, Any]) -> None:
         if not self._is_welcome:
@@ -212,13 +228,13 @@ class RemoteController:
         if record.kind is PRODUCER_IDS_BLOCK:
             return  # an image has no producer ids
         try:
-            self.image.replay(record)
+            self._image.replay(record)
         except (AssertionError, LookupError) as fault:
             raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from fault
 
     def _tell(self, records: Sequence[Record]) -> None:
-        for changed in self._changed:
-            changed(records, self.offset)
+        for listener in self._listeners:
+            listener(records, self.offset)
 
     # -- heartbeats --------------------------------------------------------------------------
 
@@ -231,9 +247,9 @@ class RemoteController:
 
     def heartbeat(self) -> None:
         """Send a heartbeat now: the supervisor may be waiting for a change to be applied."""
-        if not self._is_welcome or self._send is None or self.state is None:
+        if not self._is_welcome or self._send is None or self._heartbeat_state is None:
             return
-        state = self.state()
+        state = self._heartbeat_state()
         self._send(
             bus.HEARTBEAT(
                 image_offset=state.made_offset,
@@ -244,6 +260,10 @@ class RemoteController:
                 ],
             )
         )
+
+    def report_applied(self, made_offset: int) -> None:
+        """Send a heartbeat, which has this offset among the rest of the node's state."""
+        self.heartbeat()
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -287,6 +307,26 @@ class RemoteController:
         return self.forward(
             header + api.request.write(version, request), nobody, nobody, wait_ms
         ).map(lambda answer: api.response.read(version, answer, begin))
+
+    def auto_create_topics(
+        self, names: Sequence[str], client_id: str | None
+    ) -> Later[Mapping[str, TopicOutcome]]:
+        """Create topics with all defaults, by a CreateTopics request to the controller."""
+        topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
+        outcomes: Later[Mapping[str, TopicOutcome]] = Later()
+
+        def came(created: Fields | None, fault: KafkaError | None) -> None:
+            if created is None:
+                # The controller cannot be reached; the client retries, as for a topic in creation.
+                outcomes.resolve(dict.fromkeys(names, LeaderNotAvailable(str(fault))))
+            else:
+                outcomes.resolve({topic.name: _error_of(topic) for topic in created.topics})
+
+        self.request(
+            CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
+            client_id=client_id, wait_ms=AUTO_CREATE_MS_MAX,
+        ).then(came)  # fmt: skip
+        return outcomes
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
         """Return the next block of producer ids for this node."""
@@ -373,3 +413,9 @@ class RemoteController:
         bus.ANSWER.key: _answer,
         bus.IDS.key: _ids,
     }
+
+
+def _error_of(result: Fields) -> KafkaError | None:
+    """Return the error of one entry of a response, or None."""
+    code = result.error_code
+    return BY_CODE.get(code, UnknownServerError)(result.error_message) if code else None

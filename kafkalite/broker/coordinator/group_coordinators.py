@@ -24,9 +24,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafkalite.broker.coordinator.coordinator_host import MachineHost
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.later import Later
+from kafkalite.broker.machine_host import MachineHost
 from kafkalite.broker.stepping import Turns
 from kafkalite.config.broker import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,

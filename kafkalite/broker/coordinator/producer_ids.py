@@ -14,8 +14,7 @@ from kafkalite.broker.later import Later
 from kafkalite.coordination.producer_ids import BLOCK_COUNT
 
 if TYPE_CHECKING:
-    from kafkalite.broker.controller.local_controller import LocalController
-    from kafkalite.broker.controller.remote_controller import RemoteController
+    from kafkalite.broker.controller.controller_client import ControllerClient
     from kafkalite.coordination.producer_ids import Block
     from kafkalite.errors import KafkaError
 
@@ -26,7 +25,7 @@ LOW_COUNT = BLOCK_COUNT // 2
 class ProducerIdBlocks:
     """Allocates ids, and requests the next block before one is used up."""
 
-    def __init__(self, controller: LocalController | RemoteController, node_id: int) -> None:
+    def __init__(self, controller: ControllerClient, node_id: int) -> None:
         self._controller = controller
         self._node_id = node_id
         self._blocks: deque[range] = deque()

@@ -31,7 +31,7 @@ from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handlers import telemetry
-from kafkalite.broker.handlers.topics import TopicsNode, auto_create
+from kafkalite.broker.handlers.topics import TopicsNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, ServingNode, serves
@@ -148,7 +148,7 @@ def metadata(
                 faults[name] = outcome
         answer.follow(in_steps(node.reactor, told()))
 
-    auto_create(node, missing, client).then(created)
+    node.controller.auto_create_topics(missing, client.client_id).then(created)
     return answer
 
 

@@ -306,7 +306,6 @@ def _altered(
     return (
         Decisions(
             node.here,
-            node.reactor,
             may,
             lambda controller, some: controller.alter_configs(some, validate_only=validate_only),
             name_of=lambda alteration: alteration.resource,

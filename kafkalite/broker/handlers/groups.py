@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.topic_creation import create_internal_topic
 from kafkalite.broker.coordinator.group_coordinators import Decide, Groups
 from kafkalite.broker.error_responses import check_repetitions, error_fields
 from kafkalite.broker.handler_node import HandlerNode
@@ -42,8 +43,6 @@ from kafkalite.broker.security import (
 )
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
-from kafkalite.config.broker import OFFSETS_TOPIC_NUM_PARTITIONS, OFFSETS_TOPIC_SEGMENT_BYTES
-from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
 from kafkalite.coordination.group_coordinator import (
     Asker,
     Decision,
@@ -60,7 +59,6 @@ from kafkalite.errors import (
     TransactionalIdAuthorizationFailed,
     UnsupportedVersion,
 )
-from kafkalite.ids import new_id
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -121,7 +119,7 @@ def find_coordinator(
             in_steps(node.reactor, respond(fault and CoordinatorNotAvailable(str(fault))))
         )
 
-    _make_topic(node).then(made)
+    create_internal_topic(node.here, node.settings, CONSUMER_OFFSETS).then(made)
     return answer
 
 
@@ -143,22 +141,6 @@ def _coordinator(node: GroupsNode, client: ClientContext, fault: KafkaError | No
     host, port = node.metadata.advertised(client, there)
     return {"node_id": there.node_id, "host": host, "port": port, "error_code": 0,
             "error_message": ""}  # fmt: skip
-
-
-def _make_topic(node: GroupsNode) -> Later[None]:
-    config = {
-        # The coordinator decides what to retain (partition_journal.py), never time or size.
-        RETENTION_MS.name: "-1",
-        RETENTION_BYTES.name: "-1",
-        SEGMENT_BYTES.name: str(node.settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
-    }
-    count = node.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
-    topic_id = new_id()
-    return node.here.carry_out(
-        lambda controller: controller.create_internal_topic(
-            CONSUMER_OFFSETS, topic_id, count, config
-        )
-    )
 
 
 # -- membership ----------------------------------------------------------------------------------

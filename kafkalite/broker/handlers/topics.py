@@ -19,13 +19,14 @@ Left out: future replicas, which only move between several log directories; cord
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.controller import topic_creation
+from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.decisions import Decisions
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
@@ -45,31 +46,26 @@ from kafkalite.broker.security import (
 from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import (
-    DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
-    NUM_PARTITIONS,
 )
 from kafkalite.config.settings import spoken
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, Growth, NewTopic
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import (
-    BY_CODE,
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
     InvalidRequest,
     KafkaError,
-    LeaderNotAvailable,
     PreferredLeaderNotAvailable,
     TopicAuthorizationFailed,
     TopicDeletionDisabled,
-    UnknownServerError,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from kafkalite.ids import METADATA_TOPIC, NO_ID, new_id
+from kafkalite.ids import METADATA_TOPIC, NO_ID
 from kafkalite.protocol.schemas.topics import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -80,19 +76,13 @@ from kafkalite.protocol.schemas.topics import (
 )
 from kafkalite.storage.log_manager import LogManager
 
-if TYPE_CHECKING:
-    from kafkalite.protocol.schema import Fields
-
 PREFERRED, UNCLEAN = 0, 1
-
-AUTO_CREATE_MS_MAX = 1_000
-"""Time that Metadata waits for the controller: later responses on the connection wait as well."""
 
 
 class TopicsNode(HandlerNode, Protocol):
     """The components that topic requests use."""
 
-    controller: LocalController | RemoteController
+    controller: ControllerClient
     logs: LogManager
     reconciler: Reconciler
     replicas: ReplicaManager
@@ -125,8 +115,12 @@ def create_topics(
     for name, fault in faults.items():
         results.add({name: fault})
         yield
-    return create_topics_as_asked(
-        node, wanted, validate_only=request.validate_only, on_created=results.add
+    return topic_creation.create_topics(
+        node.here,
+        node.settings,
+        wanted,
+        validate_only=request.validate_only,
+        on_created=results.add,
     ).map(lambda _: results.written(names))
 
 
@@ -185,83 +179,6 @@ class CreatedTopics:
         return self._alike[which]
 
 
-def create_topics_as_asked(
-    node: TopicsNode,
-    wanted: Sequence[NewTopic],
-    *,
-    validate_only: bool = False,
-    on_created: Callable[[Mapping[str, TopicImage | KafkaError]], object] = lambda _: None,
-) -> Later[dict[str, TopicImage | KafkaError]]:
-    """Create topics on the controller, with new ids and this node's defaults.
-
-    `on_created` is called with the results of each decision.
-
-    Left out: with `validate_only`, two names of one request that collide as metric names are found
-    only within one decision.
-    """
-    settings = node.settings
-    defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
-    created_count = 0
-
-    def decide(
-        controller: Controller, some: Sequence[NewTopic]
-    ) -> Result[dict[str, TopicImage | KafkaError]]:
-        nonlocal created_count
-        decided = controller.create_topics(
-            some,
-            [new_id() for _ in some],
-            defaults,
-            limits=placement_limits(settings),
-            validate_only=validate_only,
-            created_count=created_count,
-        )
-        topics = [topic for topic in decided.response.values() if isinstance(topic, TopicImage)]
-        created_count += sum(len(topic.partitions) for topic in topics)
-        return decided
-
-    return Decisions(
-        node.here,
-        node.reactor,
-        wanted,
-        decide,
-        name_of=lambda new: new.name,
-        weigh=lambda new: 1 + len(new.config),
-        on_decided=on_created,
-    ).begin()
-
-
-def auto_create(
-    node: TopicsNode, names: Sequence[str], client: ClientContext
-) -> Later[dict[str, TopicImage | KafkaError | None]]:
-    """Create topics from a Metadata request with all defaults, on the controller or through it."""
-    if isinstance(node.controller, LocalController):
-        return create_topics_as_asked(node, [NewTopic(name) for name in names]).map(dict)
-    topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
-    answers: Later[dict[str, TopicImage | KafkaError | None]] = Later()
-
-    def came(created: Fields | None, fault: KafkaError | None) -> None:
-        if created is None:
-            # The controller cannot be reached; the client retries, as for a topic in creation.
-            answers.resolve(dict.fromkeys(names, LeaderNotAvailable(str(fault))))
-        else:
-            answers.resolve(
-                {
-                    topic.name: _fault_of(topic.error_code, topic.error_message)
-                    for topic in created.topics
-                }
-            )
-
-    node.controller.request(
-        CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
-        client_id=client.client_id, wait_ms=AUTO_CREATE_MS_MAX,
-    ).then(came)  # fmt: skip
-    return answers
-
-
-def _fault_of(code: int, message: str | None) -> KafkaError | None:
-    return BY_CODE.get(code, UnknownServerError)(message) if code else None
-
-
 def _new_topic(topic: Any) -> NewTopic:
     return NewTopic(
         topic.name,
@@ -298,7 +215,6 @@ def delete_topics(
     return (
         Decisions(
             node.here,
-            node.reactor,
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
             name_of=lambda item: item[1],
@@ -416,7 +332,6 @@ def create_partitions(
     return (
         Decisions(
             node.here,
-            node.reactor,
             wanted,
             decide,
             name_of=lambda growth: growth.name,

@@ -1,0 +1,104 @@
+"""ControllerClient: the controller as seen by the other parts of a node.
+
+    node that hosts the controller   LocalController    decides itself
+    every other node                 RemoteController   follows the metadata log; asks over the bus
+
+Which of the two a node has is decided once, where the node is assembled.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from kafkalite.broker.later import Later
+    from kafkalite.config.settings import Settings
+    from kafkalite.coordination.image import ClusterImage, TopicImage
+    from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.coordination.producer_ids import Block
+    from kafkalite.errors import KafkaError
+    from kafkalite.protocol.schemas.internal import Record
+    from kafkalite.transport.connection import Address
+
+MetadataListener: TypeAlias = "Callable[[Sequence[Record], int], None]"
+"""`listener(records, end_offset)`: the records of the metadata log up to an offset."""
+
+TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
+"""The new topic, an error, or None if the topic was created and is not in this image yet."""
+
+
+class HeartbeatState(NamedTuple):
+    """The state of a node in its heartbeat."""
+
+    made_offset: int
+    """Offset of the metadata log that its logs match, except those that are still missing."""
+    led_count: int
+    size: int
+    unmade: Sequence[tuple[bytes, int]]
+    """Partitions, by topic id and index, that it is to lead and cannot lead yet."""
+
+
+class ControllerClient(ABC):
+    """The interface of LocalController and RemoteController; see the module."""
+
+    is_local: ClassVar[bool]
+    """True if this node hosts the controller: its image is never older than the decisions."""
+
+    @property
+    @abstractmethod
+    def image(self) -> ClusterImage:
+        """The cluster metadata of this node."""
+
+    @property
+    @abstractmethod
+    def offset(self) -> int:
+        """The metadata log offset of the image."""
+
+    @abstractmethod
+    def on_change(self, listener: MetadataListener) -> None:
+        """Call `listener(records, end_offset)` for each change of the image."""
+
+    @abstractmethod
+    def attach(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        heartbeat_state: Callable[[], HeartbeatState],
+        on_welcome: Callable[[], object],
+    ) -> None:
+        """Attach the node.
+
+        Args:
+            settings: Returns the effective settings of the node.
+            heartbeat_state: Returns its state; called for each heartbeat.
+            on_welcome: Called each time a controller on another node has confirmed the image.
+        """
+
+    @abstractmethod
+    def report_applied(self, made_offset: int) -> None:
+        """Report that the logs of this node match the metadata log up to an offset."""
+
+    @abstractmethod
+    def forward(
+        self, frame: bytes | memoryview, peer: Address, local: Address
+    ) -> Later[bytes]:
+        """Forward a client's request; return the controller's response with its header.
+
+        Not called on the controller's node.
+        """
+
+    @abstractmethod
+    def auto_create_topics(
+        self, names: Sequence[str], client_id: str | None
+    ) -> Later[Mapping[str, TopicOutcome]]:
+        """Create topics with all defaults, for a Metadata request; an error is each topic's own."""
+
+    @abstractmethod
+    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+        """Return the next block of producer ids for this node."""
+
+    @abstractmethod
+    def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
+        """Request the next leader epochs of these partitions; the image brings them."""

@@ -1,0 +1,92 @@
+"""Topic creation: topics that clients create, and the internal topics of the coordinators.
+
+The functions run on the controller's node and use that node's settings as defaults and limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafkalite.broker.controller.decisions import Decisions
+from kafkalite.broker.node_settings import placement_limits
+from kafkalite.config.broker import (
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    OFFSETS_TOPIC_SEGMENT_BYTES,
+)
+from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
+from kafkalite.coordination.controller import Controller, Defaults, NewTopic
+from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.machine import Result
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.errors import KafkaError
+from kafkalite.ids import new_id
+
+if TYPE_CHECKING:
+    from kafkalite.broker.controller.decisions import DecisionMaker
+    from kafkalite.broker.later import Later
+    from kafkalite.config.settings import Settings
+
+
+def create_topics(
+    controller: DecisionMaker,
+    settings: Settings,
+    wanted: Sequence[NewTopic],
+    *,
+    validate_only: bool = False,
+    on_created: Callable[[Mapping[str, TopicImage | KafkaError]], object] = lambda _: None,
+) -> Later[dict[str, TopicImage | KafkaError]]:
+    """Create topics with new ids; return a topic or an error by name.
+
+    `on_created` is called with the results of each decision.
+
+    Left out: with `validate_only`, two names of one request that collide as metric names are found
+    only within one decision.
+    """
+    defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
+    created_count = 0
+
+    def decide(
+        machine: Controller, some: Sequence[NewTopic]
+    ) -> Result[dict[str, TopicImage | KafkaError]]:
+        nonlocal created_count
+        decided = machine.create_topics(
+            some,
+            [new_id() for _ in some],
+            defaults,
+            limits=placement_limits(settings),
+            validate_only=validate_only,
+            created_count=created_count,
+        )
+        topics = [topic for topic in decided.response.values() if isinstance(topic, TopicImage)]
+        created_count += sum(len(topic.partitions) for topic in topics)
+        return decided
+
+    return Decisions(
+        controller,
+        wanted,
+        decide,
+        name_of=lambda new: new.name,
+        weigh=lambda new: 1 + len(new.config),
+        on_decided=on_created,
+    ).begin()
+
+
+def create_internal_topic(
+    controller: DecisionMaker, settings: Settings, name: str
+) -> Later[None]:
+    """Create a coordinator's topic, unless it exists."""
+    assert name == CONSUMER_OFFSETS, f"{name} has no coordinator"
+    config = {
+        # The coordinator decides what to retain (partition_journal.py), never time or size.
+        RETENTION_MS.name: "-1",
+        RETENTION_BYTES.name: "-1",
+        SEGMENT_BYTES.name: str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
+    }
+    count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+    topic_id = new_id()
+    return controller.carry_out(
+        lambda machine: machine.create_internal_topic(name, topic_id, count, config)
+    )
