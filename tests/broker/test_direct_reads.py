@@ -28,7 +28,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import batches
-from tests.broker.visiting import Guest, Host, batch_of, descriptor_count
+from tests.broker.local_harness import Guest, Host, batch_of, descriptor_count
 from tests.handlers.denying import Denying
 
 DELAY_MS = 60_000

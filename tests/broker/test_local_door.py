@@ -27,7 +27,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, write_packet
 from kafkalite.transport import packet_socket
 from kafkalite.transport.ring import ProducerRing
-from tests.broker.visiting import READ, Host, batch_of, descriptor_count
+from tests.broker.local_harness import READ, Host, batch_of, descriptor_count
 
 HELLO = write_packet(local.HELLO(cluster_id="c", node_id=0, client_id=None))
 READ_NOTHING = write_packet(

@@ -21,8 +21,8 @@ from kafkalite.storage.disk import Disk
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
 from kafkalite.transport.reactor import Reactor
-from tests.storage.disks import FaultyDisk, QuickDisk
-from tests.storage.making import batch, open_log, settings
+from tests.simulation.disk import FaultyDisk, QuickDisk
+from tests.storage.factories import batch, open_log, settings
 
 LARGE = {keys.SEGMENT_BYTES: 1 << 20}
 

@@ -31,7 +31,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingFault
-from tests.broker.visiting import Guest, Host, batch_of
+from tests.broker.local_harness import Guest, Host, batch_of
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
 

@@ -17,7 +17,7 @@ from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.compression import Codec
 from kafkalite.records.opening import Steps
-from tests.broker.visiting import Guest, Host, batch_of
+from tests.broker.local_harness import Guest, Host, batch_of
 
 OK = 0
 CRC, CRC_FROM = 17, 21

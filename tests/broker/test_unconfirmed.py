@@ -16,8 +16,8 @@ from kafkalite.storage.disk import DISK
 from kafkalite.storage.layout import directory_name, node_directory
 from kafkalite.storage.partition_metadata import Owner
 from kafkalite.storage.partition_transfer import Known
-from tests.broker.cluster import Cluster
-from tests.storage.making import batch
+from tests.simulation.cluster import Cluster
+from tests.storage.factories import batch
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import MessageTooLarge
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
-from tests.client.sending import Harness
+from tests.simulation.producer import Harness
 
 WAIT_S = 30
 

@@ -15,9 +15,9 @@ from kafkalite.errors import InvalidRecord, MessageTooLarge, PolicyViolation
 from kafkalite.testing import Broker
 from tests.client.consuming import until
 from tests.client.reading_back import read_back
-from tests.client.sending import Harness
 from tests.client.test_producer_lifetime import producer_threads
 from tests.client.test_producer_process import run
+from tests.simulation.producer import Harness
 
 WAIT_S = 30
 

@@ -30,7 +30,7 @@ from kafkalite.errors import (
     UnknownTopicId,
 )
 from kafkalite.ids import NO_ID
-from tests.client.sending import NODE, Harness, ListLane, ModelBroker
+from tests.simulation.producer import NODE, Harness, ListLane, ModelBroker
 
 PASSING = (NotLeaderOrFollower.code, RequestTimedOut.code, NotEnoughReplicasAfterAppend.code)
 

@@ -12,7 +12,7 @@ from kafkalite import Producer
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.errors import InvalidRecord, KafkaError, MessageTooLarge, UnknownTopicOrPartition
 from kafkalite.testing import Broker
-from tests.client.sending import NODE, Harness
+from tests.simulation.producer import NODE, Harness
 
 WAIT_S = 30
 

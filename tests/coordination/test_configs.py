@@ -18,7 +18,7 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.protocol.schemas import internal
-from tests.coordination.making import DEDICATED, cluster_of, create, do
+from tests.coordination.factories import DEDICATED, cluster_of, create, do
 
 TOPIC, BROKER, LOGGER = Resource.TOPIC, Resource.BROKER, Resource.BROKER_LOGGER
 METRICS, GROUP = Resource.CLIENT_METRICS, Resource.GROUP

@@ -16,7 +16,7 @@ from kafkalite.coordination.controller import (
 from kafkalite.coordination.image import ClusterImage, PartitionImage, TopicImage
 from kafkalite.coordination.placement import Move
 from kafkalite.protocol.schemas import internal
-from tests.coordination.making import cluster_of, create, do, grow, leaders_of, topic_id
+from tests.coordination.factories import cluster_of, create, do, grow, leaders_of, topic_id
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.placement import Move
-from tests.coordination.making import cluster_of, create, do, epochs_of, leaders_of
+from tests.coordination.factories import cluster_of, create, do, epochs_of, leaders_of
 
 
 def renew(controller: Controller, node_id: int, *wanted: EpochRenewal) -> list[EpochRenewal]:

@@ -10,7 +10,7 @@ from kafkalite.coordination.image import NodeImage, topic_records
 from kafkalite.coordination.placement import Move, PlacementLimits
 from kafkalite.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas import internal
-from tests.coordination.making import (
+from tests.coordination.factories import (
     DEDICATED,
     addresses,
     cluster_of,

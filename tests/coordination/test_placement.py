@@ -17,7 +17,7 @@ from kafkalite.coordination.placement import (
     drain_moves,
     rebalance_moves,
 )
-from tests.coordination.making import (
+from tests.coordination.factories import (
     DEDICATED,
     cluster_of,
     create,

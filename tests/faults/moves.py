@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from tests.faults.harness import GIVE_UP_S, Stage
 from tests.faults.processes import SUPERVISOR
-from tests.faults.stage import GIVE_UP_S, Stage
 
 DONE_S_MAX = 15.0
 LATE = "does not answer within"

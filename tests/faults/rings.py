@@ -23,11 +23,11 @@ from pathlib import Path
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.transport.run_directory import local_path
 from tests.faults.asking import Line
+from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 from tests.faults.history import ACKED, REFUSED, UNKNOWN, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, children_of, until
 from tests.faults.ring_client import Ledger, Place, batch_of, value_of
-from tests.faults.stage import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("ring_saboteur.c")

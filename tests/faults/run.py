@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.testing import Broker
-from tests.faults import churn, rings
+from tests.faults import group_workload, rings
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
 from tests.faults.footprint import at_rest, grown
+from tests.faults.harness import Stage
 from tests.faults.history import History, violations
 from tests.faults.processes import Processes, free_address
 from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
-from tests.faults.stage import Stage
 
 ACKED_PER_SECOND_MIN = 500
 DURABILITIES = ("os", "fsync", "interval")
@@ -174,11 +174,11 @@ def churned(plan: Plan) -> Run:
     came = Run(plan, history)
     with Broker(
         durability=plan.mode,
-        config={**CONFIG, **churn.CONFIG},
+        config={**CONFIG, **group_workload.CONFIG},
         workers=plan.workers,
         listen=free_address(),
     ) as broker:
-        play = churn.Churn(
+        play = group_workload.Churn(
             broker, broker.topic(plan.partitions), plan.partitions, plan.seed, history
         )
         begun = time.monotonic()

@@ -17,9 +17,9 @@ import signal
 import time
 from collections.abc import Callable
 
+from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 from tests.faults.moves import move
 from tests.faults.processes import SUPERVISOR, exists, until
-from tests.faults.stage import GIVE_UP_S, SERVE_S_MAX, Stage, patience
 
 SESSION_S = 1.0
 HEARTBEAT_S = 0.2

@@ -16,7 +16,7 @@ from kafkalite.protocol.schemas.topics import (
     ALTER_REPLICA_LOG_DIRS,
     LIST_PARTITION_REASSIGNMENTS,
 )
-from tests.coordination.making import cluster_of, create
+from tests.coordination.factories import cluster_of, create
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kafkalite.cli import main
-from tests.process.staging import Stage, free_range
+from tests.process.harness import Stage, free_range
 from tests.process.waiting import WAIT_S_MAX, until
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.broker.visiting import Guest, batch_of
+from tests.broker.local_harness import Guest, batch_of
 from tests.process.waiting import until
 
 

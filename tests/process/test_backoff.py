@@ -9,7 +9,7 @@ import pytest
 from kafkalite.process.nodes.node_process import BACKOFF_MS_MAX, BACKOFF_MS_MIN, NodeProcess, State
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
-from tests.process.staging import answers, is_refused
+from tests.process.harness import answers, is_refused
 from tests.process.waiting import until
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite.process.run_directory import remembered_by
 from kafkalite.process.status.ready import is_locked, running
-from tests.process.staging import answers, descriptors, is_refused
+from tests.process.harness import answers, descriptors, is_refused
 from tests.process.waiting import WAIT_S_MAX, until
 
 

@@ -16,7 +16,7 @@ from kafkalite.records.batch import batches
 from kafkalite.testing import Broker
 from kafkalite.transport.ring import RingFault
 from kafkalite.transport.run_directory import local_sockets
-from tests.broker.visiting import Guest, batch_of
+from tests.broker.local_harness import Guest, batch_of
 from tests.process.waiting import WAIT_S_MAX, until
 
 OK = 0

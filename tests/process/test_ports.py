@@ -17,7 +17,7 @@ from kafkalite.process.ports import (
     remember,
 )
 from kafkalite.storage import checkpoint
-from tests.process.staging import Stage, free_range
+from tests.process.harness import Stage, free_range
 from tests.process.waiting import until
 
 

@@ -14,7 +14,7 @@ from kafkalite.process.nodes.node_process import NodeProcess, State
 from kafkalite.process.restart import Restarts
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
-from tests.process.staging import answers, descriptors
+from tests.process.harness import answers, descriptors
 from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 

@@ -9,7 +9,7 @@ import pytest
 from kafkalite.process.launcher import first_roster
 from kafkalite.process.ports import Remembered, recall
 from kafkalite.protocol.schemas.bus import HEARTBEAT, HELLO, ROSTER, write_frame
-from tests.process.staging import answers, is_refused
+from tests.process.harness import answers, is_refused
 from tests.process.waiting import until
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.testing import Broker
-from tests.process.staging import answers, free_range, is_refused
+from tests.process.harness import answers, free_range, is_refused
 from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 WORKERS = 2

@@ -11,7 +11,7 @@ from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
-from tests.storage.making import TOPIC_ID, produced
+from tests.storage.factories import TOPIC_ID, produced
 
 
 def run(data: Path, first: int) -> None:

@@ -10,7 +10,7 @@ from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
-from tests.storage.making import TOPIC_ID, manager, settings
+from tests.storage.factories import TOPIC_ID, manager, settings
 
 T = ("t", 0)
 

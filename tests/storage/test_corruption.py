@@ -19,7 +19,7 @@ from kafkalite.records.batch import batches
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.recovery import KnownEnd
-from tests.storage.making import NOW, batch, close, open_log, produced, values_of
+from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 COUNT = 60
 

@@ -20,7 +20,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
 from kafkalite.storage.log import Log
-from tests.storage.making import close
+from tests.storage.factories import close
 from tools import apache_kafka
 
 pytestmark = pytest.mark.oracle

@@ -20,8 +20,8 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.disk import DISK, DiskFailed, FreeSpace
 from kafkalite.storage.log import Log
-from tests.storage.disks import FaultyDisk, FullDisk
-from tests.storage.making import batch, close, open_log, produced, values_of
+from tests.simulation.disk import FaultyDisk, FullDisk
+from tests.storage.factories import batch, close, open_log, produced, values_of
 
 VALUES = {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 400, keys.INDEX_INTERVAL_BYTES: 100}
 EVERY_CODE = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EDQUOT, errno.EROFS)

@@ -24,8 +24,8 @@ from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log import Log
 from kafkalite.storage.write_back import sync_names, write_back_failed
 from tests.process.waiting import until
-from tests.storage.disks import FaultyDisk, QuickDisk, ReportingDisk
-from tests.storage.making import TOPIC_ID, batch, manager, open_log, settings
+from tests.simulation.disk import FaultyDisk, QuickDisk, ReportingDisk
+from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
 
 OVERLAYFS, NFS, FUSE = 0x794C7630, 0x6969, 0x65735546
 

@@ -15,8 +15,8 @@ from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
-from tests.storage.disks import RecordingDisk
-from tests.storage.making import NOW, batch, close, open_log, produced
+from tests.simulation.disk import RecordingDisk
+from tests.storage.factories import NOW, batch, close, open_log, produced
 
 
 def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_path: Path) -> None:

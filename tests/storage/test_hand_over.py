@@ -23,8 +23,8 @@ from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
 from kafkalite.storage.node_directories import evacuate
 from kafkalite.storage.producer_state import HANDED_ON_MAX
 from kafkalite.storage.recovery import Recovery
-from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, produced, settings, values_of
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import TOPIC_ID, batch, produced, settings, values_of
 from tests.storage.nodes import Nodes, T
 
 OTHER_ID = bytes(reversed(TOPIC_ID))

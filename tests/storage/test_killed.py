@@ -17,7 +17,7 @@ from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
-from tests.storage.making import settings, values_of
+from tests.storage.factories import settings, values_of
 
 
 def life(data: Path, first: int, batches: int) -> dict[int, int]:

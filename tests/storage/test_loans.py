@@ -14,8 +14,8 @@ from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
 from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.log import Log
 from kafkalite.storage.segment_grants import Loan, lend
-from tests.storage.disks import QuickDisk
-from tests.storage.making import batch, open_log
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import batch, open_log
 
 
 @pytest.fixture

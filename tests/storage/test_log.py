@@ -25,7 +25,7 @@ from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Appended, Log
 from kafkalite.storage.segment import AHEAD_FIRST
 from kafkalite.storage.timestamps import TimestampOffset, newest
-from tests.storage.making import (
+from tests.storage.factories import (
     NOW,
     batch,
     close,

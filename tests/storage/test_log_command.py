@@ -10,7 +10,7 @@ import pytest
 from kafkalite.cli import main
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import Codec
-from tests.storage.making import batch, close, open_log, produced
+from tests.storage.factories import batch, close, open_log, produced
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from kafkalite.errors import Refusal
 from kafkalite.storage import log_directory
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.log_directory import LogDirectory, open_node_directory
-from tests.storage.disks import QuickDisk
+from tests.simulation.disk import QuickDisk
 
 NOBODY = 65534
 

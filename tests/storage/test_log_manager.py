@@ -23,8 +23,8 @@ from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.recovery import Recovery
-from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import TOPIC_ID, batch, manager, settings, values_of
 
 OTHER_ID = bytes(reversed(TOPIC_ID))
 

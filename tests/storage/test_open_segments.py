@@ -16,7 +16,7 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.log import Log
 from kafkalite.storage.open_segments import OpenSegments
-from tests.storage.making import (
+from tests.storage.factories import (
     NOW,
     batch,
     close,

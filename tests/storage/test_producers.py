@@ -19,7 +19,7 @@ from kafkalite.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequ
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
-from tests.storage.making import NOW, batch, close, open_log, produced, values_of
+from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 
 def write(log: Log, count: int, first: int = 0, **how: int) -> None:

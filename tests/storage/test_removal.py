@@ -13,8 +13,8 @@ from kafkalite.storage import deferred_delete as module
 from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
-from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, manager, settings
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import TOPIC_ID, batch, manager, settings
 from tests.storage.test_upkeep import collect, collect_from
 
 

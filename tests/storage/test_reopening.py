@@ -18,8 +18,8 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.housekeeping import STEP_MS
 from kafkalite.storage.log import Log
 from kafkalite.storage.recovery import RECALLED_FIRST, RECALLED_SIZE
-from tests.storage.disks import QuickDisk
-from tests.storage.making import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
 from tests.storage.test_upkeep import collect_from
 
 MEGABYTE = 1 << 20

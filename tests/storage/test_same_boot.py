@@ -13,7 +13,7 @@ from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
-from tests.storage.making import TOPIC_ID, batch, manager, open_log, settings, values_of
+from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings, values_of
 from tests.storage.nodes import Nodes
 
 COUNT = 6

@@ -18,8 +18,8 @@ from kafkalite.storage.file_system import EXT4
 from kafkalite.storage.flusher import flush_all
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
-from tests.storage.disks import CALLS, QuickDisk
-from tests.storage.making import TOPIC_ID, batch, manager, settings, values_of
+from tests.simulation.disk import CALLS, QuickDisk
+from tests.storage.factories import TOPIC_ID, batch, manager, settings, values_of
 
 COUNT = 20
 NFS = 0x6969

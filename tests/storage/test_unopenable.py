@@ -17,8 +17,8 @@ from kafkalite.storage import segment_grants as loans
 from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.flusher import Flush
 from kafkalite.storage.log import Log
-from tests.storage.disks import FaultyDisk
-from tests.storage.making import batch, found_since, manager, open_log, settings, values_of
+from tests.simulation.disk import FaultyDisk
+from tests.storage.factories import batch, found_since, manager, open_log, settings, values_of
 
 CODES = (errno.EIO, errno.ENOENT, errno.EACCES, errno.EMFILE)
 

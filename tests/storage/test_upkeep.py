@@ -22,8 +22,8 @@ from kafkalite.storage.housekeeping import RETAINED_AT_ONCE
 from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.segment import LogSegment, Scanned
-from tests.storage.disks import QuickDisk
-from tests.storage.making import TOPIC_ID, batch, manager, produced, settings
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes
 
 MINUTE_MS = 60_000

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafkalite._ext import offset_index, segment_walk
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.records.batch import Codec
-from tests.storage.making import NOW, batch
+from tests.storage.factories import NOW, batch
 from tests.twins import offset_index as index_twin
 from tests.twins import segment_walk as walk_twin
 

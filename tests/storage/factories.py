@@ -16,7 +16,7 @@ from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
-from tests.storage.disks import QuickDisk
+from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))
 NOW = ManualClock().wall_ms()

@@ -29,10 +29,10 @@ from kafkalite.testing import Broker
 from tests.faults import group_log
 from tests.faults.group_log import Committed, Generation, GroupHistory, Told, assigned
 from tests.faults.group_member import SESSION_MS
+from tests.faults.harness import patience
 from tests.faults.history import ACKED, History, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, Processes
-from tests.faults.stage import patience
 
 STRATEGIES = {"eager": "roundrobin", "cooperative": "cooperative-sticky"}
 DYNAMIC, STATIC = 3, 2

@@ -1,6 +1,6 @@
-"""Clusters under random faults, one seed each: disorder.py has the events and the invariants.
+"""Clusters under random faults, one seed each: see cluster_simulation.py for the events and checks.
 
-A failure is reproduced by its seed, as is every run of `python -m tests.broker.test_disorder`,
+A failure is reproduced by its seed, as is every run of `python -m tests.simulation.test_cluster`,
 which tries one seed after the other until it is stopped.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.disorder import Disorder
+from tests.simulation.cluster_simulation import Disorder
 
 STEPS = 600
 

@@ -1,4 +1,4 @@
-"""Staging: a launcher over stand-in nodes (stand_in.py), with what they do and have received."""
+"""Harness: a launcher over stand-in nodes (stand_in.py), with what they do and have received."""
 
 import contextlib
 import json

@@ -31,7 +31,7 @@ from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage import layout
 from kafkalite.storage import node_directories as parts
 from kafkalite.storage.partition_metadata import Owner
-from tests.broker.cluster import Asking, Cluster
+from tests.simulation.cluster import Asking, Cluster
 
 Place = tuple[bytes, int]
 

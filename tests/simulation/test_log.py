@@ -22,8 +22,8 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
 from kafkalite.storage.segment import LogSegment
-from tests.storage.disks import QuickDisk
-from tests.storage.making import NOW, batch, close, found_since, open_log, produced, records_of
+from tests.simulation.disk import QuickDisk
+from tests.storage.factories import NOW, batch, close, found_since, open_log, produced, records_of
 
 PRODUCER = 7
 

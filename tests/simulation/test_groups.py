@@ -1,6 +1,6 @@
 """Random lives of a group, one seed each, with injected bugs that some life must detect.
 
-KAFKALITE_GROUP_LIVES=2000 pytest tests/coordination/test_group_simulation.py
+KAFKALITE_GROUP_LIVES=2000 pytest tests/simulation/test_groups.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafkalite.coordination.committed_offsets import CommittedOffsets
 from kafkalite.coordination.group_coordinator import GroupCoordinator
 from kafkalite.coordination.group_members import Members
 from kafkalite.coordination.group_turn import Turn
-from tests.coordination.group_world import World
+from tests.simulation.group_simulation import World
 
 LIVES = int(os.environ.get("KAFKALITE_GROUP_LIVES", "60"))
 STEPS = 300
