@@ -9,7 +9,6 @@ A killed process is dropped as it is: what it wrote is in the files, as after SI
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 from collections import deque
@@ -32,113 +31,17 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.bus import Record
-from kafkalite.storage.disk import Disk
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.node_directories import check_parts, evacuate
 from kafkalite.transport.bus import Peer, identity_of, peer_of
 from kafkalite.transport.reactor import Reactor
 from tests.handlers.conftest import Wire
+from tests.simulation.disk import QuickDisk, SlowFlusher
+from tests.simulation.network import BusEnd, MemoryBus
 
 STEPS_MAX = 4_000
 PACKET_MAX = 1 << 20
-
-
-class QuietDisk(Disk):
-    """A disk whose flushes return at once; for tests without a power cut."""
-
-    fdatasync = staticmethod(lambda _: None)
-    fsync = staticmethod(lambda _: None)
-
-
-class SlowFlusher:
-    """A flusher that runs flushes in a later tick, or when the test releases them."""
-
-    has_failed = False
-
-    def __init__(self) -> None:
-        self.held = False
-        self._begun: deque[Any] = deque()
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        return self._event
-
-    def submit(self, flushes: Any) -> None:
-        self._begun += flushes
-        if self._begun and not self.held:
-            os.eventfd_write(self._event, 1)
-
-    def let_go(self) -> None:
-        """Run the held flushes, and later ones without a delay."""
-        self.held = False
-        os.eventfd_write(self._event, 1)
-
-    def collect(self) -> list[Any]:
-        os.eventfd_read(self._event)
-        done = []
-        while self._begun and not self.held:
-            flush = self._begun.popleft()
-            flush.run(QuietDisk())
-            done.append(flush)
-        return done
-
-    def close(self) -> None:
-        for flush in self._begun:
-            flush.run(QuietDisk())
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all flushes, as when the process is killed."""
-        self._begun.clear()
-        if self._event >= 0:
-            os.close(self._event)
-            self._event = -1
-
-
-class MemoryBus:
-    """Ordered queues of frames between the supervisor and each worker."""
-
-    def __init__(self) -> None:
-        self.server: Callable[[bytes, Record], object] | None = None
-        self.connected: set[bytes] = set()
-        self.to_server: dict[bytes, deque[bytes]] = {}
-        self.to_worker: dict[bytes, deque[bytes]] = {}
-        self.cut: set[bytes] = set()
-        """Identities of workers that cannot connect to the supervisor now."""
-
-    def send_down(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
-        if identity not in self.connected:
-            return False
-        self.to_worker[identity].append(bus.write_frame(message))
-        return True
-
-    def send_up(self, identity: bytes, message: Record) -> bool:
-        self.to_server.setdefault(identity, deque()).append(bus.write_frame(message))
-        return True
-
-    def lose_server(self) -> None:
-        """Drop the supervisor's connections and the messages queued for it."""
-        self.server = None
-        self.connected.clear()
-        self.to_server.clear()
-
-    def lose_worker(self, identity: bytes) -> None:
-        """Drop a worker's connection; messages it has sent may still arrive."""
-        self.connected.discard(identity)
-        self.to_worker.pop(identity, None)
-
-
-class BusEnd:
-    """The supervisor's end of the bus: replaces BusServer."""
-
-    def __init__(self, memory: MemoryBus, received: Callable[[bytes, Record], object]) -> None:
-        self._memory = memory
-        memory.server = received
-        self.send = memory.send_down
-
-    def close(self) -> None:
-        self._memory.lose_server()
 
 
 class Asking(Wire):
@@ -179,7 +82,7 @@ class Running:
         self.askings: list[Asking] = []
         self.flusher = SlowFlusher()
         self.reactor = Reactor(cluster.clock)
-        self.logs = LogManager(cluster.directory, cluster.settings, cluster.clock, QuietDisk())
+        self.logs = LogManager(cluster.directory, cluster.settings, cluster.clock, QuickDisk())
 
     def hang_up(self) -> None:
         """Close its clients' connections."""
@@ -203,9 +106,7 @@ class Cluster:
         self.directory = directory
         self.random = random.Random(seed)
         self.clock = ManualClock()
-        self.settings = Settings.broker(
-            {"durability": "os", "workers": str(workers), **settings}
-        )
+        self.settings = Settings.broker({"durability": "os", "workers": str(workers), **settings})
         self.bus = MemoryBus()
         self.running: dict[int, Running] = {}
         self.held_down: set[int] = set()
@@ -224,7 +125,7 @@ class Cluster:
         """Errors that a process's end of the bus would have logged."""
         self.asked = 0
         self._told = b""
-        self.locked = LogDirectory(directory, QuietDisk())
+        self.locked = LogDirectory(directory, QuickDisk())
         self.locked.lock()
         self.begin(workers)
 
@@ -263,7 +164,7 @@ class Cluster:
         listener = self.listeners[node_id].dup()
         made.logs.open_directory(self.locked.cluster_id, node_id)
         flusher = mock.patch.object(assembly, "Flusher", lambda *_, **__: made.flusher)
-        with flusher, mock.patch.object(metadata_log, "DISK", QuietDisk()):
+        with flusher, mock.patch.object(metadata_log, "DISK", QuickDisk()):
             if node_id == 0:
                 self._supervise(made, listener, workers, first)
             else:
@@ -297,7 +198,7 @@ class Cluster:
             {*controller.image.nodes, *addresses},
             made.node.place_of,
             made.logs.file_system,
-            QuietDisk(),
+            QuickDisk(),
             is_deleted=made.node.is_deleted,
         )
         made.node.open()
@@ -536,6 +437,12 @@ class Cluster:
     def image(self) -> Any:
         """The metadata image of the supervisor."""
         return self.running[0].node.image
+
+    def some_running(self, *, paused: bool = False) -> list[Running]:
+        """Return the running processes in random order, optionally with the paused ones."""
+        running = [there for there in self.running.values() if paused or not there.paused]
+        self.random.shuffle(running)
+        return running
 
     def node(self, node_id: int) -> Node:
         return self.running[node_id].node

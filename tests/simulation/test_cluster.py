@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster_simulation import Disorder
+from tests.simulation.cluster_simulation import ClusterSimulation
 
 STEPS = 600
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_nothing_is_lost_or_twice_whatever_happens_to_the_processes(tmp_path, seed, durability):
-    Disorder(tmp_path / "data", seed, durability=durability).run(STEPS)
+def test_cluster_keeps_each_record_once_under_random_faults(tmp_path, seed, durability):
+    ClusterSimulation(tmp_path / "data", seed, durability=durability).run(STEPS)
 
 
 if __name__ == "__main__":
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     for seed in count(int(sys.argv[1])):
         with tempfile.TemporaryDirectory() as directory:
             print(seed, end=" ", flush=True)
-            Disorder(Path(directory) / "data", seed, durability="fsync").run(STEPS)
+            ClusterSimulation(Path(directory) / "data", seed, durability="fsync").run(STEPS)

@@ -18,7 +18,7 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.storage import layout
-from tests.simulation.disk import Crash, RecordingDisk
+from tests.simulation.crash import Crash, RecordingDisk
 from tests.storage.factories import batch, close, open_log, produced, values_of
 
 VALUES = {keys.SEGMENT_BYTES: 900, keys.INDEX_INTERVAL_BYTES: 100, keys.DURABILITY: "fsync"}

@@ -15,7 +15,7 @@ from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log_manager import metadata_text
 from kafkalite.storage.producer_state import decoded
-from tests.simulation.disk import RecordingDisk
+from tests.simulation.crash import RecordingDisk
 from tests.storage.factories import NOW, batch, close, open_log, produced
 
 

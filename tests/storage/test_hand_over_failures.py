@@ -21,7 +21,8 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.storage.log import Log
-from tests.simulation.disk import CALLS, Crash, FaultyDisk, QuickDisk, RecordingDisk
+from tests.simulation.crash import Crash, RecordingDisk
+from tests.simulation.disk import CALLS, FaultyDisk, QuickDisk
 from tests.storage.factories import TOPIC_ID, produced, settings, values_of
 from tests.storage.nodes import Nodes, T
 from tests.storage.test_faulty_disk import SWEEPS

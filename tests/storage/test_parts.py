@@ -16,7 +16,8 @@ from kafkalite.storage.file_system import EXT4, FileSystem
 from kafkalite.storage.node_directories import check_parts, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
-from tests.simulation.disk import CALLS, FaultyDisk, QuickDisk, RecordingDisk
+from tests.simulation.crash import RecordingDisk
+from tests.simulation.disk import CALLS, FaultyDisk, QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, settings, values_of
 from tests.storage.nodes import Nodes, T
 
