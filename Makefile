@@ -25,7 +25,7 @@ SOURCES := setup.py $(wildcard ext/*/*.pyx ext/*/*.pxd ext/*/*.pxi ext/*/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check test test-spark clients bench oracle faults disks fuzz
-.PHONY: reference pythons clean
+.PHONY: docs reference pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -42,7 +42,8 @@ help:
 	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
 	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
-	@echo "make reference  the pages on keys, APIs and errors, written anew"
+	@echo "make docs       the site of the documentation, in build/site"
+	@echo "make reference  update the generated pages on keys, APIs and errors"
 	@echo "make clean      remove all that was made"
 
 start: build
@@ -93,6 +94,10 @@ fuzz: build .venv/developer
 pythons:
 	@RELEASES="$(RELEASES)" JOBS=$(JOBS) sh tools/pythons.sh $(ARGS)
 
+docs: build .venv/docs
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict $(ARGS)
+	@echo "the site: build/site/index.html"
+
 reference: build .venv/developer
 	$(BIN)/python -m tools.gen_reference
 
@@ -120,6 +125,11 @@ clean:
 
 .venv/demo: .venv/installed
 	@$(PIP) install --no-build-isolation -e '.[demo]'
+	@touch $@
+
+.venv/docs: .venv/installed
+	@echo "installing what the site of the documentation needs"
+	@$(PIP) install --no-build-isolation -e '.[docs]'
 	@touch $@
 
 .venv/developer: .venv/installed
