@@ -67,9 +67,9 @@ def settle(
     controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
 ) -> None:
     """Start with exactly these nodes; partitions of other nodes are reassigned to them."""
-    controller.ask_at_start(lambda machine: machine.found(cluster_id))
+    controller.decide_at_start(lambda machine: machine.found(cluster_id))
     now = in_force(settings, controller.image, SUPERVISOR_ID)
-    controller.ask_at_start(
+    controller.decide_at_start(
         lambda machine: machine.settle_nodes(
             addresses, now[BROKER_RACK], limits=placement_limits(now)
         )

@@ -1,6 +1,6 @@
 """MachineHost: runs a state machine over its journal.
 
-    ask(decide) ─▶ Result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change, response
+    decision ─▶ Result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change, response
 
 The records of one decision are one batch, so after a crash either all exist or none.  The machine
 continues at once, and the next decision builds on this one; its visible effects, the response and
@@ -24,13 +24,13 @@ from kafkalite.errors import KafkaError
 M = TypeVar("M", bound=Machine)
 T = TypeVar("T")
 
-Changed = Callable[[Sequence[Any], int], None]
+Listener = Callable[[Sequence[Any], int], None]
 
 
 class Journal(Protocol):
     """Stores a machine's records."""
 
-    moved: Callable[[], object]
+    on_commit: Callable[[], object]
     """Set by the host: called when more is committed."""
 
     @property
@@ -48,7 +48,7 @@ class Journal(Protocol):
         """Begin to commit what was appended."""
 
 
-class Waiting(NamedTuple):
+class PendingResponse(NamedTuple):
     """A response that waits until the journal is committed up to `end_offset`."""
 
     end_offset: int
@@ -62,29 +62,29 @@ class MachineHost(Generic[M]):
     def __init__(self, machine: M, journal: Journal) -> None:
         self.machine = machine
         self.journal = journal
-        journal.moved = self._release
-        self._waiting: deque[Waiting] = deque()
-        self._changed: list[Changed] = []
+        journal.on_commit = self._release
+        self._responses: deque[PendingResponse] = deque()
+        self._listeners: list[Listener] = []
 
-    def on_change(self, changed: Changed) -> None:
-        """Call `changed(records, end_offset)` with each decision's records once they are committed.
+    def on_change(self, listener: Listener) -> None:
+        """Call `listener(records, end_offset)` with the records of each committed decision.
 
         `end_offset` is the journal's offset after them.
         """
-        self._changed.append(changed)
+        self._listeners.append(listener)
 
-    def ask(self, decide: Callable[[M], Result[T]]) -> Later[T]:
+    def decide(self, decision: Callable[[M], Result[T]]) -> Later[T]:
         """Make a decision; return its response once all that it depends on is committed."""
         later: Later[T] = Later()
         records: Sequence[Any] = ()
         try:
-            result = decide(self.machine)
+            result = decision(self.machine)
             records = result.records
             if records:
                 self.write(records)
         except KafkaError as raised:
-            fault = raised
-            self._wait((), lambda: later.fail(fault))
+            error = raised
+            self._wait((), lambda: later.fail(error))
         else:
             self._wait(records, lambda: later.resolve(result.response))
         self.journal.push()
@@ -92,7 +92,7 @@ class MachineHost(Generic[M]):
         return later
 
     def _wait(self, records: Sequence[Any], settle: Callable[[], None]) -> None:
-        self._waiting.append(Waiting(self.journal.end_offset, records, settle))
+        self._responses.append(PendingResponse(self.journal.end_offset, records, settle))
 
     def write(self, records: Sequence[Any]) -> None:
         """Append records to the journal and replay them."""
@@ -101,9 +101,9 @@ class MachineHost(Generic[M]):
             self.machine.replay(record)
 
     def _release(self) -> None:
-        while self._waiting and self._waiting[0].end_offset <= self.journal.committed_offset:
-            answer = self._waiting.popleft()
-            if answer.records:
-                for changed in self._changed:
-                    changed(answer.records, answer.end_offset)
-            answer.settle()
+        while self._responses and self._responses[0].end_offset <= self.journal.committed_offset:
+            pending = self._responses.popleft()
+            if pending.records:
+                for listener in self._listeners:
+                    listener(pending.records, pending.end_offset)
+            pending.settle()

@@ -20,7 +20,7 @@ from socket import socket
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.coordinator.group_coordinators import Groups
+from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalDoor, open_door
@@ -91,7 +91,9 @@ class Node:
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
-        self.groups = Groups(self)
+        self.groups = GroupCoordinators(
+            self.settings, self.metadata, self.replicas, self.flusher, reactor
+        )
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
@@ -280,7 +282,7 @@ class Node:
             if topic_id in known:
                 deleted.setdefault(known[topic_id], set()).add(topic_id)
         if deleted:
-            self.groups.forget_topics(deleted)
+            self.groups.delete_topics(deleted)
         self._applied_offset = end_offset
         if self.reconciler.mark(end_offset) or self.reconciler.is_done:
             self.made_so()

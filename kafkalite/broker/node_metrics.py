@@ -306,9 +306,9 @@ class NodeMetrics:
         """Yield the metrics of the group coordinators on this node."""
         counts: Counter[str] = Counter()
         for host in self.node.groups:
-            counts.update(host.coordinator.counts)
-            counts["rebalances"] += host.coordinator.rebalance_count
-            counts["commits"] += host.coordinator.commit_count
+            counts.update(host.machine.counts)
+            counts["rebalances"] += host.machine.rebalance_count
+            counts["commits"] += host.machine.commit_count
         for state, name in GROUP_GAUGES.items():
             sentence = "Consumer groups, or those of them in this state; the offsets they keep."
             name = f"kafka_coordinator_group_groupmetadatamanager_{name}"

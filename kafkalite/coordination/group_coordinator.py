@@ -43,10 +43,9 @@ from kafkalite.coordination.group_turn import (
     Asker,
     Due,
     GroupLimits,
-    Reply,
     Turn,
 )
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import Reply, Result
 from kafkalite.errors import (
     GroupIdNotFound,
     GroupMaxSizeReached,
@@ -75,7 +74,7 @@ from kafkalite.protocol.schemas.group_records import (
     offset_record,
 )
 
-__all__ = ["Asker", "Commit", "Committed", "Decision", "GroupCoordinator", "GroupLimits", "Reply"]
+__all__ = ["Asker", "Commit", "Committed", "Decision", "GroupCoordinator", "GroupLimits"]
 
 Decision: TypeAlias = Result[list[Reply]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kafkalite.coordination.deadlines import Deadlines
+from kafkalite.coordination.machine import Reply
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
@@ -16,13 +17,6 @@ NOBODY = None
 GONE: Any = object()
 """In place of a token: the connection with the pending request has closed; the member may come
 back."""
-
-
-class Reply(NamedTuple):
-    """The response to the request with this token."""
-
-    token: Any
-    response: dict[str, Any]
 
 
 class GroupLimits(NamedTuple):

@@ -26,6 +26,13 @@ class Result(NamedTuple, Generic[T]):
     records: Sequence[Any] = ()
 
 
+class Reply(NamedTuple):
+    """The response to a coordinator's request with this token."""
+
+    token: Any
+    response: dict[str, Any]
+
+
 class Machine(Protocol):
     """The methods of a machine that a host needs, besides its decisions."""
 

@@ -238,6 +238,6 @@ class Supervisor:
             # Without a listener the node has no address: another program may have its port by now
             # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
-        self._controller.ask(
+        self._controller.decide(
             lambda machine: machine.locate_node(node_id, process.host, port, self._rack)
         )

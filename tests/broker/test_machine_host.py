@@ -79,7 +79,7 @@ class Hosted:
     def begin(self, decide: Any) -> list[Any]:
         """Start a decision; the list gets (value, error) on completion."""
         came: list[Any] = []
-        self.host.ask(decide).then(lambda value, fault: came.append((value, fault)))
+        self.host.decide(decide).then(lambda value, fault: came.append((value, fault)))
         return came
 
     def ask(self, decide: Any) -> Any:
@@ -154,7 +154,7 @@ def test_an_answer_that_rests_on_nothing_new_comes_at_once(hosted):
 def test_answers_come_in_the_order_of_the_questions(hosted):
     order: list[str] = []
     for name in "abc":
-        later = hosted.host.ask(hosted.create(name))
+        later = hosted.host.decide(hosted.create(name))
         later.then(lambda value, fault: order.extend(value))
     hosted.flusher.go()
     assert order == ["a", "b", "c"]
@@ -163,7 +163,7 @@ def test_answers_come_in_the_order_of_the_questions(hosted):
 def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
     told: list[Any] = []
     hosted.host.on_change(lambda records, _: told.append([record.kind.name for record in records]))
-    later = hosted.host.ask(hosted.create("a", 2))
+    later = hosted.host.decide(hosted.create("a", 2))
     later.then(lambda value, fault: told.append("answer"))
     assert told == []
     hosted.flusher.go()
@@ -189,7 +189,7 @@ def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
 
 def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
     moved = {0: ("localhost", 9093)}
-    hosted.host.ask_at_start(lambda controller: controller.settle_nodes(moved, None))
+    hosted.host.decide_at_start(lambda controller: controller.settle_nodes(moved, None))
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9093)}
     assert hosted.log.durable_offset == hosted.log.end_offset
     assert hosted.flusher.held == []
@@ -199,11 +199,11 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
     with pytest.raises(
         Refusal, match="belongs to cluster a-cluster and the rest of the directory to another"
     ):
-        hosted.host.ask_at_start(lambda controller: controller.found("another"))
+        hosted.host.decide_at_start(lambda controller: controller.found("another"))
     hosted.log.release()
     hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
     with pytest.raises(Refusal, match="cannot enter the metadata log"):
-        hosted.host.ask_at_start(
+        hosted.host.decide_at_start(
             lambda controller: controller.settle_nodes({0: ("localhost", 9093)}, None)
         )
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9092)}

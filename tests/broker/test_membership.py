@@ -263,7 +263,7 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
 def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(cluster):
     membership = cluster.supervisor.membership
     assert membership.applied_everywhere(0).settled
-    cluster.node(0).here.ask(lambda controller: controller.add_node())
+    cluster.node(0).here.decide(lambda controller: controller.add_node())
     waiting = membership.applied_everywhere(0)
     assert not waiting.settled
     cluster.settle()

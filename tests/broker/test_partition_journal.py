@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.coordinator import partition_journal
-from kafkalite.broker.coordinator.partition_journal import PartitionJournal
+from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import CorruptMessage, KafkaStorageError
@@ -55,7 +55,7 @@ class Kept:
         self.partition = self.node.node.replicas.leader("kept", 0)
         self.journal = PartitionJournal(
             self.partition, self.node.node.replicas, self.node.node.flusher, self.node.reactor,
-            lambda record: record, read,
+            RecordCodec(lambda record: record, read),
         )  # fmt: skip
         self.machine = Dictionary()
         for _ in self.journal.load(self.machine):
@@ -64,7 +64,7 @@ class Kept:
 
     def set(self, **values):
         records = [(key.encode(), value) for key, value in values.items()]
-        later = self.host.ask(lambda machine: Result("done", records))
+        later = self.host.decide(lambda machine: Result("done", records))
         came = []
         later.then(lambda value, fault: came.append((value, fault)))
         return came

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.coordinator import group_coordinators as module
-from kafkalite.broker.coordinator import partition_journal
+from kafkalite.broker.coordinator import coordinator_host, group_coordinators, partition_journal
 from kafkalite.protocol.schemas.groups import LIST_GROUPS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from tests.handlers.grouping import commit, fetch
@@ -20,7 +19,7 @@ def restart_slowly(groups, monkeypatch):
 
     def restart():
         monkeypatch.setattr(partition_journal, "LOAD_COUNT", 1)
-        monkeypatch.setattr(module, "LOAD_MS", 0)
+        monkeypatch.setattr(coordinator_host, "LOAD_MS", 0)
         groups.restart()
 
     return restart
@@ -35,7 +34,7 @@ def test_groups_are_loaded_in_steps_and_say_so_meanwhile(groups, restart_slowly)
     assert list(groups.node.groups) == []
     ticks = 0
     while not list(groups.node.groups):
-        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.clock.advance(coordinator_host.LOAD_PAUSE_MS)
         groups.reactor.tick(0)
         ticks += 1
     assert ticks >= 2
@@ -48,10 +47,10 @@ def test_topic_deleted_while_groups_are_loaded_is_forgotten(groups, restart_slow
     restart_slowly()
     groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     while not list(groups.node.groups):
-        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.clock.advance(coordinator_host.LOAD_PAUSE_MS)
         groups.reactor.tick(0)
     (host,) = groups.node.groups
-    assert host.coordinator.offsets.count == 0
+    assert host.machine.offsets.count == 0
 
 
 def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly, monkeypatch):
@@ -65,7 +64,7 @@ def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly,
         segment.write(b"???")
     assert commit(groups) == LOADING
     while commit(groups) == LOADING:
-        groups.clock.advance(module.LOAD_PAUSE_MS)
+        groups.clock.advance(coordinator_host.LOAD_PAUSE_MS)
         groups.reactor.tick(0)
     assert commit(groups) == errors.CoordinatorNotAvailable.code
     assert groups.ask(LIST_GROUPS, 5).error_code == errors.CoordinatorNotAvailable.code
@@ -74,23 +73,23 @@ def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly,
 def test_offsets_of_deleted_topics_are_forgotten_in_parts(groups, monkeypatch):
     for name in ("a", "b", "c", "d"):
         assert commit(groups, group_id=name) == 0
-    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(group_coordinators, "DELETE_COUNT", 2)
     (host,) = groups.node.groups
-    assert host.coordinator.offsets.count == 4
+    assert host.machine.offsets.count == 4
     counts = []
-    forget = host.coordinator.forget_offsets
+    forget = host.machine.forget_offsets
 
     def noted(tombstones, now_ms):
         counts.append(len(tombstones))
         return forget(tombstones, now_ms)
 
-    monkeypatch.setattr(host.coordinator, "forget_offsets", noted)
+    monkeypatch.setattr(host.machine, "forget_offsets", noted)
     groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
-    assert host.coordinator.offsets.count > 0
+    assert host.machine.offsets.count > 0
     assert commit(groups, group_id="d", offset=9) == 0
     for _ in range(10):
-        groups.clock.advance(module.FORGET_PAUSE_MS)
+        groups.clock.advance(group_coordinators.DELETE_PAUSE_MS)
         groups.reactor.tick(0)
-    assert host.coordinator.offsets.count == 1, "the topic made again keeps what was committed"
+    assert host.machine.offsets.count == 1, "the topic made again keeps what was committed"
     assert max(counts) <= 2 and sum(counts) == 3

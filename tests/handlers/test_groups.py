@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.coordinator.group_coordinators import AGAIN_MS
+from kafkalite.broker.coordinator.coordinator_host import LATE_TIMER_PAUSE_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA
@@ -154,7 +154,7 @@ def test_who_goes_away_while_it_waits_is_answered_no_more_and_may_come_back(grou
     wire = groups.send(JOIN_GROUP, 9, **again)
     assert wire.sent is None
     wire.abandoned()
-    assert groups.node.groups.host_of("g").coordinator._waiting == {}
+    assert groups.node.groups.host_of("g").machine._waiting == {}
     wire = groups.send(JOIN_GROUP, 9, **again)
     groups.ask(JOIN_GROUP, 9, **joining(member_id=first.member_id))
     assert groups.answer(wire, JOIN_GROUP, 9).generation_id == 2
@@ -176,7 +176,7 @@ def test_a_broker_that_was_stopped_itself_blames_nobody(groups):
     groups.clock.advance(10 * SESSION_MS)
     groups.reactor.tick(0)
     assert beat(groups, joined) == 0
-    groups.clock.advance(AGAIN_MS)
+    groups.clock.advance(LATE_TIMER_PAUSE_MS)
     groups.reactor.tick(0)
     assert beat(groups, joined) == 0
 
@@ -187,7 +187,7 @@ def test_who_stays_silent_after_that_is_out_however_much_others_say(groups):
     groups.reactor.tick(0)
     for _ in range(10):
         groups.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="another")
-        pass_time(groups, AGAIN_MS // 2)
+        pass_time(groups, LATE_TIMER_PAUSE_MS // 2)
     (group,) = groups.ask(DESCRIBE_GROUPS, 5, groups=["g"]).groups
     assert group.group_state == "Empty"
 
@@ -209,12 +209,15 @@ def test_a_kill_keeps_it_as_well(groups):
     copy.close()
 
 
-def test_the_log_tells_of_each_generation(groups, caplog):
+def test_each_generation_of_a_group_is_logged(groups, caplog):
     with caplog.at_level(logging.INFO, "kafkalite.broker"):
         joined = member(groups)
         commit(groups, joined=joined)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == f"group 'g': generation 1, members: {joined.member_id!r}"
+    assert line == (
+        "Group 'g' is in generation 1 with 1 members."
+        f" group='g' generation=1 members={joined.member_id!r}"
+    )
 
 
 def test_after_a_restart_a_member_that_stays_away_is_out(groups):
@@ -412,7 +415,7 @@ def test_a_deleted_topics_offsets_are_gone(groups):
 
 def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monkeypatch):
     told = []
-    monkeypatch.setattr(groups.node.groups, "forget_topics", told.append)
+    monkeypatch.setattr(groups.node.groups, "delete_topics", told.append)
     for _ in range(2):
         groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
         groups.create("t", 2)
@@ -425,7 +428,7 @@ def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monk
 def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):
     assert commit(groups) == 0
     with monkeypatch.context() as patched:  # the broker dies before it has written the removal
-        patched.setattr(groups.node.groups, "forget_topics", lambda names: None)
+        patched.setattr(groups.node.groups, "delete_topics", lambda names: None)
         groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
     assert fetch(groups)["t", 0][0] == -1

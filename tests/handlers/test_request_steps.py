@@ -167,7 +167,7 @@ def slow_commits(many, monkeypatch):
 
 
 def committed(many, name):
-    found = many.node.groups.host_of("g").coordinator.fetch_offsets("g", {name: [0]})
+    found = many.node.groups.host_of("g").machine.fetch_offsets("g", {name: [0]})
     return found[name][0].offset
 
 

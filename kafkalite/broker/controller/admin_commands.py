@@ -80,10 +80,10 @@ class NodeOrders:
         return later
 
     def _add(self) -> Later[list[Move]]:
-        return self._node.here.ask(lambda controller: controller.add_node()).map(lambda _: [])
+        return self._node.here.decide(lambda controller: controller.add_node()).map(lambda _: [])
 
     def _remove(self, node_id: int) -> Later[list[Move]]:
-        removed = self._node.here.ask(lambda controller: controller.remove_node(node_id))
+        removed = self._node.here.decide(lambda controller: controller.remove_node(node_id))
         return removed.map(lambda _: [])
 
     def _drain(self, node_id: int, dry_run: bool) -> Later[list[Move]]:
@@ -100,12 +100,11 @@ class NodeOrders:
             self._mover.look()
             return moves
 
-        return self._node.here.ask(lambda controller: controller.set_draining(node_id, True)).map(
-            begin
-        )
+        drained = self._node.here.decide(lambda machine: machine.set_draining(node_id, True))
+        return drained.map(begin)
 
     def _undrain(self, node_id: int) -> Later[list[Move]]:
-        kept = self._node.here.ask(lambda controller: controller.set_draining(node_id, False))
+        kept = self._node.here.decide(lambda controller: controller.set_draining(node_id, False))
         return kept.map(lambda _: [])
 
     def _rebalance(self, dry_run: bool) -> Later[list[Move]]:

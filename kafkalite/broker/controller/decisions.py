@@ -38,7 +38,7 @@ class DecisionMaker(Protocol):
     def call_later(self) -> Callable[[int, Callable[[], object]], object]:
         """The timer function of the event loop."""
 
-    def carry_out(self, decide: Callable[[Controller], Result[T]]) -> Later[T]:
+    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Later[T]:
         """Make a decision; complete when every running node has applied it."""
 
 

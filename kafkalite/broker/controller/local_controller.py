@@ -60,7 +60,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
         self.call_later = call_later
         self._made_offset = 0
-        self._pending: deque[PendingApply] = deque()
+        self._pending_applies: deque[PendingApply] = deque()
 
     @property
     def log(self) -> Log:
@@ -93,10 +93,10 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Restore the machine from its log; raise Refusal if it cannot be read."""
         self.journal.load(self.machine)
 
-    def ask_at_start(self, decide: Callable[[Controller], Result[T]]) -> T:
+    def decide_at_start(self, decision: Callable[[Controller], Result[T]]) -> T:
         """Make a durable decision before serving; raise Refusal if that fails."""
         try:
-            result = decide(self.machine)
+            result = decision(self.machine)
             if result.records:
                 self.write(result.records)
         except KafkaError as fault:
@@ -107,14 +107,14 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self.journal.flush_now()
         return result.response
 
-    def carry_out(self, decide: Callable[[Controller], Result[T]]) -> Later[T]:
+    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Later[T]:
         """Make a decision; complete when every running node has applied it.
 
         The wait for a slow node is bounded (Membership): the decision holds, and that node applies
         it later.
         """
         before = self.log.end_offset
-        decided = self.ask(decide)
+        decided = self.decide(decision)
         if self.applied_everywhere is None or self.log.end_offset == before:
             return decided
         applied = self.applied_everywhere(self.log.end_offset)
@@ -134,14 +134,14 @@ class LocalController(MachineHost[Controller], ControllerClient):
         if end_offset <= self._made_offset:
             return Later.of(None)
         later: Later[None] = Later()
-        self._pending.append(PendingApply(end_offset, later))
+        self._pending_applies.append(PendingApply(end_offset, later))
         return later
 
     def report_applied(self, made_offset: int) -> None:
         """Complete the responses that waited for the logs of this node."""
         self._made_offset = made_offset
-        while self._pending and self._pending[0].end_offset <= made_offset:
-            self._pending.popleft().later.resolve(None)
+        while self._pending_applies and self._pending_applies[0].end_offset <= made_offset:
+            self._pending_applies.popleft().later.resolve(None)
 
     def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Later[bytes]:
         """Refuse: the dispatcher serves these requests on this node."""
@@ -155,8 +155,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""
-        self.ask(lambda controller: controller.renew_epochs(node_id, wanted))
+        self.decide(lambda machine: machine.renew_epochs(node_id, wanted))
 
     def allocate_producer_ids(self, node_id: int) -> Later[Block]:
         """Return the next block of producer ids."""
-        return self.ask(lambda controller: controller.allocate_producer_ids(node_id))
+        return self.decide(lambda machine: machine.allocate_producer_ids(node_id))

@@ -54,7 +54,7 @@ log = logging.getLogger("kafkalite.broker")
 class MetadataLog:
     """The controller's journal."""
 
-    moved: Callable[[], object]
+    on_commit: Callable[[], object]
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class MetadataLog:
             raise Fatal(f"{self.log.fault}; a broker cannot run without its metadata log")
         self.log.settle()
         self.push()
-        self.moved()
+        self.on_commit()
 
     def flush_now(self) -> None:
         """Flush and wait for it: before anything is served."""

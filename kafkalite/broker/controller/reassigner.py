@@ -158,7 +158,7 @@ class Mover:
                     log.info("%s-%d moves from node %d to node %d", topic.name, *move[1:])
             self.look()
 
-        answer = self._controller.ask(lambda controller: controller.move(moves))
+        answer = self._controller.decide(lambda controller: controller.move(moves))
         end_offset = self._controller.log.end_offset
         for move in moves:
             self._moving[move.topic_id, move.partition] = OnItsWay(move, end_offset)

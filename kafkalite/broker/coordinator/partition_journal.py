@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.replica.purgatory import Delayed
 from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, UnsupportedVersion
@@ -47,16 +47,18 @@ REWRITE_AGAIN_MS = 60_000
 
 log = logging.getLogger("kafkalite.broker")
 
-Bytes = tuple[bytes, bytes | None]
+class RecordCodec(NamedTuple):
+    """Conversion of a machine's records to keys and values, and back."""
+
+    write: Callable[[Any], tuple[bytes, bytes | None]]
+    read: Callable[[bytes, bytes | None], Any]
+    """Returns None for a record of a kind that is not the machine's."""
 
 
 class PartitionJournal:
-    """A journal in a partition; `write` and `read` convert a record to its key and value and back.
+    """A journal in a partition of an internal topic."""
 
-    `read` returns None for a record of a kind that is not the machine's.
-    """
-
-    moved: Callable[[], object]
+    on_commit: Callable[[], object]
 
     def __init__(
         self,
@@ -64,20 +66,18 @@ class PartitionJournal:
         replicas: ReplicaManager,
         flusher: Flusher,
         reactor: Reactor,
-        write: Callable[[Any], Bytes],
-        read: Callable[[bytes, bytes | None], Any],
+        codec: RecordCodec,
     ) -> None:
         self.partition = partition
         self._replicas = replicas
         self._flusher = flusher
         self._reactor = reactor
-        self._write = write
-        self._read = read
+        self._codec = codec
         self._written_size = partition.log.size  # since the last rewrite
         self._short_size = 0
         self._rewriting = False
-        self.moved = lambda: None
-        partition.waiting[Moved(self)] = None
+        self.on_commit = lambda: None
+        partition.waiting[HighWatermarkListener(self)] = None
 
     @property
     def end_offset(self) -> int:
@@ -94,7 +94,7 @@ class PartitionJournal:
         now_ms = self._reactor.clock.wall_ms()
         batch = record_batch.build(
             record_batch.Record(timestamp=now_ms, key=key, value=value)
-            for key, value in map(self._write, records)
+            for key, value in map(self._codec.write, records)
         )
         self.partition.append(batch, from_client=False)
         self._replicas.touched(self.partition)
@@ -122,7 +122,7 @@ class PartitionJournal:
         passed_over = 0
         for number, (key, value) in enumerate(latest.items()):
             try:
-                found = self._read(key, value)
+                found = self._codec.read(key, value)
                 if found is not None:
                     machine.replay(found)
             except (CorruptMessage, UnsupportedVersion) as fault:
@@ -216,7 +216,7 @@ class PartitionJournal:
         self._reactor.call_later(REWRITE_AGAIN_MS, again)
 
 
-class Moved(Delayed):
+class HighWatermarkListener(Delayed):
     """Notifies the journal of each change of its partition; stays registered with it."""
 
     urgent = True
@@ -225,5 +225,5 @@ class Moved(Delayed):
         self._journal = journal
 
     def look(self, partition: Partition) -> bool:
-        self._journal.moved()
+        self._journal.on_commit()
         return False

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.topic_creation import create_internal_topic
-from kafkalite.broker.coordinator.group_coordinators import Decide, Groups
+from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators, GroupDecision
 from kafkalite.broker.error_responses import check_repetitions, error_fields
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later, all_of
@@ -76,7 +76,7 @@ GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 class GroupsNode(HandlerNode, Protocol):
     """The components that group requests use."""
 
-    groups: Groups
+    groups: GroupCoordinators
 
     @property
     def here(self) -> LocalController:
@@ -150,14 +150,14 @@ def ask_group(
     node: GroupsNode,
     client: ClientContext,
     group_id: str,
-    decide: Decide,
+    decide: GroupDecision,
     refuse: Callable[[KafkaError], Response],
     operation: Operation = READ,
 ) -> Later[Response]:
     """Return the coordinator's response, or the error response if it is not authorized."""
     try:
         client.must(operation, GROUP, group_id)
-        return node.groups.ask(group_id, decide).recover(refuse)
+        return node.groups.host_of(group_id).request(decide).recover(refuse)
     except KafkaError as fault:
         return Later.of(refuse(fault))
 
@@ -284,7 +284,8 @@ def _described(
     try:
         client.must(DESCRIBE, GROUP, group_id)
         check_repetitions(named)
-        found = node.groups.look(group_id, lambda groups: groups.describe(group_id, client.version))
+        host = node.groups.host_of(group_id)
+        found = host.read(lambda groups: groups.describe(group_id, client.version))
     except KafkaError as fault:
         return Later.of(refuse(fault))
     return found.map(respond).recover(refuse)
@@ -300,7 +301,7 @@ def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[
     def respond(found: Sequence[Sequence[Response]]) -> Response:
         return {
             # Partitions that are loading or unreadable may have more groups.
-            "error_code": node.groups.lacking,
+            "error_code": node.groups.error_code,
             "groups": [
                 group
                 for of_one in found
@@ -309,7 +310,7 @@ def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[
             ],
         }
 
-    looked = [host.look(lambda groups: groups.list(states, types)) for host in node.groups]
+    looked = [host.read(lambda groups: groups.list(states, types)) for host in node.groups]
     return all_of(looked).map(respond)
 
 

@@ -237,7 +237,7 @@ class OffsetLooks:
 
     def places(self) -> dict[str, list[int]]:
         """Return the partitions of which the group has offsets, by topic."""
-        return self._host.coordinator.offsets.places(self._group_id)
+        return self._host.machine.offsets.places(self._group_id)
 
     def topic(self, named: Response) -> list[Response]:
         """Begin the next topic's entry and return its list of partitions."""
@@ -278,7 +278,7 @@ class OffsetLooks:
                     if not self._every or index in there:
                         answers.append(_one_committed(index, there.get(index)))
 
-        looked = self._host.look(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
+        looked = self._host.read(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
         self._looks.append(looked.map(answer))
 
 

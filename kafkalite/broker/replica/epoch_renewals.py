@@ -84,7 +84,7 @@ class EpochRenewals:
                     self.must_wait(found, topic.topic_id, partition.leader_epoch)
         wanted = self._wanted()
         if wanted:
-            controller.ask_at_start(
+            controller.decide_at_start(
                 lambda machine: machine.renew_epochs(self._node.node_id, wanted)
             )
 

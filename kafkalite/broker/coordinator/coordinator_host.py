@@ -1,0 +1,318 @@
+"""CoordinatorHost: runs a coordinator's state machine in a partition of an internal topic.
+
+    key ─ Java's hash ─▶ partition of the internal topic ─ led here? ─▶ CoordinatorHost
+    CoordinatorHost = state machine + partition as its journal + timer
+
+A request is a decision of the machine with a token; a request that has to wait gets its response by
+the token, maybe from a later request's decision.  So a JoinGroup is a Later that another member's
+JoinGroup, or the timer, resolves.
+
+A host loads its machine in steps on the event loop; until then, its requests are refused with
+COORDINATOR_LOAD_IN_PROGRESS.  A partition that cannot be read is refused with
+COORDINATOR_NOT_AVAILABLE until the node restarts.
+
+A process that was stopped for a while has received no heartbeats, which must not expire sessions:
+after a late timer, requests waiting in the sockets are read first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
+from kafkalite.broker.later import Later
+from kafkalite.broker.machine_host import MachineHost
+from kafkalite.coordination.machine import Machine, Reply, Result
+from kafkalite.coordination.placement import coordinator_partition
+from kafkalite.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaError,
+    KafkaStorageError,
+    NotCoordinator,
+    NotLeaderOrFollower,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.broker.metadata_cache import MetadataCache
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.storage.flusher import Flusher
+    from kafkalite.transport.reactor import Reactor, Timer
+
+LATE_TIMER_MS = 500
+"""A timer that is late by this much means that this process itself did not run."""
+LATE_TIMER_PAUSE_MS = 1_000
+"""Time for which waiting requests are then read before sessions can expire."""
+LOAD_MS, LOAD_PAUSE_MS = 10, 1
+"""Duration of a step of loading, and of the pause between two."""
+
+log = logging.getLogger("kafkalite.broker")
+
+
+class CoordinatorMachine(Machine, Protocol):
+    """A state machine with requests that wait, and deadlines."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Time of the next `tick`, or None."""
+
+    def loaded(self, now_ms: int) -> None:
+        """Begin after the last record of the log was replayed."""
+
+    def tick(self, now_ms: int, wall_ms: int) -> Result[list[Reply]]:
+        """Handle expired deadlines."""
+
+    def forget(self, token: Any) -> None:
+        """Drop a token whose connection has closed."""
+
+
+M = TypeVar("M", bound=CoordinatorMachine)
+T = TypeVar("T")
+
+RequestDecision: TypeAlias = Callable[[M, Any, int, int], Result[list[Reply]]]
+"""`decide(machine, token, now_ms, wall_ms)`: the decision of a request."""
+
+
+class CoordinatorKind(NamedTuple, Generic[M]):
+    """A kind of coordinator: its internal topic, its records and its state machine."""
+
+    topic: str
+    codec: RecordCodec
+    new_machine: Callable[[], M]
+
+
+class CoordinatorHost(MachineHost[M]):
+    """One coordinator: a state machine with its partition and timer."""
+
+    journal: PartitionJournal
+
+    def __init__(
+        self,
+        machine: M,
+        journal: PartitionJournal,
+        reactor: Reactor,
+        on_loaded: Callable[[CoordinatorHost[M]], object],
+        on_load_failed: Callable[[Partition, KafkaError], object],
+    ) -> None:
+        super().__init__(machine, journal)
+        self.partition = journal.partition
+        self.is_loading = True
+        self._reactor = reactor
+        self._on_loaded = on_loaded
+        self._on_load_failed = on_load_failed
+        self._timer: Timer | None = None
+        self._due_ms = 0
+        self._not_before_ms = 0
+        self._loaded_count = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the partition is deleted, closed or no longer led here."""
+        return self.partition.fault is not None
+
+    def now_ms(self) -> int:
+        """Return the monotonic time of the event loop."""
+        return self._reactor.clock.monotonic_ms()
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load for LOAD_MS, and the rest in later ticks; raise KafkaError if the first step fails.
+
+        `on_load_failed` is called if a later step fails.
+        """
+        self._load_step(self.journal.load(self.machine))
+
+    def _load_step(self, remaining: Iterator[int]) -> None:
+        end_ns = self._reactor.clock.monotonic_ns() + LOAD_MS * 1_000_000
+        for count in remaining:
+            self._loaded_count = count
+            if self._reactor.clock.monotonic_ns() >= end_ns:
+                self._reactor.call_later(LOAD_PAUSE_MS, lambda: self._load_more(remaining))
+                return
+        self.is_loading = False
+        self.machine.loaded(self.now_ms())
+        if self._loaded_count:
+            log.info(
+                "Coordinator of %s is loaded. partition=%s records=%d",
+                self.partition, self.partition, self._loaded_count,
+            )  # fmt: skip
+        self._on_loaded(self)
+        self.schedule()
+
+    def _load_more(self, remaining: Iterator[int]) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._load_step(remaining)
+        except KafkaError as error:
+            self._on_load_failed(self.partition, error)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def request(self, decide: RequestDecision[M]) -> Later[Any]:
+        """Make the decision of a request; return its response."""
+        token: Later[Any] = Later()
+        token.abandoned = lambda: self.machine.forget(token)
+        now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
+
+        def decided(replies: list[Reply] | None, error: KafkaError | None) -> None:
+            if error is not None:
+                token.fail(_client_error(error))
+            else:
+                complete(replies or ())
+
+        self.decide(lambda machine: decide(machine, token, now_ms, wall_ms)).then(decided)
+        self.schedule()
+        return token
+
+    def read(self, query: Callable[[M], T]) -> Later[T]:
+        """Return what `query` reads of the machine, once all it depends on is committed."""
+        return self.decide(lambda machine: Result(query(machine)))
+
+    # -- timer -------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Set the timer to the machine's next deadline, and compact the journal if it is due."""
+        self.journal.keep_small(self.machine)
+        next_ms = self.machine.next_due_ms
+        if next_ms is None:
+            return
+        # Clamp to now, so that only the timer's own delay counts as late in `_tick`.
+        now_ms = self.now_ms()
+        due_ms = max(next_ms, now_ms, self._not_before_ms)
+        if self._timer is None or due_ms < self._due_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due_ms = due_ms
+            self._timer = self._reactor.call_later(due_ms - now_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self.now_ms()
+        if now_ms - self._due_ms >= LATE_TIMER_MS:
+            self._not_before_ms = now_ms + LATE_TIMER_PAUSE_MS
+            self.schedule()
+            return
+
+        def decided(replies: list[Reply] | None, error: KafkaError | None) -> None:
+            if error is not None:
+                log.warning(
+                    "Coordinator of %s could not handle its expired deadlines; retrying."
+                    " partition=%s error=%r",
+                    self.partition, self.partition, str(error),
+                )  # fmt: skip
+            else:
+                complete(replies or ())
+
+        wall_ms = self._reactor.clock.wall_ms()
+        self.decide(lambda machine: machine.tick(now_ms, wall_ms)).then(decided)
+        self.schedule()
+
+
+class Coordinators(Generic[M]):
+    """The coordinators of one kind on this node, by partition of their internal topic."""
+
+    def __init__(
+        self,
+        kind: CoordinatorKind[M],
+        metadata: MetadataCache,
+        replicas: ReplicaManager,
+        flusher: Flusher,
+        reactor: Reactor,
+    ) -> None:
+        self._kind = kind
+        self._metadata = metadata
+        self._replicas = replicas
+        self._flusher = flusher
+        self._reactor = reactor
+        self._hosts: dict[int, CoordinatorHost[M]] = {}
+        self.unreadable: dict[int, CoordinatorNotAvailable] = {}
+        """The partitions that could not be read, with the error; only a restart retries them."""
+
+    def __iter__(self) -> Iterator[CoordinatorHost[M]]:
+        """Return the coordinators that are loaded."""
+        return (host for host in self._hosts.values() if not host.is_loading)
+
+    @property
+    def error_code(self) -> int:
+        """The error code for a list of everything here: parts may be loading, or unreadable."""
+        if self.unreadable:
+            return CoordinatorNotAvailable.code
+        is_loading = any(host.is_loading for host in self._hosts.values())
+        return CoordinatorLoadInProgress.code if is_loading else 0
+
+    def open(self) -> None:
+        """Load the coordinators of the partitions that this node leads."""
+        topic = self._metadata.topic(self._kind.topic)
+        for index in topic.partitions if topic is not None else ():
+            with suppress(KafkaError):
+                self._host(index)
+
+    def host_of(self, key: str) -> CoordinatorHost[M]:
+        """Return the coordinator of a key; raise NotCoordinator if it is not here."""
+        topic = self._metadata.topic(self._kind.topic)
+        if topic is None:
+            raise NotCoordinator()
+        return self._host(coordinator_partition(key, len(topic.partitions)))
+
+    def _host(self, index: int) -> CoordinatorHost[M]:
+        host = self._hosts.get(index)
+        if host is None:
+            if index in self.unreadable:
+                raise self.unreadable[index].again()
+            try:
+                partition = self._replicas.leader(self._kind.topic, index)
+            except NotLeaderOrFollower:
+                raise NotCoordinator() from None
+            except KafkaError as error:
+                raise CoordinatorNotAvailable(str(error)) from None
+            host = self._load(partition)
+        if host.is_loading:
+            raise CoordinatorLoadInProgress()
+        return host
+
+    def _load(self, partition: Partition) -> CoordinatorHost[M]:
+        try:
+            journal = PartitionJournal(
+                partition, self._replicas, self._flusher, self._reactor, self._kind.codec
+            )
+            host = CoordinatorHost(
+                self._kind.new_machine(), journal, self._reactor,
+                self._host_loaded, self._load_failed,
+            )  # fmt: skip
+            self._hosts[partition.index] = host
+            host.load()
+        except KafkaError as error:
+            raise self._load_failed(partition, error) from None
+        return host
+
+    def _host_loaded(self, host: CoordinatorHost[M]) -> None:
+        """Handle the end of a load."""
+
+    def _load_failed(self, partition: Partition, error: KafkaError) -> KafkaError:
+        """Stop serving a partition; return the error for its requests."""
+        log.error(
+            "Coordinator of %s cannot be loaded; its requests are refused until the next start."
+            " partition=%s error=%r",
+            partition, partition, str(error),
+        )  # fmt: skip
+        self._hosts.pop(partition.index, None)
+        self.unreadable[partition.index] = CoordinatorNotAvailable(str(error))
+        return self.unreadable[partition.index].again()
+
+
+def complete(replies: Iterable[Reply]) -> None:
+    """Complete the pending requests."""
+    for token, response in replies:
+        if token is not None and not token.settled:
+            token.resolve(response)
+
+
+def _client_error(error: KafkaError) -> KafkaError:
+    """Return NotCoordinator for a storage error: clients look up the coordinator and retry."""
+    return NotCoordinator(str(error)) if isinstance(error, KafkaStorageError) else error
